@@ -241,6 +241,10 @@ def test_a_model_with_bert_survives_both_directions(tmp_path):
     assert main(['convert', '--to', 'vse_infinity', str(tmp_path / 'run'), '--out', str(tmp_path / 'again')]) == 0
     for name in ('model.safetensors', 'vocab.txt'):
         assert (tmp_path / 'again' / name).read_bytes().strip() == (tmp_path / name).read_bytes().strip()
+    unread = {'pooler.dense.bias': WIDE, 'embeddings.position_ids': np.arange(4)[None]}
+    tensors |= {f'model.1.bert.{name}': x for name, x in unread.items()}
+    save_file(tensors, tmp_path / 'model.safetensors', {'opt': json.dumps(options)})
+    chex.assert_trees_all_equal(load_checkpoint('vse_infinity', str(tmp_path), None, model).variables, run.variables)
 
 
 def test_vsrn_has_no_captioner_and_no_term_for_it(tmp_path, vocabulary):
