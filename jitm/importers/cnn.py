@@ -66,22 +66,22 @@ def _check_digest(path: str) -> None:
             raise UserError(f'{path} is damaged, its SHA-256 starts with {digest[:8]}: download it again')
 
 
-def prepare(tensors: Tensors) -> Tensors:
-    """Returns the tensors of a network with VGG's classifier as our networks have it.
+def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
+    """Returns the tensors of a network, below a prefix, with VGG's classifier as our networks have it.
 
     Its layers get their current numbers, since before 2017 the classifier started with dropout, and become convolutions
     over the map, as in timm.
     """
-    if 'classifier.4.weight' in tensors:
+    if f'{prefix}classifier.4.weight' in tensors:
         numbers = {'0': '-', '1': '0', '4': '3'}
         tensors = {
-            re.sub(r'(?<=^classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
+            re.sub(rf'(?<=^{re.escape(prefix)}classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
             for name, read in tensors.items()
         }
     connected = {
-        name: functools.partial(_read_convolution, tensors[name], edge)
+        prefix + name: functools.partial(_read_convolution, tensors[prefix + name], edge)
         for name, edge in _FULLY_CONNECTED.items()
-        if name in tensors
+        if prefix + name in tensors
     }
     return tensors | connected
 

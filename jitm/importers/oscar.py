@@ -7,7 +7,12 @@ import chex
 from jitm.importers import bert, tensors
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
+from jitm.models.oscar import BOX_NUMBERS
 
+MODEL = 'oscar.OSCAR'
+WORDS = 'bert.embeddings.word_embeddings.weight'
+FEATURES, BOXES = 'bert.img_embedding.weight', BOX_NUMBERS  # its layer reads features and these numbers of a box
+HEADS = {'itm': 'classifier.weight'}
 _ADDED = {'region_norm': 'bert.LayerNorm', 'itm_head': 'classifier'}  # modules that pre-trained weights may lack
 NAMES = KeyMap(
     {

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from jitm.errors import ArgumentError, UserError
 from jitm.importers.bert import NAMES, load_bert
 from jitm.importers.containers import open_checkpoint
+from jitm.importers.tensors import export
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
 from tests.parity.bounds import assert_within
@@ -28,27 +29,15 @@ def shapes_of(bert):
 PARAMS = shapes_of(BERT_TINY)
 
 
-def published(dtype=np.float32) -> dict[str, np.ndarray]:
-    """Tensors as `BertModel` names them, a linear layer's weight being [out, in]."""
-    shapes = {
-        'embeddings.word_embeddings.weight': (V, H),
-        'embeddings.position_embeddings.weight': (POSITIONS, H),
-        'embeddings.token_type_embeddings.weight': (2, H),
-        'embeddings.LayerNorm.weight': (H,),
-        'embeddings.LayerNorm.bias': (H,),
-        'pooler.dense.weight': (H, H),
-        'pooler.dense.bias': (H,),
-    }
-    for n in range(2):
-        block = f'encoder.layer.{n}'
-        for name in ('self.query', 'self.key', 'self.value', 'output.dense'):
-            shapes |= {f'{block}.attention.{name}.weight': (H, H), f'{block}.attention.{name}.bias': (H,)}
-        for name in ('attention.output.LayerNorm', 'output.LayerNorm'):
-            shapes |= {f'{block}.{name}.weight': (H,), f'{block}.{name}.bias': (H,)}
-        shapes |= {f'{block}.intermediate.dense.weight': (FFN, H), f'{block}.intermediate.dense.bias': (FFN,)}
-        shapes |= {f'{block}.output.dense.weight': (H, FFN), f'{block}.output.dense.bias': (H,)}
+def drawn(params, names, dtype=np.float32) -> dict[str, np.ndarray]:
+    """Random tensors under published names, which the comparisons with PyTorch verify."""
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    return export({'params': jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(dtype), params)}, names)
+
+
+def published(dtype=np.float32) -> dict[str, np.ndarray]:
+    """Tensors as `BertModel` names them."""
+    return drawn(PARAMS, NAMES, dtype) | {'pooler.dense.weight': np.zeros((H, H), dtype)}
 
 
 def saved(folder, tensors) -> str:

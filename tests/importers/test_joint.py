@@ -15,7 +15,7 @@ from tests.importers.test_bert import saved
 CHECKPOINTS = {  # --from -> tensors, heads
     'uniter': (uniter.finetuned(), ['itm', 'mlm']),
     'tags_dc': (uniter.tags(), ['itm', 'mlm', 'discriminate', 'correct']),
-    'oscar': (oscar.draw(oscar.shapes()), None),
+    'oscar': (oscar.published(), None),
 }
 
 

@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 import safetensors
-from flax import traverse_util
 
 from jitm.commands.cli import main
 from jitm.configs import vsepp
 from jitm.errors import UserError
 from jitm.importers import cnn as importer
 from jitm.importers.authors import export_checkpoint, load_checkpoint
-from jitm.importers.tensors import to_published
+from jitm.importers.tensors import export
 from jitm.layers import cnn
 from jitm.runs.run import load_run
 from tests.importers import authors_checkpoints as theirs
@@ -35,11 +34,8 @@ def random_network(kind):
     shapes = jax.eval_shape(network(kind).init, jax.random.key(0), np.zeros((1, 64, 64, 3), np.float32))
     rng = np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), dict(shapes))
-    tensors = {}
-    for tree in variables.values():
-        for path, value in traverse_util.flatten_dict(tree).items():
-            name = importer.NAMES.name(path)
-            tensors[name] = importer.as_matrix(name, to_published(path, value))
+    tensors = export(variables, importer.NAMES)
+    tensors = {name: importer.as_matrix(name, tensor) for name, tensor in tensors.items()}
     counters = [name.replace('running_mean', 'num_batches_tracked') for name in tensors if 'running_mean' in name]
     return variables, tensors | {name: np.zeros((), np.int64) for name in counters}
 
