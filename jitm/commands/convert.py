@@ -21,8 +21,7 @@ With `--to`, the argument is a run directory, whose best model is written. `--to
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
 takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
-vocabulary. `--to clip` writes a CLIP with OpenAI's names, as a folder of open_clip, and `--to clip_transformers` with
-Hugging Face's, as a folder of transformers. `--from` reads these folders, too.
+vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
 `--to tfds` takes a `*_precomp` folder instead of a run, and writes it as a TensorFlow data set for data.source
 tfds.load.
@@ -79,7 +78,7 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
 FEATURES = 'oscar_features'
 SOURCES = (*LOADERS, FEATURES)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, *clip_export.TARGETS, 'tfds')  # our names, a system's, or data
+TARGETS = ('safetensors', *AUTHORS, clip_export.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
@@ -164,19 +163,12 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
             "a CLIP reads photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic': "
             'give --config clip, with words or without'
         )
-    vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     terms = dict(config['terms'])
     if not published.model.get('caption', True):
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
-    initialize = dict.fromkeys(config['initialize'], '')
-    changed = {
-        'data': data,
-        'model': published.model,
-        'vocabulary': vocabulary,
-        'terms': terms,
-        'initialize': initialize,
-    }
-    return config_lib.check({**config, **changed})
+    vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
+    model = {'model': published.model, 'vocabulary': vocabulary, 'initialize': dict.fromkeys(config['initialize'], '')}
+    return config_lib.check({**config, **model, 'data': data, 'terms': terms})
 
 
 def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:
@@ -210,7 +202,7 @@ def _export(target: str, run: Run, folder: Path) -> None:
         weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
         files = {name: words.encode(), 'model.safetensors': weights}
     else:
-        files = clip_export.export_clip(target, model, run.variables, run.vocabulary)
+        files = clip_export.export_clip(model, run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)
     output.claim(files)
     for name, content in files.items():

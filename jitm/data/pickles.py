@@ -125,37 +125,26 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         self._count(args)
         super()._instantiate(kind, args)
 
-    def _counting(load: Callable, copied: Callable) -> Callable:
-        def count_and_load(self: 'BoundedUnpickler') -> None:
-            self._count(copied(self.stack))
-            load(self)
-
-        return count_and_load
-
-    def _checking(load: Callable, keys: slice) -> Callable:
+    def _after(check: Callable, load: Callable) -> Callable:
         def check_and_load(self: 'BoundedUnpickler') -> None:
-            check_keys(self.stack[keys])
+            check(self)
             load(self)
 
         return check_and_load
 
     _base = pickle._Unpickler
-    dispatch: ClassVar = (
-        _base.dispatch
-        | {
-            pickle.REDUCE[0]: _counting(
-                _base.load_reduce, lambda stack: stack[-1]
-            ),  # a function may copy its arguments
-            pickle.BUILD[0]: _counting(_base.load_build, lambda stack: stack[-1:]),  # copies a dict of attributes
-            pickle.DICT[0]: _checking(_base.load_dict, slice(None, None, 2)),
-            pickle.SETITEM[0]: _checking(_base.load_setitem, slice(-2, -1)),
-            pickle.SETITEMS[0]: _checking(_base.load_setitems, slice(None, None, 2)),
-            pickle.BYTEARRAY8[0]: _base.load_binbytes8,
-            pickle.EMPTY_SET[0]: _base.load_empty_list,
-            pickle.ADDITEMS[0]: _base.load_appends,
-            pickle.FROZENSET[0]: _base.load_list,
-        }
-    )
+    dispatch: ClassVar = _base.dispatch | {
+        # A function may copy its arguments; an object copies a dict of attributes.
+        pickle.REDUCE[0]: _after(lambda self: self._count(self.stack[-1]), _base.load_reduce),
+        pickle.BUILD[0]: _after(lambda self: self._count(self.stack[-1:]), _base.load_build),
+        pickle.DICT[0]: _after(lambda self: check_keys(self.stack[::2]), _base.load_dict),
+        pickle.SETITEM[0]: _after(lambda self: check_keys(self.stack[-2:-1]), _base.load_setitem),
+        pickle.SETITEMS[0]: _after(lambda self: check_keys(self.stack[::2]), _base.load_setitems),
+        pickle.BYTEARRAY8[0]: _base.load_binbytes8,
+        pickle.EMPTY_SET[0]: _base.load_empty_list,
+        pickle.ADDITEMS[0]: _base.load_appends,
+        pickle.FROZENSET[0]: _base.load_list,
+    }
 
 
 def check_keys(keys: Collection[Any]) -> Collection[Any]:

@@ -22,7 +22,7 @@ from jitm.importers.cnn import as_matrix
 from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
-from jitm.importers.tensors import convert, export, shape_of
+from jitm.importers.tensors import convert, export, rename, shape_of
 from jitm.types import Images
 
 OPTIONS = 'opt'  # of the training script, in a checkpoint
@@ -84,19 +84,13 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
 
 def _open(path: str, system: ReleasedSystem) -> Checkpoint:
     """Opens a checkpoint: its tensors, also those that are options, and the options."""
-    checkpoint = open_checkpoint(path, system.title, system.names.pattern(), _new_name)
+    checkpoint = open_checkpoint(path, system.title, system.names.pattern(), functools.partial(rename, _RENAMED))
     tensors = {name: functools.partial(_read, read) for name, read in checkpoint.tensors.items()}
     for name in system.names.variables.values():
         option = name.removeprefix(f'{OPTIONS}.')
         if option != name and isinstance(value := checkpoint.option(option), int | float):
             tensors[name] = functools.partial(np.float32, value)
     return checkpoint._replace(tensors=system.prepare(_without_weight_norm(tensors)))
-
-
-def _new_name(name: str) -> str:
-    for pattern, replacement in _RENAMED:
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 def _without_weight_norm(tensors: Tensors) -> Tensors:

@@ -6,7 +6,7 @@ import chex
 
 from jitm.errors import UserError
 from jitm.importers.clip_config import read_json
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert, new_name
 from jitm.layers.transformer import EPSILON, SIZES
 
@@ -46,8 +46,8 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         another shape than the model's.
     """
     _check_config((Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json', params)
-    tensors = open_tensors(path, 'a BERT', NAMES.pattern(), lambda name: new_name(name.removeprefix('bert.')))
-    return convert(path, tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
+    opened = open_checkpoint(path, 'a BERT', NAMES.pattern(), lambda name: new_name(name.removeprefix('bert.')))
+    return convert(path, opened.tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
 
 
 def _check_config(file: Path, params: chex.ArrayTree) -> None:

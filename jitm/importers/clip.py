@@ -1,14 +1,12 @@
 """Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jitm.data.bpe import BPE
 from jitm.errors import UserError
 from jitm.importers.clip_config import RESIDUAL, read_config, read_openai
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
 
@@ -96,7 +94,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
-    tensors = open_tensors(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.'))
+    tensors = open_checkpoint(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.')).tensors
     if config is None and _OPENAI not in tensors:
         raise UserError(
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
@@ -105,29 +103,22 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     section = read_config(config) if config else read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
-    names = names_of(section, any(name.startswith('text_model.') for name in tensors))
+    names = OPENAI_RESIDUAL if section['image']['name'] == RESIDUAL else OPENAI
+    names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
-
-
-def names_of(model: Mapping[str, Any], hugging_face: bool) -> KeyMap:
-    """Returns the names of a model in a file of Hugging Face, or else of OpenAI and open_clip."""
-    if hugging_face:
-        return HUGGING_FACE
-    return OPENAI_RESIDUAL if model['image']['name'] == RESIDUAL else OPENAI
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
     """Returns the paths of the weights and of their config; None if there is none beside them."""
-    folder = path if path.is_dir() else path.parent
     if path.is_dir():
-        found = next((pair for pair in WEIGHTS if all((folder / name).is_file() for name in pair)), None)
-        if found is None:
-            pairs = ' or '.join(f'{config} with {weights}' for config, weights in WEIGHTS[::2])
-            raise UserError(f'{path} has no {pairs}: give the folder of a published CLIP')
-        return folder / found[1], folder / found[0]
+        for config, weights in WEIGHTS:
+            if (path / config).is_file() and (path / weights).is_file():
+                return path / weights, path / config
+        pairs = ' or '.join(f'{config} with {weights}' for config, weights in WEIGHTS[::2])
+        raise UserError(f'{path} has no {pairs}: give the folder of a published CLIP')
     if not path.is_file():
         raise UserError(f'{path} does not exist: give the folder or the weights of a published CLIP')
-    configs = (folder / name for name in ('open_clip_config.json', 'config.json'))
+    configs = (path.with_name(name) for name in ('open_clip_config.json', 'config.json'))
     return path, next((config for config in configs if config.is_file()), None)
 
 

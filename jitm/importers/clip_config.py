@@ -18,7 +18,6 @@ RESIDUAL = 'clip_resnet.ModifiedResNet'
 RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
 HEAD_SIZE = 64  # of all models of OpenAI
-Numbers = tuple[float, ...]
 
 HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'hidden_dim': 'hidden_size',
@@ -29,15 +28,10 @@ HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
 }
 # Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
 _SIZES = {'num_hidden_layers': 12, 'hidden_act': 'quick_gelu', 'layer_norm_eps': EPSILON}
-_TEXT_SIZES = {
-    **_SIZES,
-    **{'hidden_size': 512, 'intermediate_size': 2048, 'num_attention_heads': 8, 'max_position_embeddings': 77},
-    **{'vocab_size': 49408, 'eos_token_id': 49407},
-}
-_IMAGE_SIZES = {
-    **_SIZES,
-    **{'hidden_size': 768, 'intermediate_size': 3072, 'num_attention_heads': 12, 'image_size': 224, 'patch_size': 32},
-}
+_TEXT_WIDTHS = {'hidden_size': 512, 'intermediate_size': 2048, 'num_attention_heads': 8}
+_TEXT_SIZES = _SIZES | _TEXT_WIDTHS | {'max_position_embeddings': 77, 'vocab_size': 49408, 'eos_token_id': 49407}
+_IMAGE_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_attention_heads': 12}
+_IMAGE_SIZES = _SIZES | _IMAGE_WIDTHS | {'image_size': 224, 'patch_size': 32}
 _LEGACY_END = 2  # in released configs; the end of a text is then its largest id, as ours is
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
 _OPEN_CLIP_VIT = {'image_size': 224, 'layers': 12, 'width': 768, 'patch_size': 16, 'head_width': 64, 'mlp_ratio': 4.0}
@@ -87,15 +81,14 @@ def _hugging_face(path: Path) -> dict[str, Any]:
     file, size = path.with_name('preprocessor_config.json'), image['image_size']
     pixels = read_json(file) if file.is_file() else {}
     check_pixels(file, pixels, HUGGING_FACE_PIXELS | hugging_face_sizes(size))
-    mean, deviation = normalization(file, pixels, 'image_mean', 'image_std')
+    mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'))
     text_tower, image_tower = (
         {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()} for part in (text, image)
     )
-    return _section(
-        _vit(size, image['patch_size'], image_tower, mean, deviation),
-        {'max_length': text['max_position_embeddings'], **text_tower},
-        values_of(path, content, {'projection_dim': 512})['projection_dim'],
-    )
+    sizes = {'name': 'vit.ViT', 'image_size': size, 'patch_size': image['patch_size']}
+    embed_dim = values_of(path, content, {'projection_dim': 512})['projection_dim']
+    text_tower['max_length'] = text['max_position_embeddings']
+    return _section(embed_dim, sizes | image_tower, text_tower, mean, deviation)
 
 
 def towers_of(
@@ -105,7 +98,7 @@ def towers_of(
     activations: Collection[str],
     *,
     title: str,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Returns the sizes of the text tower and of the image tower of a config.json.
 
     Args:
@@ -118,24 +111,18 @@ def towers_of(
     Raises:
       UserError: If a key is missing or of a wrong type, or a tower has another activation or epsilon than the model.
     """
-    text, image = (
-        values_of(path, part_of(path, content, part), known)
-        for part, known in zip(('text', 'vision'), sizes, strict=True)
-    )
-    for part, known in zip((text, image), sizes, strict=True):
-        if part['hidden_act'] not in activations:
-            raise UserError(f"{path} has the hidden_act '{part['hidden_act']}'; jitm has {', '.join(activations)}")
-        if part['layer_norm_eps'] != (epsilon := known['layer_norm_eps']):
-            raise UserError(f'{path} has layer_norm_eps {part["layer_norm_eps"]}; {title} has {epsilon}')
-    return text, image
-
-
-def part_of(path: Path, content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the sizes of one tower; old files have them twice, and the second ones count."""
-    parts = [content.get(key) or {} for key in (f'{name}_config', f'{name}_config_dict')]
-    if not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{path} has no JSON object as '{name}_config': download it again")
-    return parts[0] | parts[1]
+    towers = []
+    for part, known in zip(('text', 'vision'), sizes, strict=True):
+        stated = [content.get(key) or {} for key in (f'{part}_config', f'{part}_config_dict')]  # the second one counts
+        if not all(isinstance(section, dict) for section in stated):
+            raise UserError(f"{path} has no JSON object as '{part}_config': download it again")
+        tower = values_of(path, stated[0] | stated[1], known)
+        if tower['hidden_act'] not in activations:
+            raise UserError(f"{path} has the hidden_act '{tower['hidden_act']}'; jitm has {', '.join(activations)}")
+        if tower['layer_norm_eps'] != (epsilon := known['layer_norm_eps']):
+            raise UserError(f'{path} has layer_norm_eps {tower["layer_norm_eps"]}; {title} has {epsilon}')
+        towers.append(tower)
+    return towers
 
 
 def _open_clip(path: Path) -> dict[str, Any]:
@@ -143,7 +130,7 @@ def _open_clip(path: Path) -> dict[str, Any]:
     content = read_json(path)
     sections = values_of(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
     pixels = sections['preprocess_cfg']
-    model = _of_open_clip(path, sections['model_cfg'], *normalization(path, pixels, 'mean', 'std'))
+    model = _of_open_clip(path, sections['model_cfg'], *normalization(path, pixels, ('mean', 'std')))
     size = model['image']['image_size']
     check_pixels(path, pixels, OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
     return model
@@ -183,36 +170,27 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
     return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
 
 
-def _of_open_clip(path: Path, content: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict[str, Any]:
+def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation: tuple) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
     model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale', 'custom_text'))
     if not model['vision_cfg'] or not model['text_cfg']:
         raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give the config of a CLIP of open_clip')
     text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
-    blocks = model['vision_cfg'].get('layers')  # a list: of the four stages of a residual network
-    residual = isinstance(blocks, list)
+    residual = isinstance(model['vision_cfg'].get('layers'), list)  # the blocks of its four stages
     image = _given(path, model['vision_cfg'], _OPEN_CLIP_RESNET if residual else _OPEN_CLIP_VIT)
     activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
     if residual:
-        encoder = {
-            'name': RESIDUAL,
-            'image_size': image['image_size'],
-            'blocks': tuple(blocks),
-            'stem_dim': image['width'],
-            'num_heads': RESNET_CHANNELS * image['width'] // image['head_width'],
-            'train_norm': False,
-            'dtype': 'float32',
-            'mean': mean,
-            'deviation': deviation,
-        }
-    else:
-        heads = image['width'] // image['head_width']
-        if not heads:
-            raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
+        heads = RESNET_CHANNELS * image['width'] // image['head_width']
+        sizes = {'blocks': tuple(image['layers']), 'stem_dim': image['width'], 'num_heads': heads}
+        encoder = {'name': RESIDUAL, 'train_norm': False, **sizes}
+    elif heads := image['width'] // image['head_width']:
         tower = _open_clip_tower(image, heads, activation)
-        encoder = _vit(image['image_size'], image['patch_size'], tower, mean, deviation)
+        encoder = {'name': 'vit.ViT', 'patch_size': image['patch_size'], **tower}
+    else:
+        raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
+    encoder['image_size'] = image['image_size']
     words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}
-    return _section(encoder, words, model['embed_dim'])
+    return _section(model['embed_dim'], encoder, words, mean, deviation)
 
 
 def _open_clip_tower(sizes: Mapping[str, Any], heads: int, activation: str) -> dict[str, Any]:
@@ -225,42 +203,28 @@ def _open_clip_tower(sizes: Mapping[str, Any], heads: int, activation: str) -> d
     }
 
 
-def _vit(image_size: int, patch_size: int, tower: Mapping[str, Any], mean: Numbers, deviation: Numbers) -> dict:
-    sizes = {'image_size': image_size, 'patch_size': patch_size}
-    return {'name': 'vit.ViT', **sizes, **tower, 'dtype': 'float32', 'mean': mean, 'deviation': deviation}
-
-
 def normalization(
     path: Path,
     content: Mapping[str, Any],
-    mean: str,
-    deviation: str,
-    defaults: tuple[Numbers, Numbers] = (CLIP_MEAN, CLIP_DEVIATION),
-) -> list[Numbers]:
+    keys: tuple[str, str],
+    defaults: tuple[tuple, tuple] = (CLIP_MEAN, CLIP_DEVIATION),
+) -> list[tuple[float, ...]]:
     """Returns the mean and the deviation of the pixels."""
-    found = []
-    for key, default, wanted, is_right in (
-        (mean, defaults[0], 'three numbers', _is_number),
-        (deviation, defaults[1], 'three numbers above 0', _is_positive),
-    ):
-        value = default if content.get(key) is None else content[key]
-        if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(map(is_right, value)):
-            raise UserError(f"{path} sets '{key}' to {value!r}: it must be {wanted}")
-        found.append(tuple(value))
-    return found
+    found = [default if content.get(key) is None else content[key] for key, default in zip(keys, defaults, strict=True)]
+    for key, value, least, suffix in zip(keys, found, (-math.inf, 0), ('', ' above 0'), strict=True):
+        is_list = isinstance(value, list | tuple) and len(value) == 3
+        if not is_list or not all(_is_number(number, least) for number in value):
+            raise UserError(f"{path} sets '{key}' to {value!r}: it must be three numbers{suffix}")
+    return [*map(tuple, found)]
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
+def _is_number(value: Any, least: float = 0) -> bool:
+    return type(value) in (int, float) and least < value < math.inf
 
 
 _KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what a value must be
     int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
-    float: ('a number above 0', _is_positive),
+    float: ('a number above 0', _is_number),
     str: ('a text', lambda value: isinstance(value, str)),
     bool: ('true or false', lambda value: isinstance(value, bool)),
     dict: ('a JSON object', lambda value: isinstance(value, dict)),
@@ -321,12 +285,12 @@ def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ign
     return values_of(path, section, known)
 
 
-def _section(image: dict[str, Any], text: dict[str, Any], embed_dim: int) -> dict[str, Any]:
+def _section(embed_dim: int, image: dict, text: dict, mean: tuple, deviation: tuple) -> dict[str, Any]:
     """Returns the config's `model`."""
     return {
         'name': 'clip.CLIP',
         'embed_dim': embed_dim,
-        'image': image,
+        'image': {'dtype': 'float32', 'mean': mean, 'deviation': deviation, **image},
         'text': {'name': 'clip_text.CausalTransformer', 'dtype': 'float32', **text},
         'initial_temperature': TEMPERATURE,
     }

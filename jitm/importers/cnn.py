@@ -10,8 +10,8 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
-from jitm.importers.containers import Tensors, open_tensors
-from jitm.importers.tensors import KeyMap, convert
+from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers.tensors import KeyMap, convert, rename
 
 # Patterns of other names of tensors -> torchvision's, one rule after the other.
 _RULES = (
@@ -52,7 +52,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
       UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
     _check_digest(path)
-    tensors = prepare(open_tensors(path, 'the network', NAMES.pattern(), _torchvision_name))
+    tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, _RULES)).tensors)
     trees = {'params': params, 'batch_stats': batch_stats}
     return convert(path, tensors, trees, NAMES, 'the network that the config names')
 
@@ -66,28 +66,22 @@ def _check_digest(path: str) -> None:
             raise UserError(f'{path} is damaged, its SHA-256 starts with {digest[:8]}: download it again')
 
 
-def _torchvision_name(name: str) -> str:
-    for pattern, replacement in _RULES:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def prepare(tensors: Tensors) -> Tensors:
-    """Returns the tensors of a network with VGG's classifier as our networks have it.
+def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
+    """Returns the tensors of a network, below a prefix, with VGG's classifier as our networks have it.
 
     Its layers get their current numbers, since before 2017 the classifier started with dropout, and become convolutions
     over the map, as in timm.
     """
-    if 'classifier.4.weight' in tensors:
+    if f'{prefix}classifier.4.weight' in tensors:
         numbers = {'0': '-', '1': '0', '4': '3'}
         tensors = {
-            re.sub(r'(?<=^classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
+            re.sub(rf'(?<=^{re.escape(prefix)}classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
             for name, read in tensors.items()
         }
     connected = {
-        name: functools.partial(_read_convolution, tensors[name], edge)
+        prefix + name: functools.partial(_read_convolution, tensors[prefix + name], edge)
         for name, edge in _FULLY_CONNECTED.items()
-        if name in tensors
+        if prefix + name in tensors
     }
     return tensors | connected
 

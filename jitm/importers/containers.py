@@ -59,17 +59,17 @@ class Checkpoint(NamedTuple):
         """
         found = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
         stated = {place: value for place, value in found.items() if {*OPTIONS} & {*place.split('.')}} or found
-        (first, chosen), *others = stated.items() or [('', default)]
-        for place, value in others:
-            if value != chosen:
-                raise UserError(f'{self.path} has {first}={chosen!r} and {place}={value!r}: leave one of them out')
-        sections = ((place, value) for key in OPTIONS for place, value in self.values.get(key, {}).items())
-        for place, value in sections if not stated else ():
+        if stated:
+            (first, chosen), *others = stated.items()
+            for place, value in others:
+                if value != chosen:
+                    raise UserError(f'{self.path} has {first}={chosen!r} and {place}={value!r}: leave one of them out')
+            return chosen
+        for place, value in itertools.chain(*(self.values.get(key, {}).items() for key in OPTIONS)):
             if _is_unread(value):
-                raise UserError(
-                    f"{self.path} has '{place}' as an object of '{value.origin}', which is not read: save a dict"
-                )
-        return chosen
+                what = f"'{place}' as an object of '{value.origin}'"
+                raise UserError(f'{self.path} has {what}, which is not read: save a dict')
+        return default
 
 
 def open_checkpoint(
@@ -123,11 +123,6 @@ def open_checkpoint(
     for name, (keys, leaf) in leaves.items():
         values[keys[-1]][name] = leaf
     return Checkpoint(str(file), tensors, values)
-
-
-def open_tensors(*arguments: Any) -> Tensors:
-    """Opens a file of weights for the weights alone, see `open_checkpoint`."""
-    return open_checkpoint(*arguments).tensors
 
 
 _TENSORS = (Tensor, functools.partial)  # of files of torch, and of others

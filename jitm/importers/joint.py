@@ -1,72 +1,25 @@
 """Converts fine-tuned checkpoints of UNITER, TAGS-DC and OSCAR to configs and variables of our models."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-import chex
 import numpy as np
 
 from jitm import config as config_lib
 from jitm.data.vocabularies import load_vocabulary
 from jitm.errors import UserError
 from jitm.importers import bert, oscar, uniter
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import KeyMap, shape_of
-from jitm.models.oscar import BOX_NUMBERS
+from jitm.importers.tensors import shape_of
 from jitm.types import Images, Texts
 
-
-class JointSystem(NamedTuple):
-    """How a system of joint encoders was released.
-
-    Attributes:
-      model: The name of our model.
-      names: The names of its tensors.
-      new_name: Maps the name of a tensor to its current one.
-      words: The tensor of the word embeddings.
-      features: The tensor of the layer that reads regions.
-      boxes: The numbers of a box that this layer reads besides the features.
-      heads: A key of the model's `heads` -> a tensor of the head.
-      load: Reads the parameters of a file.
-    """
-
-    model: str
-    names: KeyMap
-    new_name: Callable[[str], str]
-    words: str
-    features: str
-    boxes: int
-    heads: Mapping[str, str]
-    load: Callable[[str, chex.ArrayTree], chex.ArrayTree]
-
-
-_UNITER = JointSystem(
-    model='uniter.UNITER',
-    names=uniter.NAMES,
-    new_name=uniter.new_name,
-    words='uniter.embeddings.word_embeddings.weight',
-    features='uniter.img_embeddings.img_linear.weight',
-    boxes=0,
-    heads={
-        'itm': 'itm_output.weight',
-        'mlm': 'cls.predictions.bias',
-        'discriminate': 'disc_output.weight',
-        'correct': 'correction_output.predictions.bias',
-    },
-    load=uniter.load_uniter,
-)
-_OSCAR = JointSystem(
-    model='oscar.OSCAR',
-    names=oscar.NAMES,
-    new_name=oscar.new_name,
-    words='bert.embeddings.word_embeddings.weight',
-    features='bert.img_embedding.weight',
-    boxes=BOX_NUMBERS,
-    heads={'itm': 'classifier.weight'},
-    load=oscar.load_oscar,
-)
-JOINT_SYSTEMS = {'uniter': _UNITER, 'tags_dc': _UNITER, 'oscar': _OSCAR}
+# system -> the module with its names and sizes, and what reads its parameters
+JOINT_SYSTEMS = {
+    'uniter': (uniter, uniter.load_uniter),
+    'tags_dc': (uniter, uniter.load_uniter),
+    'oscar': (oscar, oscar.load_oscar),
+}
 
 
 def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str, Any]) -> ReleasedModel:
@@ -85,15 +38,15 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
       UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, the checkpoint
         cannot score pairs, or the vocabulary is another one.
     """
-    system = JOINT_SYSTEMS[name]
-    if model['name'] != system.model:
-        raise UserError(f"--config has the model '{model['name']}', not '{system.model}': give another one")
-    tensors = open_tensors(path, name, system.names.pattern(), system.new_name)
-    words, hidden = shape_of(path, tensors, system.words, 2)
-    features = shape_of(path, tensors, system.features, 2)[1] - system.boxes
-    heads = [head for head, tensor in system.heads.items() if tensor in tensors]
+    system, load = JOINT_SYSTEMS[name]
+    if model['name'] != system.MODEL:
+        raise UserError(f"--config has the model '{model['name']}', not '{system.MODEL}': give another one")
+    tensors = open_checkpoint(path, name, system.NAMES.pattern(), system.new_name).tensors
+    words, hidden = shape_of(path, tensors, system.WORDS, 2)
+    features = shape_of(path, tensors, system.FEATURES, 2)[1] - system.BOXES
+    heads = [head for head, tensor in system.HEADS.items() if tensor in tensors]
     if 'itm' not in heads and 'rank_output.weight' not in tensors:
-        raise UserError(f'{path} lacks {system.heads["itm"]}, so that it cannot score pairs: fine-tune it first')
+        raise UserError(f'{path} lacks {system.HEADS["itm"]}, so that it cannot score pairs: fine-tune it first')
     section = config_lib.to_json(model) | {'size': bert.size_of(path, hidden)}
     section |= {'heads': heads} if 'heads' in section else {}
     section |= {'image_norm': 'bert.LayerNorm.weight' in tensors} if 'image_norm' in section else {}
@@ -102,7 +55,7 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
     pieces = load_vocabulary(vocabulary)
     if len(pieces) != words:
         raise UserError(f'{vocabulary} has {len(pieces)} word pieces, but {path} has {words}: give its own')
-    params = system.load(path, shapes_of(section, len(pieces), _one_image(features))['params'])
+    params = load(path, shapes_of(section, len(pieces), _one_image(features))['params'])
     data = {'regions': [0, 0, features], 'dtype': 'float32', 'hash': ''}
     return ReleasedModel(section, {'params': params, 'batch_stats': {}}, pieces, vocabulary, data)
 

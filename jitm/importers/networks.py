@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.importers.cnn import prepare as prepare_network
 from jitm.importers.containers import Tensors
 from jitm.importers.key_maps import NETWORK
 from jitm.layers import cnn
@@ -12,14 +11,6 @@ from jitm.layers import cnn
 ENCODER = 'cnn.PixelEncoder'
 SIZE = 224  # pixels of the photos of VSE++
 FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys of the model, in the authors' code
-
-
-def prepare(tensors: Tensors) -> Tensors:
-    """Returns the tensors, with the network's as the importer of networks returns them."""
-    prefix = f'{NETWORK}.'
-    network = {name.removeprefix(prefix): read for name, read in tensors.items() if name.startswith(prefix)}
-    others = {name: read for name, read in tensors.items() if not name.startswith(prefix)}
-    return others | {prefix + name: read for name, read in prepare_network(network).items()}
 
 
 def recognize(path: str, tensors: Tensors) -> dict[str, Any] | None:

@@ -5,9 +5,14 @@ import logging
 import chex
 
 from jitm.importers import bert, tensors
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
+from jitm.models.oscar import BOX_NUMBERS
 
+MODEL = 'oscar.OSCAR'
+WORDS = 'bert.embeddings.word_embeddings.weight'
+FEATURES, BOXES = 'bert.img_embedding.weight', BOX_NUMBERS  # its layer reads features and these numbers of a box
+HEADS = {'itm': 'classifier.weight'}
 _ADDED = {'region_norm': 'bert.LayerNorm', 'itm_head': 'classifier'}  # modules that pre-trained weights may lack
 NAMES = KeyMap(
     {
@@ -37,7 +42,7 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = open_tensors(path, 'OSCAR', NAMES.pattern(), new_name)
+    found = open_checkpoint(path, 'OSCAR', NAMES.pattern(), new_name).tensors
     added = [ours for ours, theirs in _ADDED.items() if not any(name.startswith(f'{theirs}.') for name in found)]
     for module in added:
         logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)

@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +19,6 @@ from jitm.outputs import OutputFolder
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'
 MAX_CAPTIONS = 5  # of an image
-
-
-class _Row(NamedTuple):
-    """A line of `features.tsv`.
-
-    Attributes:
-      offset: The position of its first byte.
-      regions: The number of regions of the image.
-    """
-
-    offset: int
-    regions: int
 
 
 def write(released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None) -> None:
@@ -68,7 +56,7 @@ def write(released: str | Path, split: str, root: str | Path, *, keys: str | Pat
     writer.write_lines('_ids.txt', names)
     writer.write_lines('_tags.jsonl', tag_lines)
     writer.write_array('_image_of_text.npy', np.repeat(np.arange(len(texts)), [len(image) for image in texts]))
-    writer.write_array('_counts.npy', np.array([rows[name].regions for name in names]))
+    writer.write_array('_counts.npy', np.array([rows[name][1] for name in names]))
 
 
 def _read_captions(path: Path) -> dict[str, list[str]]:
@@ -83,14 +71,14 @@ def _read_captions(path: Path) -> dict[str, list[str]]:
     return captions
 
 
-def _find_rows(path: Path) -> dict[str, _Row]:
-    """Returns the line of each image."""
+def _find_rows(path: Path) -> dict[str, tuple[int, int]]:
+    """Returns the position of the line of each image, and the number of its regions."""
     rows, offset = {}, 0
     try:
         with open_file(path) as file:
             for line in file:
                 name, regions, _ = line.split(b'\t', 2)
-                rows[name.decode()] = _Row(offset, int(regions))
+                rows[name.decode()] = offset, int(regions)
                 offset += len(line)
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file') from error
@@ -109,17 +97,17 @@ def _read_tags(released: Path, name: str, line: str) -> list[tuple[str, float]]:
         raise UserError(f"{released / TAGS} has no objects with 'class' and 'conf' for image {name}") from error
 
 
-def _write_features(path: Path, rows: Sequence[_Row], writer: PrecompWriter) -> None:
+def _write_features(path: Path, rows: Sequence[tuple[int, int]], writer: PrecompWriter) -> None:
     """Writes the features and boxes, padded with zeros to the largest number of regions."""
-    most, size, boxes = max(row.regions for row in rows), None, []
+    most, size, boxes = max(count for _, count in rows), None, []
     with open_file(path) as file, writer.features(len(rows)) as append:
-        for row in rows:
-            file.seek(row.offset)
-            regions, box = _read_regions(path, file.readline(), row.regions)
+        for offset, count in rows:
+            file.seek(offset)
+            regions, box = _read_regions(path, file.readline(), count)
             size = size or regions.shape[1]
             if regions.shape[1] != size:
                 raise UserError(f'{path} has images with {regions.shape[1]} and {size} features: download it again')
-            padding = [(0, most - row.regions), (0, 0)]
+            padding = [(0, most - count), (0, 0)]
             append(np.pad(regions, padding)[None])
             boxes.append(np.pad(box, padding))
         writer.write_array('_boxes.npy', np.array(boxes))

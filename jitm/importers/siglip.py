@@ -16,7 +16,7 @@ from jitm.importers.clip_config import (
     read_json,
     towers_of,
 )
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
@@ -27,10 +27,8 @@ ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': '
 INTERPOLATIONS = {3: 'bicubic', 2: 'bilinear'}  # by the number in Pillow; the first one if none is given
 
 # Keys of Hugging Face's config -> defaults, which published files leave out.
-_SIZES = {
-    **{'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'num_attention_heads': 12},
-    **{'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': EPSILON},
-}
+_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'num_attention_heads': 12}
+_SIZES = _WIDTHS | {'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': EPSILON}
 _TEXT_SIZES = {**_SIZES, 'max_position_embeddings': 64, 'vocab_size': 32000}
 _IMAGE_SIZES = {**_SIZES, 'image_size': 224, 'patch_size': 16, 'vision_use_head': True}
 _PIXELS = {key: values for key, values in HUGGING_FACE_PIXELS.items() if key not in ('resample', 'do_center_crop')}
@@ -73,7 +71,7 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
-    tensors = open_tensors(path, 'a SigLIP', NAMES.pattern())
+    tensors = open_checkpoint(path, 'a SigLIP', NAMES.pattern()).tensors
     for name in ('logit_scale', 'logit_bias'):
         if name in tensors:
             tensors[name] = lambda read=tensors[name]: np.squeeze(read())  # published with one axis
@@ -108,7 +106,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     pixels = read_json(file) if file.is_file() else {}
     square, crop = {'height': size, 'width': size}, {'do_center_crop': (False,)}
     check_pixels(file, pixels, _PIXELS | crop | {'size': (square, size), 'resample': (*INTERPOLATIONS,)}, 'SigLIP')
-    mean, deviation = normalization(file, pixels, 'image_mean', 'image_std', (MEAN, DEVIATION))
+    mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
     towers = [
         {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()}
         | {'activation': ACTIVATIONS[part['hidden_act']], 'dtype': 'float32'}
@@ -123,7 +121,5 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         'initial_temperature': TEMPERATURE,
         'initial_bias': BIAS,
     }
-    return model, {
-        'short_side': 0,
-        'interpolation': INTERPOLATIONS[pixels.get('resample') or next(iter(INTERPOLATIONS))],
-    }
+    resample = pixels.get('resample') or next(iter(INTERPOLATIONS))
+    return model, {'short_side': 0, 'interpolation': INTERPOLATIONS[resample]}

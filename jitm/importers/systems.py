@@ -3,12 +3,11 @@
 import functools
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.importers import bert, key_maps, networks
+from jitm.importers import bert, cnn, key_maps
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import KeyMap, shape_of
 
@@ -41,8 +40,8 @@ class ReleasedSystem(NamedTuple):
     names: KeyMap
     fixed: Mapping[str, Any]
     recognize: Callable[[str, Tensors], dict[str, Any]]
-    options: Mapping[str, tuple[str, Mapping[Any, Any] | None]] = MappingProxyType({})
-    required: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, tuple[str, Mapping[Any, Any] | None]] = {}
+    required: Mapping[str, Any] = {}
     prepare: Callable[[Tensors], Tensors] = dict
     photos: bool = False
     adds_mask: bool = False
@@ -58,7 +57,7 @@ def _fold_biases(tensors: Tensors) -> Tensors:
 
 
 def _difference(mean: Callable[[], np.ndarray], bias: Callable[[], np.ndarray]) -> np.ndarray:
-    means, biases = np.asarray(mean(), np.float64), np.asarray(bias(), np.float64)
+    means, biases = (np.asarray(read(), np.float64) for read in (mean, bias))
     return means - biases if means.shape == biases.shape else biases[:0]  # a shape that raises an error later
 
 
@@ -108,8 +107,7 @@ def _recognize_sgraf(path: str, tensors: Tensors) -> dict[str, Any]:
     whole = {'name': 'alignment.SelfAttention', 'dropout': 0.4}
     steps = sum(f'model.2.SGR_module.{n}.sim_graph_w.weight' in tensors for n in range(key_maps.STEPS))
     reasoning = {'name': 'alignment.GraphReasoning', 'steps': steps}
-    return _recognize_encoders(path, tensors, 'model.1.cap_rnn') | {
-        'alignment_dim': shape_of(path, tensors, 'model.2.sim_eval_w.weight', 2)[1],
+    return _recognize_dbl(path, tensors) | {
         'image_whole': {**whole, 'slots': shape_of(path, tensors, 'model.2.v_global_w.embedding_local.1.weight', 1)[0]},
         'text_whole': {**whole, 'slots': None},
         'reasoning': reasoning if steps else {'name': 'alignment.AttentionFiltration'},
@@ -122,22 +120,18 @@ def _recognize_dbl(path: str, tensors: Tensors) -> dict[str, Any]:
 
 
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
-_POOLED = {
-    'image.name': 'vision.RegionEncoder',
-    'normalize_images': True,
-    'absolute': False,
-}
 
 
-def _pooled(
-    title: str, pooling: str, *, mlp: str, dropout: float = 0.0, fixed: Mapping[str, Any] = MappingProxyType({})
-) -> ReleasedSystem:
+def _pooled(title: str, pooling: str, *, mlp: str, dropout: float = 0.0) -> ReleasedSystem:
     """Returns a system with two pooled encoders, whose images have this MLP if the checkpoint has one."""
     return ReleasedSystem(
         title,
         'vse',
         key_maps.POOLED,
-        fixed={**_POOLED, 'image_pooling': pooling, 'text_pooling': pooling, **fixed},
+        fixed={
+            **{'image.name': 'vision.RegionEncoder', 'image.mlp': mlp, 'normalize_images': True, 'absolute': False},
+            **{'image_pooling': pooling, 'text_pooling': pooling},
+        },
         recognize=functools.partial(_recognize_pooled, mlp=mlp, dropout=dropout),
         adds_mask=True,
     )
@@ -155,7 +149,7 @@ SYSTEMS = {
             'absolute': ('use_abs', None),
         },
         recognize=_recognize_encoders,
-        prepare=networks.prepare,
+        prepare=functools.partial(cnn.prepare, prefix=f'{key_maps.NETWORK}.'),
         photos=True,
     ),
     'scan': ReleasedSystem(
@@ -232,7 +226,7 @@ SYSTEMS = {
         recognize=_recognize_vsrn,
         prepare=_fold_biases,
     ),
-    'vse_infinity': _pooled('VSE-infinity', 'gpo', mlp='residual_on_input', fixed={'image.mlp': 'residual_on_input'}),
+    'vse_infinity': _pooled('VSE-infinity', 'gpo', mlp='residual_on_input'),
     'esa': _pooled('ESA', 'esa', mlp='residual_on_input', dropout=0.1),
     'rvsepp': _pooled('RVSE++', 'gpo', mlp='residual'),
 }

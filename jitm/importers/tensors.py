@@ -3,7 +3,7 @@
 import collections
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import chex
@@ -84,9 +84,16 @@ def _find(table: Mapping[str, str], name: str) -> str | None:
     return found
 
 
+def rename(rules: Iterable[tuple[str, str | Callable]], name: str) -> str:
+    """Returns the name of a tensor after replacing each pattern, one rule after the other."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def new_name(name: str) -> str:
     """Returns the current name of a tensor; the old names of normalizations were gamma and beta."""
-    return re.sub(r'\.gamma$', '.weight', re.sub(r'\.beta$', '.bias', name))
+    return rename(((r'\.gamma$', '.weight'), (r'\.beta$', '.bias')), name)
 
 
 def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, model: str) -> chex.ArrayTree:

@@ -104,19 +104,11 @@ def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_
     return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _make_parameter(tensor: Tensor, *_: Any) -> Tensor:
-    return tensor
-
-
 def _encode_latin(text: str, encoding: str) -> bytes:
     """Decodes the bytes in pickles of protocol 2."""
     if encoding != 'latin1':
         raise ValueError('bytes are in another encoding than latin1')
     return text.encode('latin1')
-
-
-def _name_device(kind: str, *index: int) -> str:
-    return ':'.join([kind, *(f'{number:d}' for number in index)])
 
 
 class _Number:
@@ -139,17 +131,18 @@ def _make_number(kind: Any, data: bytes | str) -> Any:
     return np.frombuffer(data.encode('latin1') if isinstance(data, str) else data, kind.name)[0].item()
 
 
+_FIRST = Function(lambda first, *_: first)
 _KNOWN = {
     ('torch', 'Size'): Function(tuple),
-    ('torch', 'device'): Function(_name_device),
+    ('torch', 'device'): _FIRST,
     ('torch._utils', '_rebuild_tensor'): Function(_make_tensor),
     ('torch._utils', '_rebuild_tensor_v2'): Function(_make_tensor),
-    ('torch._utils', '_rebuild_parameter'): Function(lambda tensor, *_: tensor),
+    ('torch._utils', '_rebuild_parameter'): _FIRST,
     ('numpy', 'dtype'): Function(_Number),
     ('numpy.core.multiarray', 'scalar'): Function(_make_number),
     ('numpy._core.multiarray', 'scalar'): Function(_make_number),
     ('_codecs', 'encode'): Function(_encode_latin),
-    **{('torch.jit._pickle', name): Function(lambda value, *_: value) for name in TYPED_LISTS},
+    **{('torch.jit._pickle', name): _FIRST for name in TYPED_LISTS},
     **{('torch', name): Function(np.dtype(dtype).type) for name, dtype in STORAGES.items()},
     ('torch.storage', 'UntypedStorage'): Function(np.uint8),
 }
@@ -231,26 +224,15 @@ def _load_zip(path: Path) -> Any:
         with archive.open(infos['data.pkl']) as file:
             unpickler = _TorchUnpickler(file, path)
             result = unpickler.load()
-    for key, storage in unpickler.storages.items():
-        info = infos[f'data/{key}']
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != storage.count * storage.dtype.itemsize:
-            raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
-        storage.read = functools.partial(_read_member, path, info)
-    return result
-
-
-def _read_member(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """Reads an uncompressed member; `ZipFile` would read the list of all members again for each."""
-    try:
-        with path.open('rb') as file:
+    with path.open('rb') as file:
+        for key, storage in unpickler.storages.items():
+            info, size = infos[f'data/{key}'], storage.count * storage.dtype.itemsize
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != size:
+                raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
             file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
-            file.seek(sum(struct.unpack('<HH', file.read(4))), io.SEEK_CUR)
-            data = file.read(info.file_size)
-        if zlib.crc32(data) != info.CRC:
-            raise ValueError(f'{info.filename} has another checksum than stated')
-        return data
-    except (OSError, ValueError, struct.error) as error:
-        raise _damaged(path, error) from error
+            start = sum(struct.unpack('<HH', file.read(4))) + file.tell()
+            storage.read = functools.partial(_read, path, start, size, info)
+    return result
 
 
 def _load_legacy(path: Path) -> Any:
@@ -267,16 +249,22 @@ def _load_legacy(path: Path) -> Any:
             if count != storage.count or file.seek(0, io.SEEK_END) < start + size:
                 raise ValueError(f"storage '{key}' is incomplete")
             file.seek(start + size)
-            storage.read = functools.partial(_read_range, path, start, size)
+            storage.read = functools.partial(_read, path, start, size)
     if any(storage.read is None for storage in unpickler.storages.values()):
         raise ValueError('a storage is missing')
     return result
 
 
-def _read_range(path: Path, start: int, size: int) -> bytes:
-    with path.open('rb') as file:
-        file.seek(start)
-        data = file.read(size)
-    if len(data) != size:
-        raise _damaged(path, EOFError('it is cut off'))
-    return data
+def _read(path: Path, start: int, size: int, info: zipfile.ZipInfo | None = None) -> bytes:
+    """Reads a storage; `ZipFile` would read the list of all members again for each."""
+    try:
+        with path.open('rb') as file:
+            file.seek(start)
+            data = file.read(size)
+        if len(data) != size:
+            raise EOFError('it is cut off')
+        if info and zlib.crc32(data) != info.CRC:
+            raise ValueError(f'{info.filename} has another checksum than stated')
+        return data
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, error) from error

@@ -6,17 +6,20 @@ import chex
 import jax
 
 from jitm.importers import bert, tensors
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
 from jitm.models.uniter import HEAD_SOURCES
 
-_HEADS = {  # head -> prefix of its tensors
-    'rank': 'rank_output.',
-    'itm': 'itm_output.',
-    'discriminate': 'disc_output.',
-    'mlm': 'cls.',
-    'correct': 'correction_output.',
+MODEL = 'uniter.UNITER'
+WORDS = 'uniter.embeddings.word_embeddings.weight'
+FEATURES, BOXES = 'uniter.img_embeddings.img_linear.weight', 0  # its layer reads features and no numbers of boxes
+HEADS = {  # the model's head -> a tensor of it
+    'itm': 'itm_output.weight',
+    'mlm': 'cls.predictions.bias',
+    'discriminate': 'disc_output.weight',
+    'correct': 'correction_output.predictions.bias',
 }
+_PREFIXES = {head: f'{tensor.partition(".")[0]}.' for head, tensor in {**HEADS, 'rank': 'rank_output.weight'}.items()}
 NAMES = KeyMap(
     {
         **bert.modules_below('bert/', 'uniter.'),
@@ -59,10 +62,10 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = open_tensors(path, 'UNITER', NAMES.pattern(), new_name)
+    found = open_checkpoint(path, 'UNITER', NAMES.pattern(), new_name).tensors
     has_rank = 'rank_output.weight' in found
     for head, source in HEAD_SOURCES.items():
-        new, old = _HEADS[head], _HEADS[source]
+        new, old = _PREFIXES[head], _PREFIXES[source]
         if not any(name.startswith(new) for name in found):
             found |= {name.replace(old, new, 1): read for name, read in found.items() if name.startswith(old)}
     if not has_rank:  # its copy of the matching head has both classes, the second of which is kept below

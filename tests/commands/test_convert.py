@@ -65,9 +65,8 @@ def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):
     assert f'rsum {first["rsum"]:.1f}' in (tmp_path / 'hub' / 'README.md').read_text()
 
 
-@pytest.mark.parametrize('target', ['clip', 'clip_transformers'])
-def test_published_names_are_written_and_read_again(converted, tmp_path, target):
-    assert main(['convert', '--to', target, str(converted), '--out', str(tmp_path / 'theirs')]) == 0
+def test_published_names_are_written_and_read_again(converted, tmp_path):
+    assert main(['convert', '--to', 'clip_transformers', str(converted), '--out', str(tmp_path / 'theirs')]) == 0
     assert main(['convert', '--from', 'clip', str(tmp_path / 'theirs'), '--out', str(tmp_path / 'again')]) == 0
     first, second = (load_run(workdir) for workdir in (converted, tmp_path / 'again'))
     chex.assert_trees_all_equal(first.variables, second.variables)
@@ -97,7 +96,7 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--to', 'scan', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
         (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', which is not a system, did you mean 'scan'"),
         (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
-        (['--to', 'clip_hf', 'RUN', '--out', 'NEW'], "--to is 'clip_hf', which is not a system, did you mean 'clip'"),
+        (['--to', 'clip', 'RUN', '--out', 'NEW'], "--to is 'clip', which is not a system"),
         (
             ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'scan'],
             'the model reads pixels, which the',

@@ -1,6 +1,5 @@
-"""Checkpoints of the authors' training scripts against loops over their own tensors in float64."""
+"""Checkpoints of the authors' training scripts; tests/parity compares scores with the authors' networks."""
 
-import functools
 import json
 import pickle
 
@@ -9,28 +8,23 @@ import jax
 import numpy as np
 import pytest
 import safetensors
-from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm import config as config_lib
+from jitm import configs
 from jitm.commands.cli import main
+from jitm.commands.convert import AUTHORS, CONFIGS
 from jitm.configs import vse_infinity, vsepp
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint, load_checkpoint
-from jitm.importers.bert import NAMES
-from jitm.importers.tensors import to_published
-from jitm.layers.transformer import BERT, SIZES
 from jitm.models.make import make_model
 from jitm.runs.run import load_run
 from jitm.types import Images, Texts
 from tests.importers import authors_checkpoints as theirs
-from tests.importers import joint_checkpoints as joint
 from tests.importers.test_torch_files import Canary
 from tests.importers.torch_pickles import Call, Global, write_legacy, write_zip
 
 RNG = np.random.default_rng(0)
-REGIONS = RNG.normal(size=(2, theirs.SLOTS, theirs.F)).astype(np.float32)
-ONE = REGIONS[:, :1]
 SCAN = {
     'cross_attn': 'i2t',
     'agg_func': 'LogSumExp',
@@ -38,75 +32,55 @@ SCAN = {
     'lambda_lse': 5,
     'raw_feature_norm': 'clipped_l2norm',
 }
-SYSTEMS = {  # name -> --from, modules, options, regions, score
-    'vsepp': (
-        'vsepp',
-        theirs.encoders(RNG, bidirectional=False),
-        {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False},
-        ONE,
-        theirs.score_vsepp,
-    ),
-    'vse0': (
-        'vsepp',
-        theirs.encoders(RNG, bidirectional=False),
-        {'measure': 'cosine', 'no_imgnorm': True, 'use_abs': False},
-        ONE,
-        functools.partial(theirs.score_vsepp, normalize=False),
-    ),
-    'order0': (
-        'vsepp',
-        theirs.encoders(RNG, bidirectional=False),
-        {'measure': 'order', 'no_imgnorm': False, 'use_abs': True},
-        ONE,
-        functools.partial(theirs.score_vsepp, measure='order', absolute=True),
-    ),
+BFAN = {'focal_type': 'prob', 'lambda_softmax': 20.0, 'raw_feature_norm': 'clipped_l2norm'}
+VSE = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False}
+ORDER = {'measure': 'order', 'no_imgnorm': False, 'use_abs': True}
+ONE_DIRECTION = theirs.encoders(RNG, bidirectional=False)
+SYSTEMS = {  # name -> --from, modules, options, keys of the model
+    'vsepp': ('vsepp', ONE_DIRECTION, VSE, {'name': 'vse.VSE', 'normalize_images': True, 'text.bidirectional': False}),
+    'vse0': ('vsepp', ONE_DIRECTION, VSE | {'no_imgnorm': True}, {'normalize_images': False, 'absolute': False}),
+    'order0': ('vsepp', ONE_DIRECTION, ORDER, {'name': 'vse.OrderEmbedding', 'absolute': True}),
     'scan': (
         'scan',
         theirs.encoders(RNG),
         SCAN,
-        REGIONS,
-        functools.partial(theirs.score_scan, direction='i2t', softmax_temperature=4.0, lse_temperature=5.0),
+        {'direction': 'i2t', 'aggregation': 'LogSumExp', 'lambda_softmax': 4.0, 'lambda_lse': 5.0},
     ),
-    'bfan': (
-        'bfan',
-        theirs.encoders(RNG),
-        {'focal_type': 'prob', 'lambda_softmax': 20.0, 'raw_feature_norm': 'clipped_l2norm'},
-        REGIONS,
-        functools.partial(theirs.score_bfan, focal='prob'),
+    'bfan': ('bfan', theirs.encoders(RNG), BFAN, {'focal': 'prob', 'lambda_softmax': 20.0, 'text.bidirectional': True}),
+    'sgr': (
+        'sgraf',
+        theirs.sgraf(RNG, 'SGR'),
+        {},
+        {'reasoning.steps': 3, 'alignment_dim': theirs.M, 'image_whole.slots': theirs.SLOTS},
     ),
-    'sgr': ('sgraf', theirs.sgraf(RNG, 'SGR'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SGR')),
-    'dbl': ('dbl', theirs.dbl(RNG), {'no_simnorm': False}, REGIONS, theirs.score_dbl),
-    'naaf': (
-        'naaf',
-        theirs.naaf(RNG),
-        {'thres': 0.1, 'thres_safe': 0.25},
-        REGIONS,
-        functools.partial(theirs.score_naaf, threshold=0.25),
+    'saf': ('sgraf', theirs.sgraf(RNG, 'SAF'), {}, {'reasoning.name': 'alignment.AttentionFiltration'}),
+    'dbl': ('dbl', theirs.dbl(RNG), {'no_simnorm': False}, {'alignment_dim': theirs.M, 'activation': 'tanh'}),
+    'naaf': ('naaf', theirs.naaf(RNG), {'thres': 0.1, 'thres_safe': 0.25}, {'embed_dim': theirs.D}),
+    'vsrn_f30k': (
+        'vsrn',
+        theirs.vsrn(RNG),
+        {},
+        {'graph_layers': 2, 'batch_norm': True, 'normalize_before_graph': False},
     ),
-    'vsrn_f30k': ('vsrn', theirs.vsrn(RNG), {}, REGIONS, theirs.score_vsrn),
-    'vsrn_coco': ('vsrn', theirs.vsrn(RNG, batch_norm=False), {}, REGIONS, theirs.score_vsrn),
+    'vsrn_coco': (
+        'vsrn',
+        theirs.vsrn(RNG, batch_norm=False),
+        {},
+        {'batch_norm': False, 'normalize_before_graph': True},
+    ),
     'vse_infinity': (
         'vse_infinity',
         theirs.pooled(RNG, 'gpo', theirs.F),
         {},
-        REGIONS,
-        functools.partial(theirs.score_pooled, pooling='gpo', on_input=True),
+        {'image_pooling': 'gpo', 'image.mlp': 'residual_on_input'},
     ),
     'esa': (
         'esa',
         theirs.pooled(RNG, 'esa', theirs.F),
         {},
-        REGIONS,
-        functools.partial(theirs.score_pooled, pooling='esa', on_input=True),
+        {'text_pooling': 'esa', 'image.mlp': 'residual_on_input', 'text.dropout': 0.1},
     ),
-    'rvsepp': (
-        'rvsepp',
-        theirs.pooled(RNG, 'gpo', theirs.D),
-        {},
-        REGIONS,
-        functools.partial(theirs.score_pooled, pooling='gpo', on_input=False),
-    ),
-    'saf': ('sgraf', theirs.sgraf(RNG, 'SAF'), {}, REGIONS, functools.partial(theirs.score_sgraf, reasoning='SAF')),
+    'rvsepp': ('rvsepp', theirs.pooled(RNG, 'gpo', theirs.D), {}, {'image_pooling': 'gpo', 'image.mlp': 'residual'}),
 }
 SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
 
@@ -120,62 +94,71 @@ def convert(system, path, out, *arguments) -> int:
     return main(['convert', '--from', system, path, '--out', str(out), *arguments])
 
 
-def scores_of(workdir, images, captions=theirs.CAPTIONS) -> np.ndarray:
-    run = load_run(workdir)
-    ids = np.zeros((len(captions), max(map(len, captions))), np.int32)
-    for row, caption in zip(ids, captions, strict=True):
-        row[: len(caption)] = caption
-    lengths = np.array([len(caption) for caption in captions], np.int32)
-    if not isinstance(images, Images):
-        images = Images(images, np.full(len(images), images.shape[1], np.int32))
-    with jax.default_matmul_precision('highest'):
-        return np.asarray(run.model.apply(run.variables, images, Texts(ids, lengths)))
+def load(system, path, vocabulary):
+    return load_checkpoint(system, path, vocabulary, configs.load(CONFIGS.get(system, system)).model.to_dict())
 
 
 @pytest.mark.parametrize('name', SYSTEMS)
-def test_scores_are_those_of_the_authors(tmp_path, vocabulary, capsys, name):
-    system, modules, options, images, score = SYSTEMS[name]
+def test_options_and_bits_survive_both_directions(tmp_path, vocabulary, capsys, name):
+    system, modules, options, keys = SYSTEMS[name]
     path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, options)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     assert 'assumed' not in capsys.readouterr().out
-    want = theirs.score_all(score, modules, images)
-    assert np.std(want) > 1e-3
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
-    model = load_run(tmp_path / 'run').config['model']
+    first = load_run(tmp_path / 'run')
+    model = first.config['model']
+    assert config_lib.flatten(model).items() >= keys.items()
     theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, opt=None, args={'model': options})
     again = load_checkpoint(system, path, vocabulary, model)
     assert (config_lib.to_json(again.model), again.assumed) == (model, {})
+    chex.assert_trees_all_equal(again.variables, first.variables)
+    if system not in AUTHORS:
+        return
+    assert main(['convert', '--to', system, str(tmp_path / 'run'), '--out', str(tmp_path / 'exported')]) == 0
+    with safetensors.safe_open(tmp_path / 'exported' / 'model.safetensors', 'numpy') as file:
+        got, stored = {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()['opt'])  # noqa: SIM118
+    want = {f'model.{n}.{key}': x for n, tensors in enumerate(modules) for key, x in tensors.items()}
+    want = {key: x for key, x in want.items() if '.mlp.bns.1.' not in key}  # which is never applied
+    for key in want:
+        if key.endswith(('graph_key_w.bias', 'num_batches_tracked')):  # without effect on the scores
+            want[key] = 0 * want[key]
+    chex.assert_trees_all_equal(got, want, strict=True)
+    assert stored == {'embed_size': theirs.D, 'word_dim': theirs.W} | options
+    assert convert(system, str(tmp_path / 'exported'), tmp_path / 'again') == 0
+    assert 'assumed' not in capsys.readouterr().out
+    second = load_run(tmp_path / 'again')
+    chex.assert_trees_all_equal(first.variables, second.variables)
+    assert (model, first.vocabulary) == (second.config['model'], second.vocabulary)
 
 
-def weight_norm(modules, old=True):
-    """The images' layer as torch stores it with weight normalization."""
+def weight_norm(modules, names):
+    """The images' layer as torch stores it with weight normalization, and without."""
     images, *others = modules
-    images = dict(images)
-    weight = images.pop('fc.weight')
-    length, direction = ('weight_g', 'weight_v') if old else [f'parametrizations.weight.original{n}' for n in range(2)]
-    length_and_direction = {f'fc.{length}': np.float32(1.7), f'fc.{direction}': weight}
+    weight = images['fc.weight']
+    parts = {f'fc.{name}': x for name, x in zip(names, (np.float32([1.7]), weight), strict=True)}
     scaled = {**images, 'fc.weight': weight * 1.7 / np.linalg.norm(weight)}
-    return [{**images, **length_and_direction}, *others], [scaled, *others]
+    return [{'fc.bias': images['fc.bias'], **parts}, *others], [scaled, *others]
 
 
-@pytest.mark.parametrize('old', [True, False])
-def test_checkpoints_of_other_ages_and_of_several_devices(tmp_path, vocabulary, old):
-    _, modules, options, images, score = SYSTEMS['scan']
-    stored, scaled = weight_norm(modules, old)
-    stored = [{name: np.asarray(x) for name, x in tensors.items()} for tensors in stored]
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', stored, options, write_legacy if old else write_zip, 'module.')
-    assert convert('scan', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, scaled, images), atol=1e-5)
+@pytest.mark.parametrize(
+    ('names', 'write'),
+    [
+        (('weight_g', 'weight_v'), write_legacy),
+        (('parametrizations.weight.original0', 'parametrizations.weight.original1'), write_zip),
+    ],
+)
+def test_checkpoints_of_other_ages_and_of_several_devices(tmp_path, vocabulary, names, write):
+    stored, scaled = weight_norm(SYSTEMS['scan'][1], names)
+    got = load('scan', theirs.write_checkpoint(tmp_path / 'x.pth', stored, SCAN, write, 'module.'), vocabulary)
+    want = load('scan', theirs.write_checkpoint(tmp_path / 'y.pth', scaled, SCAN), vocabulary)
+    chex.assert_trees_all_close(got.variables, want.variables, rtol=1e-6)
 
 
 def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabulary, capsys):
-    _, modules, _, images, _ = SYSTEMS['bfan']
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules)
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['bfan'][1])
     config = ('--config', 'bfan:prob,f30k')
     assert convert('bfan', path, tmp_path / 'run', '--vocabulary', vocabulary, *config) == 0
     assert 'assumed      lambda_softmax=20.0, focal=prob  (' in capsys.readouterr().out
-    want = theirs.score_all(functools.partial(theirs.score_bfan, focal='prob'), modules, images)
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), want, atol=1e-5)
+    assert load_run(tmp_path / 'run').config['model']['focal'] == 'prob'
 
 
 @pytest.mark.parametrize('name', ['dbl', 'esa'])
@@ -190,14 +173,12 @@ def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path, name):
 
 
 @pytest.mark.parametrize('name', ['vsepp', 'scan', 'bfan', 'sgr', 'naaf', 'vsrn_f30k'])
-def test_one_word_less_is_refused_of_systems_without_a_mask(tmp_path, capsys, name):
+def test_one_word_less_is_refused_of_systems_without_a_mask(tmp_path, name):
     system, modules, options, *_ = SYSTEMS[name]
     path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
-    vocabulary = theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1])
-    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
     count = len(theirs.WORDS)
-    assert f'has {count - 1} words, but {path} has {count}: give the vocabulary it came with' in capsys.readouterr().err
-    assert not (tmp_path / 'run').exists()
+    with pytest.raises(UserError, match=f'has {count - 1} words, but {path} has {count}: give the vocabulary it came'):
+        load(system, path, theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1]))
 
 
 def write_one_dict(path, modules, names, options, **others) -> str:
@@ -207,11 +188,11 @@ def write_one_dict(path, modules, names, options, **others) -> str:
 
 
 def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
-    system, modules, options, images, score = SYSTEMS['dbl']
+    system, modules, options, _ = SYSTEMS['dbl']
     names, average = ('img_enc.', 'txt_enc.', 'sim_enc.'), {'module.x': WIDE}
     path = write_one_dict(tmp_path / 'checkpoint_1.pth.tar', modules, names, options, model_t=average)
-    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', images), theirs.score_all(score, modules, images), atol=1e-5)
+    want = load(system, theirs.write_checkpoint(tmp_path / 'x.pth', modules, options), vocabulary)
+    chex.assert_trees_all_equal(load(system, path, vocabulary).variables, want.variables)
 
 
 IMRAM = {'model_mode': 'full_IMRAM', 'iteration_step': 3, 'lambda_softmax': 9.0, 'no_IMRAM_norm': True}
@@ -220,67 +201,26 @@ MEMORIES = ('img_enc.', 'txt_enc.', '')
 
 
 @pytest.mark.parametrize(
-    ('mode', 'steps', 'directions'),
-    [('full_IMRAM', 3, ('t2i', 'i2t')), ('text_IMRAM', 2, ('t2i',)), ('image_IMRAM', 1, ('i2t',))],
-)
-def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabulary, mode, steps, directions):
-    modules = theirs.imram(np.random.default_rng(1))
-    path = write_one_dict(tmp_path / 'x.pth', modules, MEMORIES, IMRAM | {'model_mode': mode, 'iteration_step': steps})
-    assert convert('imram', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
-    score = functools.partial(theirs.score_imram, directions=directions, steps=steps, softmax_temperature=9.0)
-    want = theirs.score_all(score, modules, REGIONS)
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS), want, atol=1e-5)
-
-
-@pytest.mark.parametrize(
     ('options', 'missing', 'message'),
     [
+        ({}, None, ('both', 3)),
+        ({'model_mode': 'text_IMRAM', 'iteration_step': 2}, None, ('t2i', 2)),
+        ({'model_mode': 'image_IMRAM', 'iteration_step': 1}, None, ('i2t', 1)),
         ({'no_IMRAM_norm': False}, None, 'was trained with no_IMRAM_norm=False, but IMRAM has True here'),
         ({'model_mode': 'half'}, None, "has the option model_mode='half'"),
-        ({}, 'gate_i2t.bias', 'lacks tensors (model.gate_i2t.bias)'),
+        ({}, 'gate_i2t.bias', r'lacks tensors \(model.gate_i2t.bias\)'),
     ],
 )
-def test_other_checkpoints_of_imram_are_one_sentence(tmp_path, vocabulary, capsys, options, missing, message):
+def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabulary, options, missing, message):
     *encoders, memories = theirs.imram(np.random.default_rng(1))
     memories.pop(missing, None)
     path = write_one_dict(tmp_path / 'x.pth', [*encoders, memories], MEMORIES, IMRAM | options)
-    assert convert('imram', path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count('\n') == 1
-
-
-PIECES = (np.array([2, 5, 6, 3]), np.array([2, 9, 10, 7, 7, 3]), np.array([2, 3]))
-
-
-def score_with_bert(modules, regions, ids, pooling):
-    """VSE-infinity and ESA with the words of a BERT."""
-    images, texts = modules
-    states = joint.read(texts, joint.embed(texts, ids, np.zeros_like(ids), 'bert'), 'bert')
-    image = theirs.encode_pooled(images, regions, pooling, on_input=True)
-    return image @ theirs.oracle.l2norm(theirs.pool(texts, joint.dense(texts, 'linear', states), pooling))
-
-
-def test_texts_are_read_by_bert(tmp_path):
-    pieces = tmp_path / 'vocab.txt'
-    pieces.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef']))
-    model = BERT(11, SIZES['tiny'], 0.1)
-    texts = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
-    params = jax.tree.map(np.asarray, model.init(jax.random.key(0), texts)['params'])
-    bert = {NAMES.name(path): to_published(path, x) for path, x in traverse_util.flatten_dict(params).items()}
-    images, texts = SYSTEMS['esa'][1]
-    texts = {name: x for name, x in texts.items() if name.startswith('linear1')}
-    texts |= theirs.linear(RNG, 'linear', theirs.D, 128) | {f'bert.{name}': x for name, x in bert.items()}
-    texts |= theirs.linear(RNG, 'bert.pooler.dense', 4, 4) | {'bert.embeddings.position_ids': np.arange(4)[None]}
-    path = theirs.write_checkpoint(tmp_path / 'checkpoint.pth', [images, texts])
-    assert convert('esa', path, tmp_path / 'run', '--vocabulary', str(pieces)) == 0
-    run = load_run(tmp_path / 'run')
-    chex.assert_trees_all_equal(run.variables['params']['text']['bert'], params)
-    np.testing.assert_array_equal(run.variables['params']['text']['linear']['kernel'], texts['linear.weight'].T)
-    assert run.config['model']['text']['size'] == 'tiny'
-    want = theirs.score_all(functools.partial(score_with_bert, pooling='esa'), [images, texts], REGIONS, PIECES)
-    assert np.std(want) > 1e-3
-    np.testing.assert_allclose(scores_of(tmp_path / 'run', REGIONS, PIECES), want, atol=1e-5)
+    if isinstance(message, tuple):
+        model = load('imram', path, vocabulary).model
+        assert (model['direction'], model['steps']) == message
+    else:
+        with pytest.raises(UserError, match=message):
+            load('imram', path, vocabulary)
 
 
 def test_a_model_with_bert_survives_both_directions(tmp_path):
@@ -289,7 +229,7 @@ def test_a_model_with_bert_survives_both_directions(tmp_path):
     config = vse_infinity.get_config('vse_infinity,gru,f30k').to_dict()['model']
     bert = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.0, 'dtype': 'float32'}
     model = config | {'embed_dim': 6, 'text': bert | {'linear_init': 'uniform'}}
-    images = Images(REGIONS, np.full(2, theirs.SLOTS, np.int32))
+    images = Images(np.zeros((2, theirs.SLOTS, theirs.F), np.float32), np.full(2, theirs.SLOTS, np.int32))
     texts = Texts(np.ones((2, 2), np.int32), np.full(2, 2, np.int32))
     variables = make_model(model, 11).init(jax.random.key(0), images, texts)
     tensors, options = export_checkpoint('vse_infinity', model, variables)
@@ -301,6 +241,10 @@ def test_a_model_with_bert_survives_both_directions(tmp_path):
     assert main(['convert', '--to', 'vse_infinity', str(tmp_path / 'run'), '--out', str(tmp_path / 'again')]) == 0
     for name in ('model.safetensors', 'vocab.txt'):
         assert (tmp_path / 'again' / name).read_bytes().strip() == (tmp_path / name).read_bytes().strip()
+    unread = {'pooler.dense.bias': WIDE, 'embeddings.position_ids': np.arange(4)[None]}
+    tensors |= {f'model.1.bert.{name}': x for name, x in unread.items()}
+    save_file(tensors, tmp_path / 'model.safetensors', {'opt': json.dumps(options)})
+    chex.assert_trees_all_equal(load_checkpoint('vse_infinity', str(tmp_path), None, model).variables, run.variables)
 
 
 def test_vsrn_has_no_captioner_and_no_term_for_it(tmp_path, vocabulary):
@@ -323,26 +267,17 @@ def changed(modules, number, **tensors):
     [
         ('sgraf', changed(SGR, 2, sim_tranloc_w__bias=None), {}, 'lacks tensors (model.2.sim_tranloc_w.bias)'),
         ('sgraf', changed(SGR, 1, extra__weight=WIDE), {}, 'has unknown tensors (model.1.extra.weight)'),
-        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=None), {}, 'lacks tensors (model.1.cap_rnn.weight_hh_l0)'),
-        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE), {}, 'of shape [1, 3] where the model has [6, 6]'),
         ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE[:2]), {}, 'of shape [2, 3] where the model has [6, 6]'),
         ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, "has no tensor 'model.2.sim_eval_w.weight' with 2"),
-        ('sgraf', SGR[:2], {}, "has no tensor 'model.2.sim_eval_w.weight' with 2 axes"),
-        ('scan', SGR, SCAN, 'lacks tensors (model.1.rnn.bias_hh_l0'),
-        ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=None), SCAN, "has no tensor 'model.0.fc.weight' with"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'cross_attn': 't2t'}, "'model.direction'"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
         ('vsepp', SYSTEMS['vsepp'][1], {'measure': 'l2'}, "has the option measure='l2'"),
-        ('vsepp', SYSTEMS['vsepp'][1], {'use_abs': [1]}, 'has the option use_abs=[1]'),
-        ('naaf', SYSTEMS['naaf'][1], {'thres': 0.1}, 'lacks tensors (opt.thres_safe)'),
         ('naaf', SYSTEMS['naaf'][1], {'thres': 0.1, 'thres_safe': 'x'}, 'lacks tensors (opt.thres_safe)'),
         ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_1__W__0__bias=WIDE[0]), {}, 'of shape [0] where'),
-        ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_2__g__weight=None), {}, 'Rs_GCN_2.'),
         ('esa', SYSTEMS['vse_infinity'][1], {}, 'lacks tensors (model.0.linear1.bias, '),
         ('vse_infinity', SYSTEMS['rvsepp'][1], {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
         ('scan', SYSTEMS['scan'][1], SCAN | {'raw_feature_norm': 'l2norm'}, "with raw_feature_norm='l2norm'"),
         ('scan', changed(SYSTEMS['scan'][1], 0, fc__bias=np.full(6, np.nan, np.float32)), SCAN, 'that are not finite'),
-        ('scan', changed(SYSTEMS['scan'][1], 0, fc__weight=WIDE.astype(np.int8)), SCAN, "'model.0.fc.weight' in int8"),
         ('dbl', SYSTEMS['dbl'][1], {'no_simnorm': True}, 'was trained with no_simnorm=True, but DBL has False here'),
         ('scan', [], SCAN, "has no tensors of SCAN: all names start with 'optimizer"),
     ],
@@ -399,31 +334,6 @@ def test_nothing_in_a_hostile_checkpoint_runs(tmp_path, vocabulary, capsys, writ
     assert convert('vsepp', str(tmp_path / 'y.pth'), tmp_path / 'run', '--vocabulary', vocabulary) == 2
     assert not canary.exists()
     assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.parametrize('name', ['vsepp', 'order0', 'scan', 'sgr', 'saf', 'vse_infinity'])
-def test_names_and_bits_survive_both_directions(tmp_path, vocabulary, capsys, name):
-    system, modules, options, *_ = SYSTEMS[name]
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
-    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
-    assert main(['convert', '--to', system, str(tmp_path / 'run'), '--out', str(tmp_path / 'exported')]) == 0
-    with safetensors.safe_open(tmp_path / 'exported' / 'model.safetensors', 'numpy') as file:
-        got, stored = {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()['opt'])  # noqa: SIM118
-    want = {f'model.{n}.{key}': x for n, tensors in enumerate(modules) for key, x in tensors.items()}
-    want = {key: x for key, x in want.items() if '.mlp.bns.1.' not in key}  # which is never applied
-    assert {key: (x.shape, x.dtype.kind) for key, x in got.items()} == {
-        key: (x.shape, x.dtype.kind) for key, x in want.items()
-    }
-    for key, x in got.items():
-        lost = key.endswith(('graph_key_w.bias', 'num_batches_tracked'))  # without effect on the scores
-        np.testing.assert_array_equal(x, 0 * want[key] if lost else want[key])
-    assert stored == {'embed_size': theirs.D, 'word_dim': theirs.W} | options
-    capsys.readouterr()
-    assert convert(system, str(tmp_path / 'exported'), tmp_path / 'again') == 0
-    assert 'assumed' not in capsys.readouterr().out
-    first, second = (load_run(tmp_path / run) for run in ('run', 'again'))
-    chex.assert_trees_all_equal(first.variables, second.variables)
-    assert (first.config['model'], first.vocabulary) == (second.config['model'], second.vocabulary)
 
 
 def test_what_the_authors_code_has_not_is_not_written(tmp_path, capsys):

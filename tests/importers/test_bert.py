@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 from jitm.errors import ArgumentError, UserError
 from jitm.importers.bert import NAMES, load_bert
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
+from jitm.importers.tensors import export
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
 from tests.parity.bounds import assert_within
@@ -28,27 +29,15 @@ def shapes_of(bert):
 PARAMS = shapes_of(BERT_TINY)
 
 
-def published(dtype=np.float32) -> dict[str, np.ndarray]:
-    """Tensors as `BertModel` names them, a linear layer's weight being [out, in]."""
-    shapes = {
-        'embeddings.word_embeddings.weight': (V, H),
-        'embeddings.position_embeddings.weight': (POSITIONS, H),
-        'embeddings.token_type_embeddings.weight': (2, H),
-        'embeddings.LayerNorm.weight': (H,),
-        'embeddings.LayerNorm.bias': (H,),
-        'pooler.dense.weight': (H, H),
-        'pooler.dense.bias': (H,),
-    }
-    for n in range(2):
-        block = f'encoder.layer.{n}'
-        for name in ('self.query', 'self.key', 'self.value', 'output.dense'):
-            shapes |= {f'{block}.attention.{name}.weight': (H, H), f'{block}.attention.{name}.bias': (H,)}
-        for name in ('attention.output.LayerNorm', 'output.LayerNorm'):
-            shapes |= {f'{block}.{name}.weight': (H,), f'{block}.{name}.bias': (H,)}
-        shapes |= {f'{block}.intermediate.dense.weight': (FFN, H), f'{block}.intermediate.dense.bias': (FFN,)}
-        shapes |= {f'{block}.output.dense.weight': (H, FFN), f'{block}.output.dense.bias': (H,)}
+def drawn(params, names, dtype=np.float32) -> dict[str, np.ndarray]:
+    """Random tensors under published names, which the comparisons with PyTorch verify."""
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    return export({'params': jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(dtype), params)}, names)
+
+
+def published(dtype=np.float32) -> dict[str, np.ndarray]:
+    """Tensors as `BertModel` names them."""
+    return drawn(PARAMS, NAMES, dtype) | {'pooler.dense.weight': np.zeros((H, H), dtype)}
 
 
 def saved(folder, tensors) -> str:
@@ -195,10 +184,10 @@ def test_numpy_archive_that_takes_much_memory(tmp_path):
     path = tmp_path / 'x.npz'
     np.savez_compressed(path, a=np.zeros(10**7, np.float32))
     with pytest.raises(UserError, match=r'x.npz holds 40,000,\d+ bytes in [\d,]+, which weights do not'):
-        open_tensors(str(path), 'BERT', NAMES.pattern())
+        open_checkpoint(str(path), 'BERT', NAMES.pattern())
     np.savez(path, a=np.array([{}]))
     with pytest.raises(UserError, match=re.escape(f'{path} is not a complete NumPy archive (Object arrays')):
-        open_tensors(str(path), 'BERT', NAMES.pattern())
+        open_checkpoint(str(path), 'BERT', NAMES.pattern())
 
 
 @pytest.mark.parametrize('dtype', ['F8_E4M3', 'F8_E5M2'])
@@ -208,7 +197,7 @@ def test_safetensors_of_a_type_that_is_not_read(tmp_path, dtype):
     ).encode()
     path = tmp_path / 'model.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + bytes(4))
-    tensors = open_tensors(str(path), 'BERT', NAMES.pattern())
+    tensors = open_checkpoint(str(path), 'BERT', NAMES.pattern()).tensors
     with pytest.raises(
         UserError, match=rf"model.safetensors has the tensor '.*' in {dtype}, .*: convert it to float16"
     ):

@@ -1,5 +1,6 @@
 import functools
 import hashlib
+import math
 import re
 
 import jax
@@ -10,7 +11,8 @@ from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm.errors import UserError
-from jitm.importers.cnn import load_network
+from jitm.importers.cnn import NAMES, load_network
+from jitm.importers.tensors import export
 from jitm.layers import cnn
 from tests.importers.torch_pickles import state_dict, write_zip
 from tests.layers.test_cnn import TINY, apply, network, pixels, tiny_resnets, unit  # noqa: F401
@@ -32,24 +34,13 @@ def load(path, kind, pooled=True):
 @functools.cache
 def published():
     """Tensors of SqueezeNet 1.1 as torchvision names them."""
-    shapes, inputs = {'features.0': (64, 3, 3)}, 64
-    for number, squeezed in cnn.FIRES.items():
-        for name, outputs, size in (
-            ('squeeze', squeezed, 1),
-            ('expand1x1', 4 * squeezed, 1),
-            ('expand3x3', 4 * squeezed, 3),
-        ):
-            shapes[f'features.{number}.{name}'] = (outputs, inputs if name == 'squeeze' else squeezed, size)
-        inputs = 8 * squeezed
-    shapes['classifier.1'] = (1000, 512, 1)
     rng = np.random.default_rng(0)
-    tensors = {}
-    for name, (outputs, inputs, size) in shapes.items():
-        tensors[f'{name}.weight'] = rng.normal(0, (2 / inputs) ** 0.5 / size, (outputs, inputs, size, size)).astype(
-            np.float16
-        )
-        tensors[f'{name}.bias'] = rng.normal(size=outputs).astype(np.float32)
-    return tensors
+
+    def draw(leaf):
+        return rng.normal(0, (2 / math.prod(leaf.shape[:-1])) ** 0.5, leaf.shape).astype(np.float32)
+
+    tensors = export({'params': jax.tree.map(draw, shapes('squeezenet')[0])}, NAMES)
+    return tensors | {'classifier.1.bias': np.zeros(1000, np.float32)}
 
 
 def test_kernels_are_transposed(tmp_path):

@@ -2,28 +2,20 @@
 
 import chex
 import jax
-import numpy as np
 import pytest
 
 from jitm.commands.cli import main
 from jitm.importers.oscar import load_oscar
 from jitm.importers.uniter import load_uniter
 from jitm.runs.run import load_run
-from tests.importers import joint_checkpoints as theirs
 from tests.importers import test_oscar as oscar
 from tests.importers import test_uniter as uniter
 from tests.importers.test_bert import saved
 
-
-def scaled(tensors):
-    """The tensors with numbers small enough that no part saturates."""
-    return {name: x / 10 for name, x in tensors.items()}
-
-
-CHECKPOINTS = {  # name -> --from, tensors, heads, score
-    'uniter': ('uniter', scaled(uniter.finetuned()), ['itm', 'mlm'], theirs.score_uniter),
-    'tags_dc': ('tags_dc', scaled(uniter.tags()), ['itm', 'mlm', 'discriminate', 'correct'], theirs.score_uniter),
-    'oscar': ('oscar', oscar.draw(oscar.shapes()), None, theirs.score_oscar),
+CHECKPOINTS = {  # --from -> tensors, heads
+    'uniter': (uniter.finetuned(), ['itm', 'mlm']),
+    'tags_dc': (uniter.tags(), ['itm', 'mlm', 'discriminate', 'correct']),
+    'oscar': (oscar.published(), None),
 }
 
 
@@ -34,35 +26,11 @@ def pieces(tmp_path) -> str:
     return str(path)
 
 
-def score_all(score, tensors):
-    """Scores [I, T] in float64 of each caption with each image, without padding."""
-    images, texts = oscar.make_inputs()
-
-    def words(given, n):
-        return given.ids[n, : given.lengths[n]]
-
-    def one(i, t):
-        count = images.counts[i]
-        sides = (np.asarray(x[i, :count], np.float64) for x in (images.regions, images.locations))
-        return score(tensors, words(texts, t), words(images.tags, i), *sides)
-
-    return np.array([[one(i, t) for t in range(len(texts.lengths))] for i in range(len(images.counts))])
-
-
-def check_scores(run, name):
-    images, texts = oscar.make_inputs()
-    images = images if name == 'oscar' else images.replace(tags=None)
-    want = score_all(CHECKPOINTS[name][3], CHECKPOINTS[name][1])
-    assert np.std(want) > 1e-3
-    model = run.model.clone(dtype='float32')  # that of the config is bfloat16
-    np.testing.assert_allclose(jax.jit(model.apply)(run.variables, images, texts), want, atol=1e-5)
-
-
 @pytest.mark.parametrize('name', CHECKPOINTS)
-def test_the_run_has_the_parameters_and_the_scores(tmp_path, pieces, name):
-    system, tensors, heads, _ = CHECKPOINTS[name]
+def test_the_run_has_the_parameters(tmp_path, pieces, name):
+    tensors, heads = CHECKPOINTS[name]
     path = saved(tmp_path, tensors)
-    arguments = ['convert', '--from', system, path, '--out', str(tmp_path / 'run'), '--vocabulary', pieces]
+    arguments = ['convert', '--from', name, path, '--out', str(tmp_path / 'run'), '--vocabulary', pieces]
     assert main(arguments) == 0
     run = load_run(tmp_path / 'run')
     load = load_oscar if name == 'oscar' else load_uniter
@@ -73,7 +41,6 @@ def test_the_run_has_the_parameters_and_the_scores(tmp_path, pieces, name):
     model = run.config['model']
     assert (model['size'], model.get('heads')) == ('tiny', heads)
     assert (run.feature_size, run.model.size) == (10, 'tiny')
-    check_scores(run, name)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +60,14 @@ def test_the_run_has_the_parameters_and_the_scores(tmp_path, pieces, name):
     ],
 )
 def test_other_files_are_one_sentence(tmp_path, pieces, capsys, name, without, arguments, message):
-    system, tensors, *_ = CHECKPOINTS[name]
+    tensors, _ = CHECKPOINTS[name]
     short = tmp_path / 'short.txt'
     short.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcde']))
     path = saved(tmp_path, {key: x for key, x in tensors.items() if key != without})
     places = {'SHORT': str(short)}
     given = [places.get(word, word) for word in arguments]
     out = ['--out', str(tmp_path / 'run'), '--vocabulary', pieces, *given]
-    assert main(['convert', '--from', system, path, *out]) == 2
+    assert main(['convert', '--from', name, path, *out]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count('\n') == 1

@@ -7,22 +7,18 @@ import jax
 import numpy as np
 import pytest
 import safetensors
-from flax import traverse_util
 
 from jitm.commands.cli import main
 from jitm.configs import vsepp
 from jitm.errors import UserError
 from jitm.importers import cnn as importer
 from jitm.importers.authors import export_checkpoint, load_checkpoint
-from jitm.importers.tensors import to_published
+from jitm.importers.tensors import export
 from jitm.layers import cnn
 from jitm.runs.run import load_run
-from jitm.types import Images
 from tests.importers import authors_checkpoints as theirs
-from tests.importers.test_authors import convert, scores_of, vocabulary  # noqa: F401
-from tests.importers.test_cnn import randomize
-from tests.importers.test_cnn import theirs as run_torch
-from tests.layers.test_cnn import network, pixels, tiny_resnets  # noqa: F401
+from tests.importers.test_authors import convert, vocabulary  # noqa: F401
+from tests.layers.test_cnn import network, tiny_resnets  # noqa: F401
 
 OPTIONS = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False, 'cnn_type': 'vgg19', 'finetune': True}
 MODEL = vsepp.get_config().model.to_dict()
@@ -38,11 +34,8 @@ def random_network(kind):
     shapes = jax.eval_shape(network(kind).init, jax.random.key(0), np.zeros((1, 64, 64, 3), np.float32))
     rng = np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), dict(shapes))
-    tensors = {}
-    for tree in variables.values():
-        for path, value in traverse_util.flatten_dict(tree).items():
-            name = importer.NAMES.name(path)
-            tensors[name] = importer.as_matrix(name, to_published(path, value))
+    tensors = export(variables, importer.NAMES)
+    tensors = {name: importer.as_matrix(name, tensor) for name, tensor in tensors.items()}
     counters = [name.replace('running_mean', 'num_batches_tracked') for name in tensors if 'running_mean' in name]
     return variables, tensors | {name: np.zeros((), np.int64) for name in counters}
 
@@ -69,8 +62,9 @@ def test_a_resnet_survives_both_directions(tmp_path, vocabulary, capsys):  # noq
     run = load_run(tmp_path / 'run')
     chex.assert_trees_all_equal(run.variables['params']['image']['network'], variables['params'])
     chex.assert_trees_all_equal(run.variables['batch_stats']['image']['network'], variables['batch_stats'])
-    network, data = run.config['model']['image']['network'], run.config['data']
-    assert (network['name'], network['depth'], run.image_size) == ('cnn.ResNet', 10, (224, 224))
+    image, data = run.config['model']['image'], run.config['data']
+    assert (image['name'], image['normalize_features'], run.image_size) == ('cnn.PixelEncoder', True, (224, 224))
+    assert (image['network']['name'], image['network']['depth']) == ('cnn.ResNet', 10)
     assert (data['source'], data['image_size'], data['short_side']) == ('photos.load', 224, 256)
     assert set(run.config['initialize'].values()) == {''}
 
@@ -104,45 +98,6 @@ def test_a_vgg_of_before_2017_survives_both_directions(tmp_path, vocabulary):  #
     }
     exported, _ = export_checkpoint('vsepp', published.model, published.variables)
     chex.assert_trees_all_equal({name: x for name, x in exported.items() if name.startswith('model.0.')}, want)
-
-
-def torch_network(kind):
-    """A small network as the authors' code keeps it."""
-    torch, torchvision = pytest.importorskip('torch'), pytest.importorskip('torchvision')
-    if kind == 'resnet-99':
-        blocks = torchvision.models.resnet
-        model = randomize(blocks.ResNet(blocks.Bottleneck, [1, 1, 1, 1]))
-        model.fc = torch.nn.Identity()
-        return torch.nn.DataParallel(model), model
-    vgg, layers = torchvision.models.vgg, [size for _, count in cnn.VGG19_STAGES for size in (*[2] * count, 'M')]
-    model = vgg.VGG(vgg.make_layers(layers), num_classes=2, init_weights=False)
-    model.classifier[0] = torch.nn.Linear(2 * 7 * 7, 4096)
-    model.classifier = model.classifier[:6]
-    model, whole = randomize(model), randomize(model)
-    model.features = torch.nn.DataParallel(model.features)
-    return model, whole
-
-
-@pytest.mark.parametrize(('kind', 'features', 'legacy'), [('resnet-99', 2048, False), ('vgg19', 4096, True)])
-def test_scores_of_a_file_of_torch_are_those_of_the_authors(tmp_path, vocabulary, kind, features, legacy):  # noqa: F811
-    torch = pytest.importorskip('torch')
-    stored, whole = torch_network(kind)
-    images = torch.nn.ModuleDict({'cnn': stored, 'fc': torch.nn.Linear(features, theirs.D)})
-    texts = theirs.encoders(np.random.default_rng(1), bidirectional=False)[1]
-    model = [images.state_dict(), {name: torch.tensor(x) for name, x in texts.items()}]
-    assert 'cnn.module.layer1.0.conv1.weight' in model[0] or 'cnn.features.module.0.weight' in model[0]
-    path = str(tmp_path / 'model_best.pth.tar')
-    torch.save({'model': model, 'best_rsum': np.float64(1)}, path, _use_new_zipfile_serialization=not legacy)
-    assert convert('vsepp', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
-    x = pixels()
-    vectors = run_torch(lambda y: whole.double()(y.double()), x)
-    fc = {name: tensor.double().numpy() for name, tensor in images['fc'].state_dict(prefix='fc.').items()}
-    vectors = [theirs.oracle.l2norm(theirs.apply_linear(fc, 'fc', theirs.oracle.l2norm(v))) for v in vectors]
-    words = [theirs.oracle.l2norm(theirs.read_words(theirs.as_double([texts])[0], ids)[-1]) for ids in theirs.CAPTIONS]
-    assert np.std(vectors) > 0.1
-    np.testing.assert_allclose(
-        scores_of(tmp_path / 'run', Images(pixels=x)), np.array(vectors) @ np.array(words).T, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize(

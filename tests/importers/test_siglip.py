@@ -9,14 +9,13 @@ from safetensors.numpy import save_file
 
 from jitm.data.subwords import Subwords
 from jitm.errors import UserError
-from jitm.importers.released import shapes_of
 from jitm.importers.siglip import NAMES, load_siglip, read_config
 from jitm.importers.tensors import export
 from jitm.losses import sigmoid_contrastive
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.data.test_subwords import PIECES, write_bpe, write_model
-from tests.importers.test_clip import PROCESSOR
+from tests.importers.test_clip import PROCESSOR, draw
 from tests.parity.bounds import assert_within
 
 WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 16, 2, 2, 8, 20, 6  # of 20 pixels, 16 are read
@@ -39,20 +38,15 @@ def siglip_config(**changes):
     return config
 
 
-def write(folder, config, tensors=None):
-    """Writes a folder of Hugging Face, with the given tensors or random ones; returns its path and the variables."""
+def write(folder, config):
+    """Writes a folder of Hugging Face with random tensors; returns its path and the variables."""
     folder.mkdir(exist_ok=True)
     (folder / 'config.json').write_text(json.dumps(config))
     write_model(folder / 'spiece.model')
-    variables = None
-    if tensors is None:
-        model, _ = read_config(folder / 'config.json')
-        model['text']['pad'] = 1
-        size = model['image']['image_size']
-        shapes = shapes_of(model, V, Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
-        rng = np.random.default_rng(0)
-        variables = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
-        tensors = {name: x.reshape(1) if 'logit' in name else x for name, x in export(variables, NAMES).items()}
+    model, _ = read_config(folder / 'config.json')
+    model['text']['pad'] = 1
+    variables = draw(model, V)
+    tensors = {name: x.reshape(1) if 'logit' in name else x for name, x in export(variables, NAMES).items()}
     save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, folder / 'model.safetensors')
     return str(folder), variables
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.importers.uniter import load_uniter
+from jitm.importers.uniter import NAMES, load_uniter
 from jitm.models.uniter import HEADS, UNITER
 from jitm.types import Images, Texts
-from tests.importers.test_bert import saved
+from tests.importers.test_bert import drawn, saved
 from tests.importers.test_pretrained import load_params
 
-V, F, H, FFN, LAYERS = 11, 10, 128, 512, 2
+V, F, H = 11, 10, 128
 
 
 def shapes_of(heads):
@@ -25,59 +25,25 @@ def shapes_of(heads):
 PARAMS = shapes_of(HEADS)
 
 
-def linear(name, outputs, inputs):
-    return {f'{name}.weight': (outputs, inputs), f'{name}.bias': (outputs,)}
+UNREAD = {  # names and shapes of tensors that only pre-training needs
+    'uniter.img_embeddings.mask_embedding.weight': (2, F),
+    'cls.predictions.decoder.weight': (V, H),
+    'feat_regress.net.2.bias': (H,),
+    'region_classifier.net.3.weight': (1601, H),
+}
 
 
-def normalisation(name):
-    return {f'{name}.weight': (H,), f'{name}.bias': (H,)}
+def tags():
+    return drawn(PARAMS, NAMES) | {name: np.zeros(shape, np.float32) for name, shape in UNREAD.items()}
 
 
-def word_head(name):
-    transform = f'{name}.predictions.transform'
-    shapes = {f'{name}.predictions.bias': (V,), f'{name}.predictions.decoder.weight': (V, H)}
-    return shapes | linear(f'{transform}.dense', H, H) | normalisation(f'{transform}.LayerNorm')
-
-
-def draw(shapes, seed=0):
-    rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+def finetuned():
+    return {name: x for name, x in tags().items() if not name.startswith(('disc_output', 'correction_output'))}
 
 
 def published():
     """What a file after pre-training holds."""
-    embeddings, image = 'uniter.embeddings', 'uniter.img_embeddings'
-    shapes = {
-        f'{embeddings}.word_embeddings.weight': (V, H),
-        f'{embeddings}.position_embeddings.weight': (512, H),
-        f'{embeddings}.token_type_embeddings.weight': (2, H),
-        f'{image}.mask_embedding.weight': (2, F),
-        'feat_regress.weight': (H, F),
-        'feat_regress.bias': (F,),
-    }
-    shapes |= normalisation(f'{embeddings}.LayerNorm')
-    shapes |= linear(f'{image}.img_linear', H, F) | linear(f'{image}.pos_linear', H, 7)
-    for name in ('img_layer_norm', 'pos_layer_norm', 'LayerNorm'):
-        shapes |= normalisation(f'{image}.{name}')
-    for n in range(LAYERS):
-        block = f'uniter.encoder.layer.{n}'
-        for name in ('self.query', 'self.key', 'self.value', 'output.dense'):
-            shapes |= linear(f'{block}.attention.{name}', H, H)
-        shapes |= linear(f'{block}.intermediate.dense', FFN, H) | linear(f'{block}.output.dense', H, FFN)
-        shapes |= normalisation(f'{block}.attention.output.LayerNorm') | normalisation(f'{block}.output.LayerNorm')
-    shapes |= linear('uniter.pooler.dense', H, H) | word_head('cls') | linear('itm_output', 2, H)
-    shapes |= linear('feat_regress.net.0', H, H) | normalisation('feat_regress.net.2')
-    shapes |= linear('region_classifier.net.0', H, H) | normalisation('region_classifier.net.2')
-    shapes |= linear('region_classifier.net.3', 1601, H)
-    return draw(shapes)
-
-
-def finetuned():
-    return published() | draw(linear('rank_output', 1, H), seed=1)
-
-
-def tags():
-    return finetuned() | draw(linear('disc_output', 2, H) | word_head('correction_output'), seed=2)
+    return {name: x for name, x in finetuned().items() if not name.startswith('rank_output')}
 
 
 def load(folder, tensors, params=PARAMS):

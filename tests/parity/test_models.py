@@ -17,7 +17,7 @@ import pytest
 from jitm.data.text import SPECIAL_WORDS, Vocabulary
 from jitm.importers import key_maps, oscar, uniter
 from jitm.importers.authors import load_checkpoint
-from jitm.importers.containers import open_tensors
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.joint import load_joint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import SYSTEMS
@@ -155,7 +155,8 @@ def load_gsmn(system: str, path: str, vocabulary: str, model: Mapping[str, Any])
     section = dict(model, embed_dim=theirs.DIM, blocks=theirs.BLOCKS, text=text)
     images = Images(np.zeros((1, 1, theirs.FEATURES), np.float32), np.ones(1, np.int32))
     shapes = shapes_of(section, theirs.WORDS, images)
-    variables = convert(path, open_tensors(path, system, NAMES[system].pattern()), shapes, NAMES[system], system)
+    names = NAMES[system]
+    variables = convert(path, open_checkpoint(path, system, names.pattern()).tensors, shapes, names, system)
     return ReleasedModel(section, variables, None, vocabulary, {})
 
 
