@@ -49,5 +49,4 @@ class BFAN(CrossAttentionMatcher):
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """See `CrossAttentionMatcher`."""
-        weights = attention.scan_attention(scores, context, queries, self.lambda_softmax)
-        return attention.focus(weights, context.mask, self.focal)
+        return attention.focus(super().weights(scores, context, queries), context.mask, self.focal)

@@ -78,10 +78,6 @@ class GSMN(CrossAttentionMatcher):
         nodes = block_cosines(queries.vectors, attended, self.blocks)
         return jnp.mean(readout(nodes), axis=-1, where=queries.mask)
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """See `CrossAttentionMatcher`."""
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
-
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """Returns the size of the attended vectors, or of the units of a layer, of all words or all regions."""
         return max(images.mask.shape[1], texts.mask.shape[1]) * max(self.embed_dim, HIDDEN)

@@ -110,7 +110,7 @@ class IMRAM(CrossAttentionMatcher):
         """Yields the unnormalized attention of each step, [C, K, Q, M], from the similarities of the first queries."""
         current = queries.vectors
         for step in range(1, self.steps + 1):
-            weights = attention.scan_attention(scores, context, queries, self.lambda_softmax)
+            weights = self.weights(scores, context, queries)
             yield weights
             if step < self.steps:
                 current = self.memory[direction](current, attention.normalize(weights), context.mapped)

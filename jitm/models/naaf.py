@@ -189,7 +189,7 @@ class NAAF(CrossAttentionMatcher):
         missing = jnp.where(decision < 0, best, 0)
         matching = self._matching(scores, images.mask, threshold)
         matched = attention.attended_cosine(scores, matching, attention.gram(images))
-        weights = attention.normalize(attention.scan_attention(scores, images, texts, self.lambda_softmax))
+        weights = attention.normalize(super().weights(scores, images, texts))
         relevance = jnp.sum(weights * scores, axis=1)
         return jnp.mean(missing + matched + relevance, axis=-1, where=texts.mask)
 

@@ -51,7 +51,3 @@ class SCAN(CrossAttentionMatcher):
         relevance = attention.attended_cosine(scores, self.weights(scores, context, queries), attention.gram(context))
         result = attention.aggregate(relevance, queries.mask, self.aggregation, self.lambda_lse)
         return result if self.direction == 't2i' else result.T
-
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """See `CrossAttentionMatcher`."""
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)

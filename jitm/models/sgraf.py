@@ -67,10 +67,6 @@ class SGRAF(CrossAttentionMatcher):
             return elements
         return elements.replace(whole=whole(elements.vectors, elements.mask, train))
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """See `CrossAttentionMatcher`."""
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
-
     def alignments(self, images: Elements, texts: Elements) -> chex.Array:
         """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.
 

@@ -109,7 +109,7 @@ class TiledMatcher(Matcher):
 
 
 class CrossAttentionMatcher(TiledMatcher):
-    """Compares regions and words, encoded as unit vectors; a model adds `score_block` and `weights`.
+    """Compares regions and words, encoded as unit vectors; a model adds `score_block`.
 
     Attributes:
       directions: 't2i' if words attend to regions, 'i2t' if regions attend to words, or both.
@@ -172,9 +172,10 @@ class CrossAttentionMatcher(TiledMatcher):
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the attention of each query element to the context, [C, K, Q, M], up to its sum over the context.
 
-        `scores` are the `attention.similarities` of both sides.
+        `scores` are the `attention.similarities` of both sides. By default it is SCAN's, with the `lambda_softmax` of
+        the model.
         """
-        raise NotImplementedError
+        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
