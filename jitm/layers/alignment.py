@@ -11,9 +11,10 @@ from flax import linen as nn
 
 from jitm import parallel
 from jitm.errors import UserError
+from jitm.layers import normalization
 from jitm.layers.attention import EPSILON
 from jitm.layers.linear import XavierLinear, product
-from jitm.layers.normalization import BatchNorm, l2_normalize, masked_moments
+from jitm.layers.normalization import MOMENTUM, BatchNorm, l2_normalize, masked_moments
 from jitm.types import Count, Rate
 
 
@@ -141,12 +142,10 @@ class AttentionFiltration(nn.Module):
 
     The batch normalization of the relevance is that of the released code. It has one channel and processes one text at
     a time: in training each text is normalized with the statistics of its own alignments with all images, and the
-    running statistics are updated once per text, the longest first. `momentum` is the weight of the old ones.
+    running statistics are updated once per text, the longest first.
     """
 
     over_images = True
-    momentum = 0.9
-    epsilon = 1e-5
 
     def setup(self):
         """Creates the parameters and the running statistics."""
@@ -163,7 +162,7 @@ class AttentionFiltration(nn.Module):
         if train:
             mean, variance, _ = masked_moments(relevance, mask, axes=(0, 2))
             mean, variance = mean[:, None], variance[:, None]
-        normalized = (relevance - mean) * (self.scale / jnp.sqrt(variance + self.epsilon)) + self.bias
+        normalized = (relevance - mean) * (self.scale / jnp.sqrt(variance + normalization.EPSILON)) + self.bias
         weights = jnp.where(mask, nn.sigmoid(normalized), 0)
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + EPSILON)
         return l2_normalize(product('itn,itnm->itm', weights, nodes))
@@ -175,9 +174,9 @@ class AttentionFiltration(nn.Module):
 
     def update(self, mean: chex.Array, variance: chex.Array) -> None:
         """Updates the running statistics with those of texts [T], one after the other."""
-        weights = (1 - self.momentum) * self.momentum ** jnp.arange(len(mean))[::-1]
+        weights = (1 - MOMENTUM) * MOMENTUM ** jnp.arange(len(mean))[::-1]
         for running, new in ((self.mean, mean), (self.variance, variance)):
-            running.value = self.momentum ** len(mean) * running.value + jnp.sum(weights * new)
+            running.value = MOMENTUM ** len(mean) * running.value + jnp.sum(weights * new)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

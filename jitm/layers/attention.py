@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import check_choice
 from jitm.layers.linear import product
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.types import Elements
@@ -88,7 +87,6 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
     'equal' keeps an element whose weight is above the mean, 'prob' one above the mean that is weighted by the square
     roots of the weights. All weights become 0 where none is above the mean, as with a single element.
     """
-    check_choice(focal, FOCALS, 'focal')
     constant, mask = jax.lax.stop_gradient(weights), einops.rearrange(context_mask, 'c k -> c k 1 1')
     top = jnp.max(constant, axis=1, keepdims=True)
     if focal == 'equal':
@@ -125,7 +123,6 @@ def aggregate(
 
     LogSumExp is log(sum_m exp(lambda r_m)) / lambda; only it reads the inverse temperature lambda.
     """
-    check_choice(aggregation, AGGREGATIONS, 'aggregation')
     if aggregation == 'LogSumExp':
         return nn.logsumexp(inverse_temperature * relevance, axis=-1, where=query_mask) / inverse_temperature
     if aggregation == 'Max':

@@ -3,7 +3,7 @@
 Modules have the published names, with `_` for the dot.
 """
 
-from collections.abc import Callable
+import functools
 
 import chex
 import einops
@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, check_choice
-from jitm.layers.cnn import Convolution, normalize_pixels
-from jitm.layers.normalization import BatchNorm
+from jitm.layers.cnn import convolve_and_normalize, normalize_pixels
 from jitm.layers.vit import check_size
 from jitm.types import DTYPES, Count, Images
 
@@ -42,17 +41,13 @@ class _Bottleneck(nn.Module):
     def __call__(self, x: chex.Array, train: bool) -> chex.Array:
         """Maps [I, H, W, C] to [I, H / stride, W / stride, 4 width]; `train` uses the statistics of the batch."""
         outputs = EXPANSION * self.width
-
-        def convolve(x: chex.Array, features: int, size: int, names: tuple[str, str], init: Callable) -> chex.Array:
-            x = Convolution(features, size, padding=size // 2, use_bias=False, dtype=self.dtype, name=names[0])(x)
-            return BatchNorm(init, name=names[1])(x, train=train).astype(x.dtype)
-
-        ones, zeros = nn.initializers.ones, nn.initializers.zeros  # at first the block is the identity
-        inner = nn.relu(convolve(x, self.width, 1, ('conv1', 'bn1'), ones))
-        inner = nn.relu(convolve(inner, self.width, 3, ('conv2', 'bn2'), ones))
-        inner = convolve(_average(inner, self.stride), outputs, 1, ('conv3', 'bn3'), zeros)
+        convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
+        inner = nn.relu(convolve(x, ('conv1', 'bn1'), self.width, 1))
+        inner = nn.relu(convolve(inner, ('conv2', 'bn2'), self.width, 3))
+        identity = nn.initializers.zeros  # of the block, at first
+        inner = convolve(_average(inner, self.stride), ('conv3', 'bn3'), outputs, 1, scale_init=identity)
         if self.stride > 1 or x.shape[-1] != outputs:
-            x = convolve(_average(x, self.stride), outputs, 1, ('downsample_0', 'downsample_1'), ones)
+            x = convolve(_average(x, self.stride), ('downsample_0', 'downsample_1'), outputs, 1)
         return nn.relu(x + inner)
 
 
@@ -102,9 +97,8 @@ class ModifiedResNet(nn.Module):
         train = train and self.train_norm
         x = normalize_pixels(images.pixels, self.mean, self.deviation)
         for n, (width, stride) in enumerate([(self.stem_dim // 2, 2), (self.stem_dim // 2, 1), (self.stem_dim, 1)], 1):
-            layer = Convolution(width, 3, stride=stride, padding=1, use_bias=False, dtype=self.dtype, name=f'conv{n}')
-            x = layer(x)
-            x = nn.relu(BatchNorm(name=f'bn{n}')(x, train=train).astype(x.dtype))
+            names = f'conv{n}', f'bn{n}'
+            x = nn.relu(convolve_and_normalize(x, names, width, 3, stride, dtype=self.dtype, train=train))
         x = _average(x, 2)
         for layer, blocks in enumerate(self.blocks):
             for n in range(blocks):

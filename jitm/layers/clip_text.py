@@ -4,7 +4,7 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError, check_choice
+from jitm.errors import UserError
 from jitm.layers.transformer import layer_norm
 from jitm.layers.vit import EPSILON, pre_norm_transformer
 from jitm.types import DTYPES, Count, SequenceLength, TextFormat, Texts
@@ -61,17 +61,13 @@ class CausalTransformer(nn.Module):
     @nn.compact
     def _encode(self, texts: Texts, whole: bool) -> chex.Array:
         """Returns the projected state of the last token, or the states of all."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+        blocks = pre_norm_transformer(self, EPSILON)
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
         check_length(length, self.max_length)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
         tokens = (words(texts.ids) + positions[:length]).astype(dtype)
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
-        )
-        causal = jnp.tri(length, dtype=bool)[None]
-        tokens = blocks(tokens, causal)
+        tokens = blocks(tokens, jnp.tri(length, dtype=bool)[None])
         norm_out = layer_norm(None, 'norm_out', EPSILON)
         if not whole:
             return norm_out(tokens.astype(jnp.float32))

@@ -61,40 +61,38 @@ def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), 
     return x
 
 
-class Convolution(nn.Module):
-    """A square convolution with explicit padding; 'SAME' would pad another side at stride 2 than torch.
+def convolution(
+    features: int, size: int, stride: int = 1, padding: int = 0, use_bias: bool = True, *, dtype: str, name: str
+) -> nn.Conv:
+    """Returns a square convolution with explicit padding; 'SAME' would pad another side at stride 2 than torch.
 
-    Attributes:
+    Args:
       features: The number of outputs.
       size: The edge of the kernel.
       stride: The stride in both directions.
       padding: The number of zeros on each side.
       use_bias: Adds a bias.
       dtype: The type of the computation.
+      name: The name of the module.
     """
+    keywords = {'use_bias': use_bias, 'dtype': DTYPES[dtype], 'kernel_init': KERNEL_INIT, 'name': name}
+    return nn.Conv(features, (size, size), (stride, stride), [(padding, padding)] * 2, **keywords)
 
-    features: int
-    size: int
-    stride: int = 1
-    padding: int = 0
-    use_bias: bool = True
-    dtype: str = 'float32'
 
-    @nn.compact
-    def __call__(self, x: chex.Array) -> chex.Array:
-        """Maps [I, H, W, inputs] to [I, h, w, features]."""
-        convolution = nn.Conv(
-            self.features,
-            (self.size, self.size),
-            (self.stride, self.stride),
-            [(self.padding, self.padding)] * 2,
-            use_bias=self.use_bias,
-            dtype=DTYPES[self.dtype],
-            kernel_init=KERNEL_INIT,
-            name='convolution',
-        )
-        nn.share_scope(self, convolution)
-        return convolution(x)
+def convolve_and_normalize(
+    x: chex.Array,
+    names: tuple[str, str],
+    features: int,
+    size: int,
+    stride: int = 1,
+    *,
+    dtype: str,
+    train: bool,
+    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+) -> chex.Array:
+    """Applies a `convolution` that keeps the size, but for the stride, and a batch normalization, with these names."""
+    x = convolution(features, size, stride, size // 2, use_bias=False, dtype=dtype, name=names[0])(x)
+    return BatchNorm(scale_init, name=names[1])(x, train=train).astype(x.dtype)
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -133,15 +131,15 @@ class VGG19(ConvolutionalNetwork):
             def stage(self, x, channels=channels, layers=layers, first=number):
                 for n in range(layers):
                     name = f'features_{first + 2 * n}'
-                    x = nn.relu(Convolution(channels, 3, padding=1, dtype=self.dtype, name=name)(x))
+                    x = nn.relu(convolution(channels, 3, padding=1, dtype=self.dtype, name=name)(x))
                 return max_pool(x, 2, 2)
 
             x = (nn.remat(stage) if self.remat else stage)(self, x)
             number += 2 * layers + 1
         if self.pooled:  # the fully connected layers are convolutions over the whole map
             x = adaptive_average_pool(x, 7)
-            x = nn.relu(Convolution(4096, 7, dtype=self.dtype, name='classifier_0')(x))
-            x = nn.relu(Convolution(4096, 1, dtype=self.dtype, name='classifier_3')(x))
+            x = nn.relu(convolution(4096, 7, dtype=self.dtype, name='classifier_0')(x))
+            x = nn.relu(convolution(4096, 1, dtype=self.dtype, name='classifier_3')(x))
         return self.features(x)
 
 
@@ -151,10 +149,10 @@ class _Fire(nn.Module):
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
-        x = nn.relu(Convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
+        x = nn.relu(convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
         wide = 4 * self.squeezed
-        one = Convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
-        three = Convolution(wide, 3, padding=1, dtype=self.dtype, name='expand3x3')(x)
+        one = convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
+        three = convolution(wide, 3, padding=1, dtype=self.dtype, name='expand3x3')(x)
         return nn.relu(jnp.concatenate([one, three], axis=-1))
 
 
@@ -166,7 +164,7 @@ class SqueezeNet(ConvolutionalNetwork):
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         del train
         check_choice(self.dtype, DTYPES, 'dtype')
-        x = nn.relu(Convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
+        x = nn.relu(convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
         fire = nn.remat(_Fire) if self.remat else _Fire
         for number, squeezed in FIRES.items():
             if number - 1 not in FIRES:
@@ -193,26 +191,19 @@ class _Block(nn.Module):
     downsample: bool
     dtype: str
 
-    def convolve(self, x, number, features, size, stride, train):
-        """Applies a convolution and its batch normalization."""
-        layer = functools.partial(Convolution, use_bias=False, dtype=self.dtype, name=f'conv{number}')
-        x = layer(features, size, stride=stride, padding=size // 2)(x)
-        return BatchNorm(name=f'bn{number}')(x, train=train).astype(x.dtype)
-
     @nn.compact
     def __call__(self, x: chex.Array, train: bool) -> chex.Array:
         sizes = (1, 3, 1) if self.bottleneck else (3, 3)
         outputs = 4 * self.width if self.bottleneck else self.width
+        convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
         y = x
         for number, size in enumerate(sizes, 1):
             last = number == len(sizes)
             stride = self.stride if number == sizes.index(3) + 1 else 1
-            y = self.convolve(y, number, outputs if last else self.width, size, stride, train)
+            y = convolve(y, (f'conv{number}', f'bn{number}'), outputs if last else self.width, size, stride)
             y = y if last else nn.relu(y)
         if self.downsample:
-            layer = functools.partial(Convolution, use_bias=False, dtype=self.dtype, name='downsample_0')
-            x = layer(outputs, 1, stride=self.stride)(x)
-            x = BatchNorm(name='downsample_1')(x, train=train).astype(y.dtype)
+            x = convolve(x, ('downsample_0', 'downsample_1'), outputs, 1, self.stride)
         return nn.relu(x + y)
 
 
@@ -236,8 +227,7 @@ class ResNet(ConvolutionalNetwork):
         if self.depth not in RESNETS:
             raise ArgumentError('depth', f'is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
-        x = Convolution(64, 7, stride=2, padding=3, use_bias=False, dtype=self.dtype, name='conv1')(x)
-        x = nn.relu(BatchNorm(name='bn1')(x, train=train).astype(x.dtype))
+        x = nn.relu(convolve_and_normalize(x, ('conv1', 'bn1'), 64, 7, 2, dtype=self.dtype, train=train))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])
         block = nn.remat(_Block, static_argnums=2) if self.remat else _Block
         for layer, blocks in enumerate(RESNETS[self.depth], 1):

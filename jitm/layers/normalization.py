@@ -8,6 +8,9 @@ from flax import linen as nn
 
 from jitm import collectives
 
+EPSILON = 1e-5  # added to the variance of a batch normalization
+MOMENTUM = 0.9  # the weight of the old running statistics at each step (PyTorch's 0.1)
+
 
 def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
     """Divides the vectors along an axis by their Euclidean norm, without an epsilon, as VSE++ released it.
@@ -58,13 +61,9 @@ class BatchNorm(nn.Module):
 
     Attributes:
       scale_init: The initializer of the scale.
-      momentum: The weight of the old running statistics at each step (PyTorch's 0.1 is 0.9 here).
-      epsilon: A number that is added to the variance.
     """
 
     scale_init: nn.initializers.Initializer = nn.initializers.ones
-    momentum: float = 0.9
-    epsilon: float = 1e-5
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
@@ -86,6 +85,6 @@ class BatchNorm(nn.Module):
             if not self.is_initializing():
                 unbiased = variance * count / jnp.maximum(count - 1, 1)
                 for running, new in ((running_mean, mean), (running_variance, unbiased)):
-                    updated = self.momentum * running.value + (1 - self.momentum) * new
+                    updated = MOMENTUM * running.value + (1 - MOMENTUM) * new
                     running.value = jnp.where(count > 1, updated, running.value)
-        return (x - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias
+        return (x - mean) * (scale / jnp.sqrt(variance + EPSILON)) + bias

@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import ArgumentError, check_choice
+from jitm.errors import ArgumentError
 from jitm.layers.clip_text import CausalTransformer, check_length
 from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, layer_norm
@@ -50,7 +50,7 @@ class PooledViT(ViT):
     @nn.compact
     def _encode(self, images: Images, whole: bool) -> chex.Array:
         """Returns the pooled states of the patches, or the states."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+        blocks = pre_norm_transformer(self, EPSILON)
         if self.hidden_dim != self.embed_dim:
             raise ArgumentError('hidden_dim', f'is {self.hidden_dim}; without a projection it is embed_dim')
         check_size(images, self.image_size)
@@ -60,9 +60,6 @@ class PooledViT(ViT):
         tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
-        )
         tokens = blocks(tokens + positions.astype(dtype), None).astype(jnp.float32)
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens)
         if not whole:
@@ -85,16 +82,13 @@ class PaddedTransformer(CausalTransformer):
     @nn.compact
     def _encode(self, texts: Texts, whole: bool) -> chex.Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+        blocks = pre_norm_transformer(self, EPSILON)
         length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
         check_length(length, self.max_length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
-        )
         states = blocks((words(ids) + positions).astype(dtype), None).astype(jnp.float32)
         norm_out = layer_norm(None, 'norm_out', EPSILON)
         if not whole:

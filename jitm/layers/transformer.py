@@ -104,15 +104,26 @@ class KernelInits(NamedTuple):
     mlp_out: nn.initializers.Initializer
 
 
-class BlockStyle(NamedTuple):
-    """The kind of a block: BERT's by default.
+class BlockOptions(NamedTuple):
+    """The sizes and the kind of a block: BERT's by default.
 
     Attributes:
+      heads: The number of attention heads.
+      mlp_dim: The number of rows of W_1.
+      dropout: The rate of dropout, also that of the attention weights.
+      dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
+        are float32.
+      kernel_init: The initializer of all W, or of each of them.
       pre_norm: Normalizes the inputs of attention and MLP instead of the sums after them.
       activation: A key of `ACTIVATIONS`.
       epsilon: The epsilon of the normalizations.
     """
 
+    heads: int
+    mlp_dim: int
+    dropout: float
+    dtype: chex.ArrayDType | None = None
+    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
     pre_norm: bool = False
     activation: str = 'gelu'
     epsilon: float = EPSILON
@@ -122,23 +133,9 @@ class TransformerBlock(nn.Module):
     """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
 
     With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))).
-
-    Attributes:
-      heads: The number of attention heads.
-      mlp_dim: The number of rows of W_1.
-      dropout: The rate of dropout, also that of the attention weights.
-      dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
-        are float32.
-      kernel_init: The initializer of all W, or of each of them.
-      style: The place of the normalizations, and the activation.
     """
 
-    heads: int
-    mlp_dim: int
-    dropout: float
-    dtype: chex.ArrayDType | None = None
-    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
-    style: BlockStyle = BlockStyle()
+    options: BlockOptions
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
@@ -150,14 +147,15 @@ class TransformerBlock(nn.Module):
             for all.
           train: Applies dropout, from the stream 'dropout'.
         """
-        drop = nn.Dropout(self.dropout, deterministic=not train)
-        init = self.kernel_init if isinstance(self.kernel_init, KernelInits) else KernelInits(*[self.kernel_init] * 4)
+        options, init = self.options, self.options.kernel_init
+        init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
+        drop = nn.Dropout(options.dropout, deterministic=not train)
         attention = nn.MultiHeadDotProductAttention(
-            self.heads,
-            dtype=self.dtype,
+            options.heads,
+            dtype=options.dtype,
             kernel_init=init.attention,
             out_kernel_init=init.attention_out,
-            dropout_rate=self.dropout,
+            dropout_rate=options.dropout,
             broadcast_dropout=False,
             deterministic=not train,
             force_fp32_for_softmax=True,
@@ -167,15 +165,15 @@ class TransformerBlock(nn.Module):
             mask = einops.rearrange(mask, 'n l -> n 1 1 l' if mask.ndim == 2 else 'n q l -> n 1 q l')
 
         def mlp(x: chex.Array) -> chex.Array:
-            wide = nn.Dense(self.mlp_dim, dtype=self.dtype, kernel_init=init.mlp_in, name='mlp_in')(x)
-            wide = ACTIVATIONS[self.style.activation](wide)
-            return nn.Dense(x.shape[-1], dtype=self.dtype, kernel_init=init.mlp_out, name='mlp_out')(wide)
+            wide = nn.Dense(options.mlp_dim, dtype=options.dtype, kernel_init=init.mlp_in, name='mlp_in')(x)
+            wide = ACTIVATIONS[options.activation](wide)
+            return nn.Dense(x.shape[-1], dtype=options.dtype, kernel_init=init.mlp_out, name='mlp_out')(wide)
 
         def residual(x: chex.Array, layer: Callable, norm: nn.LayerNorm) -> chex.Array:
-            return x + drop(layer(norm(x))) if self.style.pre_norm else norm(x + drop(layer(x)))
+            return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
 
-        attention_norm = layer_norm(self.dtype, 'attention_norm', self.style.epsilon)
-        mlp_norm = layer_norm(self.dtype, 'mlp_norm', self.style.epsilon)
+        attention_norm = layer_norm(options.dtype, 'attention_norm', options.epsilon)
+        mlp_norm = layer_norm(options.dtype, 'mlp_norm', options.epsilon)
         tokens = residual(tokens, lambda x: attention(x, mask=mask), attention_norm)
         return residual(tokens, mlp, mlp_norm)
 
@@ -187,39 +185,26 @@ class Transformer(nn.Module):
     """
 
     layers: int
-    heads: int
-    mlp_dim: int
-    dropout: float
-    dtype: chex.ArrayDType | None = None
-    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
-    style: BlockStyle = BlockStyle()
+    options: BlockOptions
 
     @nn.compact
     def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
         """Maps tokens [N, L, H] with a mask, see `TransformerBlock`, to [N, L, H]."""
-        block = functools.partial(
-            TransformerBlock,
-            heads=self.heads,
-            mlp_dim=self.mlp_dim,
-            dropout=self.dropout,
-            dtype=self.dtype,
-            kernel_init=self.kernel_init,
-            style=self.style,
-        )
         names = [f'block_{n}' for n in range(self.layers)]
         if self.is_initializing() or parallel.platform() == 'cpu':
             for name in names:
-                tokens = block(name=name)(tokens, mask, train)
+                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train)
             return tokens
         # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
-        drops = train and self.dropout > 0
+        drops = train and self.options.dropout > 0
         bits = jax.random.bits(self.make_rng('dropout'), (self.layers, 4)) if drops else None
 
         def apply(tokens: chex.Array, layer: tuple[chex.ArrayTree, chex.Array | None]) -> tuple[chex.Array, None]:
             params, bits = layer
             rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
-            return block(parent=None).apply({'params': params}, tokens, mask, train, rngs=rngs), None
+            block = TransformerBlock(self.options, parent=None)
+            return block.apply({'params': params}, tokens, mask, train, rngs=rngs), None
 
         return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
 
@@ -289,14 +274,8 @@ class BERT(nn.Module):
         """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        self.encoder = Transformer(
-            layers=size.layers,
-            heads=size.heads,
-            mlp_dim=size.mlp_dim,
-            dropout=self.dropout,
-            dtype=self.dtype,
-            kernel_init=size.kernel_init,
-        )
+        options = BlockOptions(size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
+        self.encoder = Transformer(size.layers, options)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.cnn import normalize_pixels
-from jitm.layers.transformer import ACTIVATIONS, BlockStyle, KernelInits, Transformer, layer_norm
+from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Count, Images
 
 EPSILON = 1e-5  # of the normalizations
@@ -15,36 +15,25 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's train
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
-def pre_norm_transformer(
-    hidden_dim: int,
-    num_layers: int,
-    num_heads: int,
-    mlp_dim: int,
-    activation: str,
-    dtype: chex.ArrayDType,
-    epsilon: float = EPSILON,
-) -> Transformer:
-    """Returns CLIP's blocks as the module `encoder`, initialized as its text transformer (released code).
+def pre_norm_transformer(tower: nn.Module, epsilon: float) -> Transformer:
+    """Returns CLIP's blocks as the module `encoder` of a tower, initialized as its text transformer (released code).
+
+    `tower` has the sizes and options of a `ViT`.
 
     Raises:
-      ArgumentError: if the activation is unknown, or the heads do not divide `hidden_dim`.
+      ArgumentError: if the activation or the dtype is unknown, or the heads do not divide `hidden_dim`.
     """
-    check_choice(activation, ACTIVATIONS, 'activation')
-    if hidden_dim % num_heads:
-        raise ArgumentError('num_heads', f'is {num_heads}, which does not divide hidden_dim {hidden_dim}')
-    inner = nn.initializers.normal(hidden_dim**-0.5)
-    out = nn.initializers.normal((2 * hidden_dim * num_layers) ** -0.5)
-    inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
-    return Transformer(
-        layers=num_layers,
-        heads=num_heads,
-        mlp_dim=mlp_dim,
-        dropout=0.0,
-        dtype=dtype,
-        kernel_init=inits,
-        style=BlockStyle(pre_norm=True, activation=activation, epsilon=epsilon),
-        name='encoder',
-    )
+    check_choice(tower.dtype, DTYPES, 'dtype')
+    check_choice(tower.activation, ACTIVATIONS, 'activation')
+    size, heads = tower.hidden_dim, tower.num_heads
+    if size % heads:
+        raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
+    out = nn.initializers.normal((2 * size * tower.num_layers) ** -0.5)
+    mlp_in = nn.initializers.normal((2 * size) ** -0.5)
+    inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
+    kind = {'pre_norm': True, 'activation': tower.activation, 'epsilon': epsilon}
+    options = BlockOptions(heads, tower.mlp_dim, 0.0, DTYPES[tower.dtype], inits, **kind)
+    return Transformer(tower.num_layers, options, name='encoder')
 
 
 def check_size(images: Images, image_size: int) -> None:
@@ -102,7 +91,7 @@ class ViT(nn.Module):
     @nn.compact
     def _encode(self, images: Images, whole: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+        blocks = pre_norm_transformer(self, EPSILON)
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
         check_size(images, self.image_size)
@@ -115,9 +104,6 @@ class ViT(nn.Module):
         tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
         tokens = layer_norm(dtype, 'norm_in', EPSILON)(tokens + positions.astype(dtype))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
-        )
         tokens = blocks(tokens, None)
         tokens = tokens[:, 0] if whole else tokens[:, 1:]
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens.astype(jnp.float32))

@@ -25,6 +25,8 @@ class BFAN(CrossAttentionMatcher):
     focal: str
     lambda_softmax: InverseTemperature
 
+    directions = ('t2i', 'i2t')
+
     def setup(self):
         """Checks the options."""
         check_choice(self.focal, attention.FOCALS, 'focal')
@@ -46,15 +48,5 @@ class BFAN(CrossAttentionMatcher):
         return jnp.mean(relevance, axis=-1, where=queries.mask)
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """Returns the unnormalized focal attention of each query element to the context: [C, K, Q, M]."""
-        weights = attention.scan_attention(scores, context, queries, self.lambda_softmax)
-        return attention.focus(weights, context.mask, self.focal)
-
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """Returns the focal attention in both directions: name -> [I, T, L, R]."""
-        words = self.weights(attention.similarities(images, texts), images, texts)
-        regions = self.weights(attention.similarities(texts, images), texts, images)
-        return {
-            't2i': attention.word_by_region(words, texts, 't2i'),
-            'i2t': attention.word_by_region(regions, images, 'i2t'),
-        }
+        """See `CrossAttentionMatcher`."""
+        return attention.focus(super().weights(scores, context, queries), context.mask, self.focal)

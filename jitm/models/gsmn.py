@@ -53,6 +53,8 @@ class GSMN(CrossAttentionMatcher):
     lambda_softmax: InverseTemperature
     blocks: Count
 
+    directions = ('t2i', 'i2t')
+
     def setup(self):
         """Checks the options and creates the networks of both directions."""
         if self.embed_dim % self.blocks:
@@ -71,20 +73,10 @@ class GSMN(CrossAttentionMatcher):
         return words + regions.T
 
     def _mean_score(self, readout: Readout, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        weights = attention.normalize(attention.scan_attention(scores, context, queries, self.lambda_softmax))
+        weights = attention.normalize(self.weights(scores, context, queries))
         attended = product('ckqm,ckd->cqmd', weights, context.vectors)
         nodes = block_cosines(queries.vectors, attended, self.blocks)
         return jnp.mean(readout(nodes), axis=-1, where=queries.mask)
-
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """Returns the attention in both directions: name -> [I, T, L, R]."""
-
-        def weights(context: Elements, queries: Elements, direction: str) -> chex.Array:
-            scores = attention.similarities(context, queries)
-            attended = attention.scan_attention(scores, context, queries, self.lambda_softmax)
-            return attention.word_by_region(attended, queries, direction)
-
-        return {'t2i': weights(images, texts, 't2i'), 'i2t': weights(texts, images, 'i2t')}
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """Returns the size of the attended vectors, or of the units of a layer, of all words or all regions."""

@@ -78,11 +78,16 @@ class IMRAM(CrossAttentionMatcher):
     steps: Count
     lambda_softmax: InverseTemperature
 
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The direction, or both."""
+        return DIRECTIONS[self.direction]
+
     def setup(self):
         """Checks the options and creates the memories."""
         check_choice(self.direction, tuple(DIRECTIONS), 'direction')
         if self.steps > 1:
-            self.memory = {direction: Memory(self.embed_dim) for direction in DIRECTIONS[self.direction]}
+            self.memory = {direction: Memory(self.embed_dim) for direction in self.directions}
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         """Adds the Gram matrix and the maps of the side, or both sides, that are attended to."""
@@ -99,13 +104,13 @@ class IMRAM(CrossAttentionMatcher):
         """Returns the context and the queries of each direction."""
         images, texts = self.prepare(images, texts)
         sides = {'t2i': (images, texts), 'i2t': (texts, images)}
-        return {direction: sides[direction] for direction in DIRECTIONS[self.direction]}
+        return {direction: sides[direction] for direction in self.directions}
 
     def _attend(self, direction: str, scores: chex.Array, context: Elements, queries: Elements) -> Iterator[chex.Array]:
         """Yields the unnormalized attention of each step, [C, K, Q, M], from the similarities of the first queries."""
         current = queries.vectors
         for step in range(1, self.steps + 1):
-            weights = attention.scan_attention(scores, context, queries, self.lambda_softmax)
+            weights = self.weights(scores, context, queries)
             yield weights
             if step < self.steps:
                 current = self.memory[direction](current, attention.normalize(weights), context.mapped)

@@ -167,13 +167,9 @@ class NAAF(CrossAttentionMatcher):
         self.threshold = self.variable('batch_stats', 'threshold', jnp.zeros, ())
         self.safe_threshold = self.variable('batch_stats', 'safe_threshold', jnp.zeros, ())
 
-    def weights(self, images: Elements, texts: Elements) -> chex.Array:
-        """Returns the unnormalized attention of each word to its matching regions: [I, R, T, L]; 0 without any."""
-        return self._matching(attention.similarities(images, texts), images.mask, self.safe_threshold.value)
-
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """Returns the attention of each word to its matching regions: 't2i' -> [I, T, L, R]."""
-        return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
+    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+        """See `CrossAttentionMatcher`; a word attends to its matching regions, and to none without any."""
+        return self._matching(scores, context.mask, self.safe_threshold.value)
 
     def _matching(self, scores: chex.Array, context_mask: chex.Array, threshold: chex.Array) -> chex.Array:
         above = scores - threshold
@@ -182,30 +178,27 @@ class NAAF(CrossAttentionMatcher):
     def _score(
         self,
         scores: chex.Array,
-        context_mask: chex.Array,
-        gram: chex.Array,
-        query_mask: chex.Array,
+        images: Elements,
+        texts: Elements,
         threshold: chex.Array,
         smoothing: chex.Array | None = None,
     ) -> chex.Array:
-        """Computes the scores of pairs [C, Q] from similarities [C, K, Q, M] and smoothing weights [Q, M, M]."""
-        best = best_similarities(scores, context_mask) - threshold
-        decision = best
-        if smoothing is not None:
-            decision = jnp.einsum('qmn,cqn->cqm', smoothing, best)
+        """Computes the scores of pairs [I, T] from similarities [I, R, T, L] and smoothing weights [T, L, L]."""
+        best = best_similarities(scores, images.mask) - threshold
+        decision = best if smoothing is None else jnp.einsum('qmn,cqn->cqm', smoothing, best)
         missing = jnp.where(decision < 0, best, 0)
-        matched = attention.attended_cosine(scores, self._matching(scores, context_mask, threshold), gram)
-        normalized = attention.normalize_over_queries(scores, query_mask)
-        weights = attention.normalize(attention.attend(normalized, context_mask, self.lambda_softmax))
+        matching = self._matching(scores, images.mask, threshold)
+        matched = attention.attended_cosine(scores, matching, attention.gram(images))
+        weights = attention.normalize(super().weights(scores, images, texts))
         relevance = jnp.sum(weights * scores, axis=1)
-        return jnp.mean(missing + matched + relevance, axis=-1, where=query_mask)
+        return jnp.mean(missing + matched + relevance, axis=-1, where=texts.mask)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it, by the rule of evaluation: [I, T]."""
-        scores, gram = attention.similarities(images, texts), attention.gram(images)
+        scores = attention.similarities(images, texts)
         logits = self.lambda_smoothing * attention.gram(texts)
         smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
-        return self._score(scores, images.mask, gram, texts.mask, self.safe_threshold.value, smoothing)
+        return self._score(scores, images, texts, self.safe_threshold.value, smoothing)
 
     def score_at_threshold(self, images: Elements, texts: MinedTexts) -> chex.Array:
         """Scores every image of a block with every text of it, by the rule of training: [I, T]."""
@@ -213,8 +206,8 @@ class NAAF(CrossAttentionMatcher):
 
     def score_and_best(self, images: Elements, texts: MinedTexts) -> tuple[chex.Array, chex.Array]:
         """Also returns the similarity of each word with each image's most similar region: [I, T, L]."""
-        scores, threshold = attention.similarities(images, texts), texts.threshold[:, None]
-        result = self._score(scores, images.mask, attention.gram(images), texts.mask, threshold)
+        scores = attention.similarities(images, texts)
+        result = self._score(scores, images, texts, texts.threshold[:, None])
         return result, best_similarities(scores, images.mask)
 
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:

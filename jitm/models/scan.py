@@ -28,6 +28,11 @@ class SCAN(CrossAttentionMatcher):
     aggregation: str
     lambda_lse: Positive
 
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The direction."""
+        return (self.direction,)
+
     def setup(self):
         """Checks the options."""
         check_choice(self.direction, DIRECTIONS, 'direction')
@@ -41,21 +46,8 @@ class SCAN(CrossAttentionMatcher):
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        context, queries = self._context_and_queries(images, texts)
+        context, queries = (images, texts) if self.direction == 't2i' else (texts, images)
         scores = attention.similarities(context, queries)
         relevance = attention.attended_cosine(scores, self.weights(scores, context, queries), attention.gram(context))
         result = attention.aggregate(relevance, queries.mask, self.aggregation, self.lambda_lse)
         return result if self.direction == 't2i' else result.T
-
-    def _context_and_queries(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        return (images, texts) if self.direction == 't2i' else (texts, images)
-
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """Returns the unnormalized attention of each query element to the context: [C, K, Q, M]."""
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
-
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """Returns the attention in the model's direction: name -> [I, T, L, R]."""
-        context, queries = self._context_and_queries(images, texts)
-        weights = self.weights(attention.similarities(context, queries), context, queries)
-        return {self.direction: attention.word_by_region(weights, queries, self.direction)}

@@ -67,16 +67,12 @@ class SGRAF(CrossAttentionMatcher):
             return elements
         return elements.replace(whole=whole(elements.vectors, elements.mask, train))
 
-    def weights(self, images: Elements, texts: Elements) -> chex.Array:
-        """Returns the unnormalized attention of each word to the regions: [I, R, T, L]."""
-        return attention.scan_attention(attention.similarities(images, texts), images, texts, self.lambda_softmax)
-
     def alignments(self, images: Elements, texts: Elements) -> chex.Array:
         """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.
 
         Attended vectors have unit length, as released; SGRAF's paper does not normalize them.
         """
-        weights = self.weights(images, texts)
+        weights = self.weights(attention.similarities(images, texts), images, texts)
         weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
         attended = product('irtl,ird->itld', weights, images.vectors)
         nodes = self.local(attended, texts.vectors)
@@ -84,10 +80,6 @@ class SGRAF(CrossAttentionMatcher):
             return nodes
         whole = self.whole(images.whole[:, None], texts.whole)
         return jnp.concatenate([einops.rearrange(whole, 'i t m -> i t 1 m'), nodes], axis=2)
-
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
-        """Returns the attention of each word to the regions: 't2i' -> [I, T, L, R]."""
-        return {'t2i': attention.word_by_region(self.weights(images, texts), texts, 't2i')}
 
     def reason(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """Computes scores [I, T] from alignments [I, T, N, M] with a mask [T, N] of the valid ones."""

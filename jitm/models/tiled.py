@@ -109,13 +109,16 @@ class TiledMatcher(Matcher):
 
 
 class CrossAttentionMatcher(TiledMatcher):
-    """Compares regions and words, encoded as unit vectors; a model adds `score_block` and `attention_block`.
+    """Compares regions and words, encoded as unit vectors; a model adds `score_block`.
 
     Attributes:
+      directions: 't2i' if words attend to regions, 'i2t' if regions attend to words, or both.
       embed_dim: The size D of the vectors.
       image: A module that encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
       text: A module that encodes texts as [T, L, D].
     """
+
+    directions = ('t2i',)
 
     embed_dim: Count
     image: nn.Module
@@ -157,9 +160,22 @@ class CrossAttentionMatcher(TiledMatcher):
 
         Returns:
           float32 [I, T, L, R] by name, see `attention.word_by_region`: 't2i' is the attention of each word to the
-          regions, 'i2t' the attention of each region to the words. A model has one or both.
+          regions, 'i2t' the attention of each region to the words. A model has those of its `directions`.
         """
-        raise NotImplementedError
+        result = {}
+        for direction in self.directions:
+            context, queries = (images, texts) if direction == 't2i' else (texts, images)
+            weights = self.weights(attention.similarities(context, queries), context, queries)
+            result[direction] = attention.word_by_region(weights, queries, direction)
+        return result
+
+    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+        """Returns the attention of each query element to the context, [C, K, Q, M], up to its sum over the context.
+
+        `scores` are the `attention.similarities` of both sides. By default it is SCAN's, with the `lambda_softmax` of
+        the model.
+        """
+        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""

@@ -55,7 +55,7 @@ def _shrink(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns a setting with tiny data and sizes; of two stages the second."""
+    """Returns a setting with tiny data and sizes; of two stages the second, and no warm-up of labels."""
     config |= {'data': {'source': 'scenes.load', **DATA}, 'batch_size': 4, 'epochs': 1, 'length_multiple': 32}
     config['model'] = _shrink(config['model'])
     for member in config['members'].values():
@@ -64,6 +64,10 @@ def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     config['initialize'] = dict.fromkeys(config['initialize'], '')
     config['vocabulary'] = {'path': str(folder / 'vocab.txt') if config['vocabulary']['path'] else '', 'min_count': 1}
     config['evaluation']['every_steps'] = None
+    if 'warm_up_epochs' in config['labels']:
+        config['labels'] |= dict.fromkeys(config['labels'].keys() & {'warm_up_epochs', 'noisy_epoch'}, 0)
+        config['terms'].pop('warm_up', None)
+        config['terms']['ranking']['start_epoch'] = 0
     if config['stages']:
         config['stages'] = {}
         config['offline'] |= {'path': str(folder / 'candidates'), 'top_h_texts': 4, 'top_h_images': 4}

@@ -1,10 +1,8 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jitm.layers import pooling
-from jitm.layers.linear import Linear
 from tests.layers.test_layers import torch_gru
 
 RNG = np.random.default_rng(0)
@@ -56,27 +54,6 @@ def test_each_pooling_is_its_formula_on_the_real_vectors(name):
         np.testing.assert_allclose(got[n], oracle(name, params, FEATURES[n], MASK[n]), atol=2e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', pooling.POOLINGS)
-def test_padding_is_invisible_in_value_and_gradient(name):
-    apply, params = make(name)
-    gradient = jax.jit(jax.grad(lambda x, mask: jnp.sum(jnp.sin(apply(params, x, mask)))))
-    spoiled = np.where(MASK[..., None], FEATURES, 1e4)
-    np.testing.assert_allclose(apply(params, spoiled, MASK), apply(params, FEATURES, MASK), atol=1e-6)
-    np.testing.assert_allclose(gradient(spoiled, MASK), gradient(FEATURES, MASK), atol=1e-6)
-    assert not np.asarray(gradient(spoiled, MASK))[~MASK].any()
-    wider = np.pad(FEATURES, [(0, 0), (0, 3), (0, 0)], constant_values=9)
-    padded = apply(params, wider, np.pad(MASK, [(0, 0), (0, 3)]))
-    np.testing.assert_allclose(padded, apply(params, FEATURES, MASK), atol=1e-6)
-
-
-def test_ranks_are_those_of_a_stable_sort_with_ties():
-    x = RNG.integers(0, 4, (3, 9, 7)).astype(np.float32)
-    order = np.argsort(-x, axis=1, kind='stable')
-    want = np.argsort(order, axis=1, kind='stable')
-    np.testing.assert_array_equal(jax.jit(pooling.descending_ranks)(x), want)
-
-
 @pytest.mark.parametrize('weigh', [pooling._weigh_by_counting, pooling._weigh_by_sorting])
 def test_values_are_weighed_by_their_ranks_on_every_device(weigh):
     x, weights = RNG.integers(0, 4, (3, 9, 7)).astype(np.float32), RNG.normal(size=(3, 9)).astype(np.float32)
@@ -94,66 +71,12 @@ def test_values_are_weighed_by_their_ranks_on_every_device(weigh):
     np.testing.assert_allclose(to_weights, np.einsum('nkd,nd->nk', ordered, cotangent), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_the_gradient_of_gpo_is_the_numerical_one():
-    with jax.enable_x64(True):
-        apply, params = make('gpo')
-        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
-        features = jnp.asarray(FEATURES, jnp.float64)
-
-        def value(params, features):
-            return jnp.sum(jnp.cos(apply(params, features, MASK)))
-
-        gradients = jax.grad(value, (0, 1))(params, features)
-        for seed in range(3):
-            rng = np.random.default_rng(seed)
-            step = jax.tree.map(lambda x, rng=rng: jnp.asarray(1e-5 * rng.normal(size=x.shape)), (params, features))
-            up = value(*jax.tree.map(jnp.add, (params, features), step))
-            down = value(*jax.tree.map(jnp.subtract, (params, features), step))
-            want = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradients, step)))
-            np.testing.assert_allclose((up - down) / 2, want, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_gpo_computes_its_weights_once_for_each_number_of_vectors():
-    gpo = pooling.GPO()
-    params = gpo.init(jax.random.key(0), FEATURES, MASK)
-    weights = gpo.apply(params, 6, method='weights')
-    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
-    for count in range(1, 7):
-        np.testing.assert_allclose(weights[count - 1, :count], numpy_gpo_weights(params['params'], count), atol=1e-6)
-        assert not weights[count - 1, count:].any()
-
-
-def test_position_encoding_by_hand():
-    encoding = pooling.positional_encoding(3, 4)
-    np.testing.assert_allclose(encoding[0], [0, 1, 0, 1])
-    np.testing.assert_allclose(encoding[2], [np.sin(2), np.cos(2), np.sin(0.02), np.cos(0.02)], rtol=1e-6)
-
-
-def test_esa_attends_to_each_dimension_on_its_own():
-    esa = pooling.ESA()
-    variables = {'params': {'scores': {'kernel': np.zeros((2, 2)), 'bias': np.zeros(2)}}}
-    features, mask = np.array([[[1.0, 4.0], [3.0, 0.0], [9.0, 9.0]]]), np.array([[True, True, False]])
-    np.testing.assert_allclose(esa.apply(variables, features, mask), [[2, 2]])
-    variables['params']['scores']['kernel'] = np.diag([100.0, 100.0])
-    np.testing.assert_allclose(esa.apply(variables, features, mask), [[3, 4]])
-
-
 @pytest.mark.parametrize(('name', 'bound'), [('esa', (6 / 128) ** 0.5), ('esa_uniform', 1 / 8)])
 def test_esa_is_initialized_as_released(name, bound):
     pool = pooling.make_pooling(name, 'text_pooling')
     params = pool.init(jax.random.key(0), np.zeros((1, 2, 64), np.float32), np.ones((1, 2), bool))['params']['scores']
     assert 0.99 * bound < np.abs(params['kernel']).max() <= bound
     assert np.abs(params['bias']).any() == (name == 'esa_uniform')
-
-
-def test_linear_layers_are_initialized_as_in_pytorch():
-    params = Linear(200).init(jax.random.key(0), np.zeros((1, 64)))['params']
-    assert params.keys() == {'kernel', 'bias'}
-    for leaf in params.values():
-        assert np.abs(leaf).max() <= 1 / 8
-        np.testing.assert_allclose(np.std(leaf), 1 / 8 / 3**0.5, rtol=0.1)
 
 
 def test_unknown_pooling_is_refused():

@@ -1,5 +1,4 @@
 import functools
-import itertools
 import math
 
 import jax
@@ -10,7 +9,7 @@ import pytest
 from jitm.configs import dbl
 from jitm.losses import anchored, distillation
 from tests.losses import formulas
-from tests.losses.test_formulas import QUERIES, random_case
+from tests.losses.test_formulas import random_case
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 ANCHOR = jnp.asarray([[0.6, 0.5, -0.1], [0.5, 0.4, 0.7], [0.4, 0.3, 0.5]])
@@ -79,51 +78,6 @@ def test_each_loss_counts_the_positive_as_the_paper_does():
     assert one_query(anchored.relative_sum, scores, anchor, margin=0.5)[:2] == (0.75, [-3, 1, 1, 1])
 
 
-def test_equation_13_both_ways():
-    """The relative loss is not above the absolute one, and equal to it just where no two hinges differ in sign."""
-    alpha, margin, seen = 0.3, 0.4, set()
-
-    @jax.jit
-    def gaps_of(*masked_scores, anchor_scores):
-        keywords = {'anchor_scores': anchor_scores, 'margin': margin}
-        sums = anchored.relative_sum(*masked_scores, **keywords), anchored.relative_max(*masked_scores, **keywords)
-        keywords |= {'alpha': alpha}
-        bounds = anchored.absolute_sum(*masked_scores, **keywords), anchored.absolute_max(*masked_scores, **keywords)
-        return {'sum': bounds[0] - sums[0], 'max': bounds[1] - sums[1]}
-
-    with jax.enable_x64(True):
-        for seed in range(20):
-            (scores, positives, negatives), anchor = random_case(seed, 1 + seed % 2), random_case(seed + 1)[0]
-            gaps = jax.device_get(gaps_of(scores, positives, negatives, anchor_scores=anchor))
-            for q in range(QUERIES):
-                p = min(np.flatnonzero(positives[q]), key=lambda c: scores[q, c])
-                first = alpha * margin + anchor[q, p] - scores[q, p]
-                seconds = (1 - alpha) * margin + (scores - anchor)[q][negatives[q]]
-                for name, others in (('sum', seconds), ('max', [max(seconds)])):
-                    opposite = any(first * second < 0 for second in others)
-                    assert gaps[name][q] > 1e-9 if opposite else abs(gaps[name][q]) < 1e-12
-                    seen.add((name, opposite))
-    assert len(seen) == 4
-
-
-def test_equation_13_of_pairs_in_both_directions():
-    """Equal just where the pair's three items share their sign, of which 0 has either."""
-    items = np.array(list(itertools.product([-0.5, 0.0, 0.5], [-0.25, 0.0, 0.25], [-0.25, 0.0, 0.25])))
-    first, *seconds = items.T
-
-    def both_directions(loss):
-        # the items are .25 + 0 - (.25 - first) and .25 + (second - .25) - 0
-        rows = [jnp.asarray(np.stack([0.25 - first, second - 0.25], axis=1)) for second in seconds]
-        positives = jnp.tile(EYE[:1, :2], (len(items), 1))
-        return sum(loss(row, positives, anchor_scores=jnp.zeros_like(row), margin=0.5) for row in rows)
-
-    relative, absolute = (np.asarray(both_directions(loss)) for loss in (anchored.relative_max, anchored.absolute_max))
-    assert (relative <= absolute).all()
-    share = (first * seconds[0] >= 0) & (first * seconds[1] >= 0)
-    assert 0 < share.sum() < len(items)
-    np.testing.assert_array_equal(relative == absolute, share)
-
-
 # Of a loss the row of scores of p and n, the anchor's row where its measure is y, and the constants, such that the
 # value is the soft margin of y, y and 9.
 SOFT_MARGINS = {
@@ -185,46 +139,6 @@ def test_a_margin_of_zero_is_never_soft(loss):
     assert one_query(loss, [0.0, 0.125], [0.25, 0.0], margin=0.0, extreme=0.25) == want
 
 
-# The anchor's scores of query n put the candidates in the n-th of all orders of four.
-ORDERS = list(itertools.permutations(range(4)))
-RANKED = -0.1 * jnp.argsort(jnp.asarray(ORDERS), axis=1)
-FIRST = jnp.tile(jnp.arange(4) == 0, (len(ORDERS), 1))
-
-
-def test_probabilities_of_all_orders_sum_to_one():
-    with jax.enable_x64(True):
-        target, anchor = (jnp.asarray(x) for x in np.random.default_rng(0).normal(scale=0.1, size=(2, 4)))
-
-        @jax.jit
-        def log_likelihoods(scores):
-            # the hard form of x is the soft form's likelihood of s = -.3 x^3, for the candidates above the lowest
-            rows = jnp.tile(jnp.append(jnp.cbrt(-scores / 0.3), 0), (len(ORDERS), 1))
-            first, anchor = (
-                jnp.pad(x, [(0, 0), (0, 1)], constant_values=y) for x, y in ((FIRST, False), (-RANKED, -1))
-            )
-            return -distillation.rank_distillation(rows, first, anchor_scores=anchor, hard=True)
-
-        of_target, of_anchor = log_likelihoods(target), log_likelihoods(anchor)
-        np.testing.assert_allclose([jnp.exp(of_target).sum(), jnp.exp(of_anchor).sum()], 1, rtol=1e-12)
-        got = distillation.rank_distillation(target[None], FIRST[:1], anchor_scores=anchor[None])
-        np.testing.assert_allclose(got, [jnp.sum(jnp.exp(of_anchor) * (of_anchor - of_target))], rtol=1e-9)
-        np.testing.assert_array_equal(distillation.rank_distillation(RANKED, FIRST, anchor_scores=RANKED), 0)
-
-
-def test_the_likelihood_of_an_order_by_hand():
-    # powers 4, 2, 1 in the anchor's order from its second lowest score on: 4/7 2/3 1/1
-    scores, anchor = jnp.cbrt(-jnp.log(jnp.asarray([[9.0, 2.0, 1.0, 4.0]])) / 3), jnp.asarray([[-0.9, 0.1, 0.5, -0.5]])
-    got = distillation.rank_distillation(scores, FIRST[:1], anchor_scores=anchor, hard=True)
-    np.testing.assert_allclose(got, [-math.log(8 / 21)], rtol=1e-6)
-
-
-def test_the_orders_of_two_are_a_coin():
-    # the anchor takes 0 before 1 with 3/4, the target with 1/2
-    scores, anchor = jnp.asarray([[0.3, 0.3]]), 0.5 * jnp.log(jnp.asarray([[3.0, 1.0]]))
-    got = distillation.rank_distillation(scores, EYE[:1, :2], anchor_scores=anchor, temperature=0.5)
-    np.testing.assert_allclose(got, [0.75 * math.log(1.5) + 0.25 * math.log(0.5)], rtol=1e-5)
-
-
 @pytest.mark.parametrize('hard', [False, True])
 def test_the_orders_of_fewer_candidates_than_the_length(hard):
     """Row n has n + 2 candidates, in any places, and costs what they cost alone."""
@@ -250,26 +164,6 @@ def test_the_orders_of_fewer_candidates_than_the_length(hard):
             np.testing.assert_array_equal(gradient[~candidates], 0)
 
 
-def test_relational_distillation_by_hand():
-    # distances .5 and 3: the mean of .125 and 2.5; 10 times the mean over the matrix is both directions' at weight 5
-    got = one_query(distillation.relational_distillation, [0.5, -2.0], [0.0, 1.0])
-    assert got == (1.3125, [0.25, -0.5], [-0.25, 0.5])
-    distances = np.abs(np.asarray(SCORES) - 3 * np.asarray(ANCHOR))
-    published = 10 * np.where(distances < 1, distances**2 / 2, distances - 0.5).mean()
-    directions = [(SCORES, 3 * ANCHOR), (SCORES.T, 3 * ANCHOR.T)]
-    both = [distillation.relational_distillation(s, EYE, anchor_scores=a).mean() for s, a in directions]
-    np.testing.assert_allclose(5 * sum(both), published, rtol=1e-6)
-
-
-def test_similarity_preserving_by_hand_and_of_any_scale():
-    # (.6, .8) and (1, 0): the sum of .16 and .64
-    for scale in (0.1, 10.0):
-        got = distillation.similarity_preserving(
-            jnp.asarray([[3.0, 4.0]]) * scale, EYE[:1, :2], anchor_scores=jnp.asarray([[2.0, 0.0]])
-        )
-        np.testing.assert_allclose(got, [0.8], rtol=1e-6)
-
-
 def test_similarity_preserving_has_the_released_scale():
     def direction(scores, anchor):
         units = [
@@ -283,23 +177,6 @@ def test_similarity_preserving_has_the_released_scale():
     both = [distillation.similarity_preserving(s, EYE, anchor_scores=a).mean() for s, a in directions]
     assert term.reduction == 'mean'
     np.testing.assert_allclose(term.weight * sum(both), 10 * sum(direction(*pair) for pair in directions), rtol=1e-5)
-
-
-# With the score .5 log(p) and the temperature .5 the softmax is p.
-HALVES, FOURTHS = (0.5 * jnp.log(jnp.asarray([p])) for p in ([0.5, 0.25, 0.25], [0.25, 0.25, 0.5]))
-
-
-def test_softmaxes_by_hand():
-    keywords = {'anchor_scores': FOURTHS, 'temperature': 0.5}
-    # .25 log(.25/.5) + 0 + .5 log(.5/.25)
-    got = distillation.mutual_learning(HALVES, EYE[:1], **keywords)
-    np.testing.assert_allclose(got, [0.25 * math.log(2)], rtol=1e-5)
-    # -.25 log .5 - .25 log .25 - .5 log .25, the same the other way
-    got = distillation.self_distillation(HALVES, EYE[:1], **keywords)
-    np.testing.assert_allclose(got, [1.75 * math.log(2)], rtol=1e-6)
-    # .5 log(.5/.25) + 0 + .25 log(.25/.5)
-    got = distillation.self_distillation(HALVES, EYE[:1], **keywords, inverse=True, subtract_entropy=True)
-    np.testing.assert_allclose(got, [0.25 * math.log(2)], rtol=1e-5)
 
 
 @pytest.mark.parametrize('name', ['rank_distillation', 'mutual_learning', 'self_distillation'])

@@ -8,16 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.losses import noisy, ranking
+from jitm.losses import noisy
 from tests.losses import formulas
-from tests.losses.test_formulas import random_case
-
-
-def test_abs_is_one_minus_the_probability_of_the_positive():
-    scores, positives, _ = random_case(0)
-    got = noisy.complementary_contrastive(scores, positives, temperature=0.2, complement='abs')
-    want = 1 - np.exp(-ranking.softmax_contrastive(scores, positives, temperature=0.2))
-    np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_a_certain_mistake_has_a_gradient():
@@ -29,22 +21,6 @@ def test_a_certain_mistake_has_a_gradient():
     value, gradient = jax.value_and_grad(lambda s: loss(s)[0])(scores.at[0, 1].set(0.95))
     assert value == pytest.approx(-math.log(math.exp(-19) + math.exp(-17)), rel=1e-4)
     assert gradient[0, 1] == pytest.approx(1 / 0.05, rel=1e-3)
-
-
-def test_labels_of_1_give_the_plain_losses():
-    scores, positives, negatives = random_case(1)
-    ones = np.ones(len(scores))
-    np.testing.assert_allclose(
-        noisy.soft_margin(scores, positives, negatives, labels=ones, margin=0.2),
-        ranking.max_of_hinges(scores, positives, negatives, margin=0.2),
-        rtol=1e-6,
-    )
-    active = noisy.active_complementary(
-        scores, positives, negatives, labels=ones, temperature=0.3, complementary_weight=0.0
-    )
-    np.testing.assert_allclose(
-        active, ranking.softmax_contrastive(scores, positives, negatives, temperature=0.3), rtol=1e-5, atol=1e-6
-    )
 
 
 def test_evidential_keeps_queries_whose_pair_is_wrong():
@@ -76,14 +52,3 @@ def test_evidence_of_any_score_in_float32(top, temperature, monkeypatch):
             np.testing.assert_allclose(float(want), float(by_mpmath(formulas.Row([own], others))), rtol=1e-9)
             slope = mp.diff(lambda s: by_mpmath(formulas.Row([own], [s, *others[1:]])), others[0])
             np.testing.assert_allclose(float(slopes[0, 1]), float(slope), rtol=1e-7)
-
-
-def test_ladder_by_hand():
-    scores, positives = np.array([[0.6, 0.5, 0.55, 0.1], [0.3, 0.9, 0.2, 0.1]]), np.eye(2, 4, dtype=bool)
-    relevance = np.array([[1.0, 0.7, 0.2, 0.1], [0.1, 1.0, 0.2, 0.3]])
-    got = noisy.ladder(scores, positives, relevance=relevance)
-    hinge = 0.2 + 0.55 - 0.6
-    np.testing.assert_allclose(got[0], hinge + 0.25 * (0.01 + 0.55 - 0.5), rtol=1e-5)
-    np.testing.assert_allclose(got[1], 0, atol=1e-7)  # only the positive is relevant, and far above
-    [alone] = noisy.ladder(scores[:1], positives[:1], relevance=np.ones((1, 4)))
-    assert alone == pytest.approx(hinge, rel=1e-5)  # nothing is below the threshold

@@ -35,9 +35,8 @@ def losses(anchor_scores):
     }
 
 
-@pytest.mark.parametrize(
-    'name', [name if name == 'scan_t2i' else pytest.param(name, marks=pytest.mark.slow) for name in SPARSE]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', SPARSE)
 def test_sparse_and_dense_gradients_agree(monkeypatch, name):
     with jax.enable_x64(True):
         check_gradients(monkeypatch, name)

@@ -1,4 +1,4 @@
-"""VSRN against its formulas in float64, and its token term on the way into a run."""
+"""VSRN: its captioner against the formulas in float64, and its token term on the way into a run."""
 
 import chex
 import jax
@@ -14,7 +14,7 @@ from jitm.training.objective import make_terms
 from jitm.training.setup import set_up
 from jitm.training.step import score
 from jitm.types import Batch, Images, Texts
-from tests.layers.test_layers import sigmoid
+from tests.layers.test_layers import sigmoid, torch_gru
 from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
 from tests.training.models import in_batch_source, on_one_device, predictions_source
 from tests.training.test_objective import CAPTION
@@ -33,55 +33,6 @@ def gru_step(p, state, x):
     return (1 - z) * n + z * state
 
 
-def gru(p, sequence):
-    """All states of one sequence [L, D] -> [L, H]."""
-    states = [np.zeros(len(p['hidden_new']['bias']))]
-    for x in sequence:
-        states.append(gru_step(p, states[-1], x))
-    return np.array(states[1:])
-
-
-def batch_norm(p, statistics, sets, train):
-    """PyTorch's rule on a list of sets of rows; updates the statistics in place."""
-    rows = np.concatenate(sets)
-    mean, var = (rows.mean(0), rows.var(0)) if train else (statistics['mean'], statistics['variance'])
-    out = [(x - mean) / np.sqrt(var + 1e-5) * p['scale'] + p['bias'] for x in sets]
-    if train:
-        statistics['mean'] = 0.9 * statistics['mean'] + 0.1 * mean
-        statistics['variance'] = 0.9 * statistics['variance'] + 0.1 * rows.var(0, ddof=1)
-    return out
-
-
-def graph_layer(p, statistics, sets, train):
-    updates = []
-    for v in sets:
-        theta, phi, g = (linear(p[name], v) for name in ('theta', 'phi', 'g'))
-        n = len(v)
-        y = [sum(np.dot(theta[i], phi[j]) / n * g[j] for j in range(n)) for i in range(n)]
-        updates.append(linear(p['w'], np.array(y)))
-    return [v + u for v, u in zip(sets, batch_norm(p['norm'], statistics['norm'], updates, train), strict=True)]
-
-
-def encode_images(model, p, statistics, images, train):
-    """Image vectors [I, D] and the regions of each image."""
-    sets = [linear(p['image_fc'], r[:n].astype(np.float64)) for r, n in zip(images.regions, images.counts, strict=True)]
-    if model.normalize_before_graph:
-        sets = [v / np.sqrt((v**2).sum(0)) for v in sets]
-    for layer in range(model.graph_layers):
-        sets = graph_layer(p[f'graph_{layer}'], statistics[f'graph_{layer}'], sets, train)
-    sets = [v / np.sqrt((v**2).sum(0)) for v in sets]
-    vectors = np.array([gru(p['region_gru']['forward'], v)[-1] for v in sets])
-    if model.batch_norm:
-        (vectors,) = batch_norm(p['norm'], statistics['norm'], [vectors], train)
-    return vectors / np.sqrt((vectors**2).sum(1, keepdims=True)), sets
-
-
-def encode_texts(p, texts):
-    words = p['embedding']['embedding'][texts.ids]
-    final = np.array([gru(p['gru']['forward'], w[:n])[-1] for w, n in zip(words, texts.lengths, strict=True)])
-    return final / np.sqrt((final**2).sum(1, keepdims=True))
-
-
 def caption_loss(p, regions, ids, max_length):
     """One caption's loss by the rules of the released code: labels of max_length + 1, a mask up to the first pad."""
     ids = list(ids)
@@ -90,7 +41,7 @@ def caption_loss(p, regions, ids, max_length):
         ids[-1] = END
     labels = ids + [0] * (max_length + 1 - len(ids))
     mask = [t <= labels.index(0) for t in range(max_length + 1)]
-    read = gru(p['encoder']['forward'], linear(p['region_fc'], regions))
+    read = torch_gru(p['encoder']['forward'], linear(p['region_fc'], regions), len(regions), backward=False)
     state, total = read[-1], 0.0
     for t in range(max_length - 1):
         energies = [
@@ -117,14 +68,13 @@ def make_pairs(seed=0):
     return images, Texts(np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0), lengths)
 
 
-def run(model, variables, images, texts, train):
-    """Scores, each pair's caption loss (nothing dropped out), and the batch statistics afterwards."""
+def run(model, variables, images, texts):
+    """Scores in training, each pair's caption loss (nothing dropped out), and the batch statistics afterwards."""
 
     def compute(model):
-        encoded = model.encode_image(images, train)
-        captioned = encoded if train else model.encode_image(images, True)
-        p = model.predict_tokens(captioned, texts)['captioning']
-        scores = model.similarity(encoded, model.encode_text(texts, train), train)
+        encoded = model.encode_image(images, True)
+        p = model.predict_tokens(encoded, texts)['captioning']
+        scores = model.similarity(encoded, model.encode_text(texts, True), True)
         return scores, tokens.captioning(p.logits, p.labels, p.mask)
 
     apply = jax.jit(lambda variables: model.apply(variables, method=compute, mutable=['batch_stats']))
@@ -141,21 +91,14 @@ def matcher(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('train', [False, True])
-def test_is_its_formulas_in_float64(matcher, train):
+def test_the_captioner_is_its_formulas_in_float64(matcher):
     model, variables = matcher
     images, texts = make_pairs()
-    scores, losses, after = run(model, variables, images, texts, train)
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
-    statistics = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['batch_stats'])
-    vectors, _ = encode_images(model, p, statistics, images, train)
-    np.testing.assert_allclose(scores, vectors @ encode_texts(p['text'], texts).T, atol=2e-6)
-    if train:
-        chex.assert_trees_all_close(after, statistics, atol=1e-6)
-        statistics = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['batch_stats'])
-    _, regions = encode_images(model, p, statistics, images, train=True)
-    words = [ids[:n] for ids, n in zip(texts.ids, texts.lengths, strict=True)]
-    want = [caption_loss(p['captioner'], r, w, model.caption_length) for r, w in zip(regions, words, strict=True)]
+    _, losses, _ = run(model, variables, images, texts)
+    encoded, _ = model.apply(variables, images, True, method='encode_image', mutable=['batch_stats'])
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params']['captioner'])
+    pairs = zip(encoded['regions'], images.counts, texts.ids, texts.lengths, strict=True)
+    want = [caption_loss(p, regions[:r], ids[:n], model.caption_length) for regions, r, ids, n in pairs]
     np.testing.assert_allclose(losses, want, rtol=2e-6)
 
 
@@ -163,12 +106,12 @@ def test_is_its_formulas_in_float64(matcher, train):
 def test_padding_is_invisible_in_training_too(matcher):
     model, variables = matcher
     images, texts = make_pairs()
-    want = run(model, variables, images, texts, train=True)
+    want = run(model, variables, images, texts)
     regions = np.pad(images.regions, [(0, 0), (0, 3), (0, 0)])
     regions[np.arange(regions.shape[1]) >= images.counts[:, None]] = 1e3
     ids = np.pad(texts.ids, [(0, 0), (0, 4)])
     ids[np.arange(ids.shape[1]) >= texts.lengths[:, None]] = 3
-    got = run(model, variables, Images(regions, images.counts), Texts(ids, texts.lengths), train=True)
+    got = run(model, variables, Images(regions, images.counts), Texts(ids, texts.lengths))
     chex.assert_trees_all_close(got, want, atol=2e-6)
 
 
@@ -328,16 +271,3 @@ def test_a_token_term_without_predictions_is_refused_before_the_run(tiny_config)
         set_up(tiny_config)
     tiny_config['model'] = {key: value for key, value in VSRN.items() if key != 'vocab_size'} | {'name': 'vsrn.VSRN'}
     set_up(tiny_config)
-
-
-@pytest.mark.slow
-def test_regions_are_read_in_their_order(matcher):
-    """The graph does not see the order, the GRU does."""
-    model, variables = matcher
-    images, texts = make_pairs()
-    reverse = images.replace(regions=images.regions.copy())
-    for n, count in enumerate(images.counts):
-        reverse.regions[n, :count] = images.regions[n, :count][::-1]
-    differences = np.abs(model.apply(variables, images, texts) - model.apply(variables, reverse, texts)).max(axis=1)
-    assert differences[1] == 0
-    assert (np.delete(differences, 1) > 1e-4).all()
