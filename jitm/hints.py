@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from annotated_types import Ge, Gt, Interval, Le, Lt
 from jitm.errors import ArgumentError, UserError, did_you_mean
 
 MUST = 'it must be '
+Loss = TypeVar('Loss', bound=Callable)
 KINDS = {  # type in a hint -> the types of its values, and their name
     bool: (bool, 'True or False'),
     int: (int, 'an integer'),
@@ -113,8 +114,8 @@ def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
     return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)
 
 
-def checked(loss: Callable) -> Callable:
-    """Returns a loss that raises an ArgumentError for an argument that does not fit its hint, also where it is traced.
+def checked(loss: Loss) -> Loss:
+    """Lets a loss raise an ArgumentError for an argument that does not fit its hint, also where it is traced.
 
     Arrays may be lists or tensors of torch, masks may have 0 and 1, and floats may be integers.
     """

@@ -67,11 +67,7 @@ class CausalTransformer(nn.Module):
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
         tokens = (words(texts.ids) + positions[:length]).astype(dtype)
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
-        )
-        causal = jnp.tri(length, dtype=bool)[None]
-        tokens = blocks(tokens, causal)
+        tokens = pre_norm_transformer(self)(tokens, jnp.tri(length, dtype=bool)[None])
         norm_out = layer_norm(None, 'norm_out', EPSILON)
         if not whole:
             return norm_out(tokens.astype(jnp.float32))

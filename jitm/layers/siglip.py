@@ -60,10 +60,7 @@ class PooledViT(ViT):
         tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
-        )
-        tokens = blocks(tokens + positions.astype(dtype), None).astype(jnp.float32)
+        tokens = pre_norm_transformer(self, EPSILON)(tokens + positions.astype(dtype), None).astype(jnp.float32)
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens)
         if not whole:
             return tokens
@@ -92,10 +89,8 @@ class PaddedTransformer(CausalTransformer):
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype, EPSILON
-        )
-        states = blocks((words(ids) + positions).astype(dtype), None).astype(jnp.float32)
+        tokens = (words(ids) + positions).astype(dtype)
+        states = pre_norm_transformer(self, EPSILON)(tokens, None).astype(jnp.float32)
         norm_out = layer_norm(None, 'norm_out', EPSILON)
         if not whole:
             states = states.at[jnp.arange(len(states)), texts.lengths - 1].set(states[:, -1])

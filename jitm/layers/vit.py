@@ -15,34 +15,31 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's train
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
-def pre_norm_transformer(
-    hidden_dim: int,
-    num_layers: int,
-    num_heads: int,
-    mlp_dim: int,
-    activation: str,
-    dtype: chex.ArrayDType,
-    epsilon: float = EPSILON,
-) -> Transformer:
-    """Returns CLIP's blocks as the module `encoder`, initialized as its text transformer (released code).
+def pre_norm_transformer(tower: nn.Module, epsilon: float = EPSILON) -> Transformer:
+    """Returns CLIP's blocks as the module `encoder` of a tower, initialized as its text transformer (released code).
+
+    Args:
+      tower: A `ViT`, or a module that has its attributes from `hidden_dim` to `dtype`.
+      epsilon: That of the normalizations.
 
     Raises:
       ArgumentError: if the activation is unknown, or the heads do not divide `hidden_dim`.
     """
-    check_choice(activation, ACTIVATIONS, 'activation')
+    hidden_dim, num_heads = tower.hidden_dim, tower.num_heads
+    check_choice(tower.activation, ACTIVATIONS, 'activation')
     if hidden_dim % num_heads:
         raise ArgumentError('num_heads', f'is {num_heads}, which does not divide hidden_dim {hidden_dim}')
     inner = nn.initializers.normal(hidden_dim**-0.5)
-    out = nn.initializers.normal((2 * hidden_dim * num_layers) ** -0.5)
+    out = nn.initializers.normal((2 * hidden_dim * tower.num_layers) ** -0.5)
     inits = KernelInits(inner, out, nn.initializers.normal((2 * hidden_dim) ** -0.5), out)
     return Transformer(
-        layers=num_layers,
+        layers=tower.num_layers,
         heads=num_heads,
-        mlp_dim=mlp_dim,
+        mlp_dim=tower.mlp_dim,
         dropout=0.0,
-        dtype=dtype,
+        dtype=DTYPES[tower.dtype],
         kernel_init=inits,
-        style=BlockStyle(pre_norm=True, activation=activation, epsilon=epsilon),
+        style=BlockStyle(pre_norm=True, activation=tower.activation, epsilon=epsilon),
         name='encoder',
     )
 
@@ -115,10 +112,7 @@ class ViT(nn.Module):
         tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
         tokens = layer_norm(dtype, 'norm_in', EPSILON)(tokens + positions.astype(dtype))
-        blocks = pre_norm_transformer(
-            self.hidden_dim, self.num_layers, self.num_heads, self.mlp_dim, self.activation, dtype
-        )
-        tokens = blocks(tokens, None)
+        tokens = pre_norm_transformer(self)(tokens, None)
         tokens = tokens[:, 0] if whole else tokens[:, 1:]
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens.astype(jnp.float32))
         if not whole:
