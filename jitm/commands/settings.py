@@ -123,15 +123,13 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     lines = [HEADER]
     for name, keys in presets.items():
         found = [(key, row) for key in keys for row in published.find(key, rows)]
-        lines += [_cells(name, key[2], row) for key, row in found] or [(name, _kind(name), *'-' * (len(HEADER) - 2))]
+        file, _, words = name.partition(':')
+        is_reduced = {*reduced.VARIANTS.get(file, ())} & {*words.split(',')}
+        kind = 'reduced: small, for a CPU' if is_reduced else '-'
+        lines += [_cells(name, key[2], row) for key, row in found] or [(name, kind, *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
     padded = [[f'{cell:{side}{max(map(len, cells))}}' for cell in cells] for side, *cells in columns]
     return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))
-
-
-def _kind(preset: str) -> str:
-    file, _, words = preset.partition(':')
-    return 'reduced: small, for a CPU' if {*reduced.VARIANTS.get(file, ())} & {*words.split(',')} else '-'
 
 
 def _plain(word: str) -> str:

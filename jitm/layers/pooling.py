@@ -17,6 +17,8 @@ from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
 
+RANK_DIM, RANK_TEMPERATURE = 32, 0.1  # of GPO: the size of the encoding of a rank and of the GRU, as released
+
 
 def mean(features: chex.Array, mask: chex.Array) -> chex.Array:
     """Returns the mean of the valid vectors."""
@@ -100,21 +102,13 @@ class GPO(nn.Module):
     """Generalized pooling operator: a learned weight for each rank (Chen et al., 2021, VSE-infinity; as released).
 
     Each dimension is sorted independently. The weights depend only on the number of vectors and are computed once for
-    each number. The temperature is part of the released code, not of the paper.
-
-    Attributes:
-      position_dim: The size of the encoding of a rank.
-      hidden_dim: The size of the states of the bidirectional GRU that reads the encodings.
-      temperature: The temperature of the softmax over ranks.
+    each number, by a bidirectional GRU that reads encodings of the ranks. The temperature of their softmax is part of
+    the released code, not of the paper.
     """
-
-    position_dim: int = 32
-    hidden_dim: int = 32
-    temperature: float = 0.1
 
     def setup(self):
         """Creates the GRU over ranks and its output layer."""
-        self.gru = GRU(self.hidden_dim, bidirectional=True)
+        self.gru = GRU(RANK_DIM, bidirectional=True)
         self.linear = Linear(1, use_bias=False)
 
     def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
@@ -125,8 +119,8 @@ class GPO(nn.Module):
     def weights(self, size: int) -> chex.Array:
         """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""
         counts = jnp.arange(1, size + 1)
-        positions = jnp.broadcast_to(positional_encoding(size, self.position_dim), (size, size, self.position_dim))
-        scores = self.linear(self.gru(positions, counts))[..., 0] / self.temperature
+        positions = jnp.broadcast_to(positional_encoding(size, RANK_DIM), (size, size, RANK_DIM))
+        scores = self.linear(self.gru(positions, counts))[..., 0] / RANK_TEMPERATURE
         return nn.softmax(scores, where=jnp.arange(size) < counts[:, None])
 
 

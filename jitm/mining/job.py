@@ -188,17 +188,17 @@ def mine(
         scores are not finite.
     """
     # Check the request, the folder, and that all processes have the same job.
-    check_top_h(split, top_h_texts, top_h_images)
+    top_h = {'top_h_texts': top_h_texts, 'top_h_images': top_h_images}
+    check_top_h(split, **top_h)
     output = candidates_lib.output_folder(folder, split_name)
     output.check(_parts())
     options = share_precision(runs, options)
-    manifest = describe(runs, split, top_h_texts, top_h_images, options)
+    manifest = describe(runs, split, options=options, **top_h)
     agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)
     described = {
         'scores': keys,
-        'top_h_texts': top_h_texts,
-        'top_h_images': top_h_images,
+        **top_h,
         'blocks': search.blocks(),
         'processes': jax.process_count(),
     }
@@ -206,7 +206,7 @@ def mine(
     agreement.check_same({'job': job})
     # Search, or resume.
     agreement.in_all(lambda: output.claim(_parts()))
-    state = search_all(search, split, folder, job, top_h_texts=top_h_texts, top_h_images=top_h_images, report=report)
+    state = search_all(search, split, folder, job, report=report, **top_h)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     # Write the lists, unless scores are not finite, and remove the states of the processes.
     manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}

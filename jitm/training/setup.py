@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -187,15 +187,10 @@ def own_models(config: Mapping[str, Any]) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not (model_names := _own_names(config)):
+        own = [name for member in config['members'] for name in own_names(member_model(config, member))]
+        if not own:
             raise
-        raise UserError(f"the model '{model_names[0]}' fails: {names.describe(error)}") from error
-
-
-def _own_names(config: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all members' models and of their modules that are not of jitm."""
-    sections = [member_model(config, name) for name in config['members']]
-    return [name for section in sections for name in own_names(section)]
+        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
 
 
 def trace(setup: Setup) -> TrainState:
@@ -288,17 +283,12 @@ def check_members(config: Mapping[str, Any], members: Mapping[str, Member], term
             'generates no captions; leave it out'
         )
     for name, member in trained.items():
-        check_epochs(name, terms_of(member, terms).values(), config['epochs'])
-
-
-def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
-    """Raises a UserError if a member, called `name`, has an epoch in which none of its terms is active."""
-    for epoch in range(epochs):
-        if not any(term.is_active(epoch) for term in terms):
-            raise UserError(
-                f"no term is active in epoch {epoch} of {epochs} for 'members.{name}': change the start_epoch or "
-                'end_epoch of a term'
-            )
+        for epoch in range(config['epochs']):
+            if not any(term.is_active(epoch) for term in terms_of(member, terms).values()):
+                raise UserError(
+                    f"no term is active in epoch {epoch} of {config['epochs']} for 'members.{name}': change the "
+                    'start_epoch or end_epoch of a term'
+                )
 
 
 def unreached_epochs(config: Mapping[str, Any]) -> list[str]:

@@ -13,13 +13,6 @@ from tests.losses import formulas
 from tests.losses.test_formulas import random_case
 
 
-def test_abs_is_one_minus_the_probability_of_the_positive():
-    scores, positives, _ = random_case(0)
-    got = noisy.complementary_contrastive(scores, positives, temperature=0.2, complement='abs')
-    want = 1 - np.exp(-ranking.softmax_contrastive(scores, positives, temperature=0.2))
-    np.testing.assert_allclose(got, want, rtol=1e-5)
-
-
 def test_a_certain_mistake_has_a_gradient():
     scores, positives = jnp.array([[0.0, 2.0, 0.1]]), np.eye(1, 3, dtype=bool)
     loss = partial(noisy.complementary_contrastive, positives=positives, temperature=0.05)
