@@ -39,20 +39,14 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             found = select(presets(), words)
             print(table(dict(sorted(found.items(), key=lambda item: not item[1])), published.load()))  # published first
         else:
-            print(f'{overview()}\n{NEXT}')
+            lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
+            for name, its in (('config', 'words'), *lines):
+                print(textwrap.fill(f'{name:<14}{its}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip())
+            print(NEXT)
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
-
-
-def overview() -> str:
-    """Returns a line for each system: the words of its presets."""
-    lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
-    return '\n'.join(
-        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
-        for name, words in (('config', 'words'), *lines)
-    )
 
 
 def presets() -> published.Presets:

@@ -102,12 +102,12 @@ class GraphReasoning(nn.Module):
         *steps, last = map(self._parameters, range(self.steps), [nodes.shape[-1]] * self.steps)
 
         def step(nodes: chex.Array, parameters: tuple[chex.Array, ...]) -> tuple[chex.Array, None]:
-            return _reason(nodes, nodes, mask, *parameters), None
+            return _reason(nodes, nodes, mask, parameters), None
 
         if steps:  # an accelerator compiles them as one, since its compiler takes a second for each product
             stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
             nodes, _ = jax.lax.scan(step, nodes, stacked, unroll=parallel.platform() == 'cpu')
-        return _reason(nodes[:, :, :1], nodes, mask, *last)[:, :, 0]
+        return _reason(nodes[:, :, :1], nodes, mask, last)[:, :, 0]
 
     def _parameters(self, n: int, size: int) -> tuple[chex.Array, ...]:
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
@@ -117,17 +117,9 @@ class GraphReasoning(nn.Module):
         return query, query_bias, key, *XavierLinear(size, name=f'graph_{n}').parameters(size)
 
 
-def _reason(
-    sources: chex.Array,
-    nodes: chex.Array,
-    mask: chex.Array,
-    query: chex.Array,
-    query_bias: chex.Array,
-    key: chex.Array,
-    kernel: chex.Array,
-    bias: chex.Array,
-) -> chex.Array:
+def _reason(sources: chex.Array, nodes: chex.Array, mask: chex.Array, parameters: tuple[chex.Array, ...]) -> chex.Array:
     """Takes a step of SGR: [I, T, S, M] from sources [I, T, S, M] and nodes [I, T, N, M], for a mask [T, N]."""
+    query, query_bias, key, kernel, bias = parameters
     queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
     queries += product('i,ki->k', query_bias, key)
     edges = product('itnm,itom->itno', queries, nodes)

@@ -37,13 +37,6 @@ SAVE_EVERY = 30.0  # seconds
 Search = ProductSearch | PairSearch
 
 
-def local_blocks(blocks: Sequence[Any]) -> list[Any]:
-    """Returns the consecutive blocks that this process searches."""
-    processes, process = jax.process_count(), jax.process_index()
-    ends = [len(blocks) * n // processes for n in (process, process + 1)]
-    return list(blocks[slice(*ends)])
-
-
 def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> tuple[Search, list[dict[str, Any]]]:
     """Returns the fastest search that the runs' models allow, and the cache keys of their scorers."""
     scorers = [make_scorer(run, split, options) for run in runs]
@@ -70,7 +63,8 @@ def _search_local(
     search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
 ) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
-    blocks = local_blocks(search.blocks())
+    blocks, process = search.blocks(), jax.process_index()
+    blocks = blocks[slice(*(len(blocks) * n // jax.process_count() for n in (process, process + 1)))]
     total, before = (sum(map(search.pairs, part)) for part in (blocks, blocks[: state.done]))
     start = saved = time.perf_counter()
     scored = 0

@@ -251,15 +251,8 @@ def _score_offline(
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
 
-    Args:
-      matcher: The bound model.
-      images: The N encoded images.
-      texts: The N encoded texts of these images.
-      offline: See `Batch`.
-
-    Returns:
-      Direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query: of
-      both negatives for images, of their partners for texts.
+    Returns direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query:
+    of both negatives for images, of their partners for texts.
     """
 
     def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:
@@ -284,40 +277,32 @@ def shortlist(num_extra: Index, num_hard: Count) -> Source:
       num_extra: P, the number of extra pairs of a step.
       num_hard: H, the number of candidates that each query keeps.
     """
-    choose = functools.partial(_choose_hardest, num_hard=num_hard)
+
+    def choose(models: Models, name: str, batch: Batch, key: chex.PRNGKey) -> dict[str, tuple[chex.Array, chex.Array]]:
+        """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
+
+        Returns direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is
+        smaller in a batch with fewer candidates, such as the last one of an epoch.
+        """
+        del key
+        model, variables = models[name]
+
+        def choose_with(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
+            # Score all candidates of the step for this device's queries.
+            images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+            (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
+            negatives = batch.image_index[:, None] != index
+            scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
+            # Keep the negatives with the highest scores.
+            chosen = {}
+            for direction, rows in scores.items():
+                values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), min(num_hard, rows.shape[1]))
+                chosen[direction] = rows, jnp.isfinite(values)
+            return chosen
+
+        return model.apply(variables, method=choose_with)
+
     return Source(_rank_chosen, choose, num_extra=num_extra, excludes=OF_EACH_MODEL | (UNCHANGED if num_extra else {}))
-
-
-def _choose_hardest(
-    models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, num_hard: Count
-) -> dict[str, tuple[chex.Array, chex.Array]]:
-    """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
-
-    Args:
-      models, name, batch, key: See `Source`.
-      num_hard: H, the number of candidates of each query.
-
-    Returns:
-      Direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is smaller in a
-      batch with fewer candidates, such as the last one of an epoch.
-    """
-    del key
-    model, variables = models[name]
-
-    def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
-        # Score all candidates of the step for this device's queries.
-        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
-        negatives = batch.image_index[:, None] != index
-        scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
-        # Keep the negatives with the highest scores.
-        chosen = {}
-        for direction, rows in scores.items():
-            values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), min(num_hard, rows.shape[1]))
-            chosen[direction] = rows, jnp.isfinite(values)
-        return chosen
-
-    return model.apply(variables, method=choose)
 
 
 def _rank_chosen(
@@ -328,7 +313,7 @@ def _rank_chosen(
     chosen: Mapping[str, tuple[chex.Array, chex.Array]],
     train: bool,
 ) -> tuple[Rankings, TermLosses]:
-    """Scores the matching pairs and what `_choose_hardest` returned."""
+    """Scores the matching pairs and what was chosen."""
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
 
     def pairs(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> tuple[Encoding, ...]:
@@ -352,19 +337,19 @@ def sampled() -> Source:
     The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
     negative, so a loss of 0.
     """
-    return Source(_rank_sampled, mismatched=True, excludes=NOT_MINED | UNCHANGED)
 
+    def rank(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
+    ) -> tuple[Rankings, TermLosses]:
+        del chosen
+        pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
+        negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
+        scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
+        scores, text_replaced = collectives.gather_results((scores, text_replaced))
+        return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
 
-def _rank_sampled(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
-) -> tuple[Rankings, TermLosses]:
-    del chosen
-    pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
-    negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
-    scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
-    scores, text_replaced = collectives.gather_results((scores, text_replaced))
-    return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
+    return Source(rank, mismatched=True, excludes=NOT_MINED | UNCHANGED)
 
 
 def _all_candidates(

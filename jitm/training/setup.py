@@ -15,7 +15,7 @@ from jitm.config import bind, choose, flatten
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import check_images, check_lengths
-from jitm.data.vocabularies import Tokenizer, kind_of
+from jitm.data.vocabularies import kind_of
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import check_matcher, make_model, member_model, model_keys, own_names
@@ -213,28 +213,23 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     Raises:
       UserError: If one is unknown, or cannot read the vocabulary, captions or images of the data.
     """
-    models, path = {}, config['vocabulary']['path']
+    models = {}
     for name in config['members']:
         section = member_model(config, name)
         models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
         check_matcher(models[name])
-        check_vocabulary(data.vocabulary, path, models[name], section)
+        kind, wanted = kind_of(data.vocabulary), models[name].text_format.kind
+        if wanted not in (kind, None):
+            key = 'text.name' if 'text' in section else 'name'
+            raise UserError(
+                f"config key 'vocabulary.path' is '{config['vocabulary']['path']}', which gives {kind}, but "
+                f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
+                'change the model'
+            )
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)
             check_images(split, models[name].reads)
     return models
-
-
-def check_vocabulary(vocabulary: Tokenizer, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
-    """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
-    kind, wanted = kind_of(vocabulary), model.text_format.kind
-    if wanted not in (kind, None):
-        key = 'text.name' if 'text' in section else 'name'
-        raise UserError(
-            f"config key 'vocabulary.path' is '{path}', which gives {kind}, but 'model.{key}' is "
-            f"'{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or change the "
-            'model'
-        )
 
 
 def make_optimizer(

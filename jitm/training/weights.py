@@ -57,26 +57,16 @@ def load_weights(
             weights[name] = load_from_run(name, member, states[name], config, vocabulary)
         elif member.trains:
             weights[name] = load(states[name].variables, vocabulary.words)
-    check_generator(config['synthesis']['generator'], members, states, weights)
+    generator = config['synthesis']['generator']
+    if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
+        source = members[generator].copy_of or generator
+        head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
+        if not head <= weights[source]['params'].keys():
+            raise UserError(
+                f"config key 'synthesis.generator' is '{generator}', which does not train and has no weights for its "
+                f"head 'mlm': set members.{source}.init_from to a run whose model.heads have it"
+            )
     return weights
-
-
-def check_generator(
-    name: str,
-    members: Mapping[str, Member],
-    states: Mapping[str, MemberState],
-    weights: Mapping[str, Mapping[str, Replacements]],
-) -> None:
-    """Raises a UserError if the generator, called `name`, is frozen with a head of random parameters."""
-    if not name or not isinstance(members[name].rule, Frozen):
-        return
-    source = members[name].copy_of or name
-    head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
-    if not head <= weights[source]['params'].keys():
-        raise UserError(
-            f"config key 'synthesis.generator' is '{name}', which does not train and has no weights for its head "
-            f"'mlm': set members.{source}.init_from to a run whose model.heads have it"
-        )
 
 
 def load_from_run(
