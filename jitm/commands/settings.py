@@ -93,7 +93,10 @@ def select(
     Raises:
       UserError: if no preset has a word, or none has them all.
     """
-    known = {name: _words(name, keys) for name, keys in presets.items()}
+    known = {}
+    for name, keys in presets.items():
+        systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
+        known[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
     for word in words:
         if _plain(word) not in set().union(*known.values()):
             near = did_you_mean(_plain(word), set().union(*known.values()))
@@ -129,12 +132,6 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
 def _plain(word: str) -> str:
     """Returns a word as the names of presets have it: vsepp for VSE++, tags_dc for TAGS-DC."""
     return word.lower().replace('+', 'p').replace('-', '_')
-
-
-def _words(name: str, keys: Sequence[published.RowKey]) -> set[str]:
-    """Returns the words of a preset: those of its name, and of the systems in its published rows."""
-    systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
-    return {_plain(word) for word in [*re.split('[:,]', name), *systems]}
 
 
 def _cells(name: str, source: str, row: published.Row) -> tuple[str, ...]:

@@ -219,7 +219,8 @@ class _Loop:
         batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
-            stopping = self._is_stopping(step)
+            agreed = jax.process_count() == 1 or step % self._log_every == 0  # several processes agree at these steps
+            stopping = agreed and parallel.any_process(self._stop.requested)
             validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
             saving = validating or stopping or step % periods['checkpoint_every'] == 0
             if saving or step % self._log_every == 0:
@@ -275,11 +276,6 @@ class _Loop:
         say(f'compiled in {seconds:.0f} s')
         self._slow = seconds > SLOW
         return result
-
-    def _is_stopping(self, step: int) -> bool:
-        """Whether any process was asked to stop; several processes agree only at steps that are logged."""
-        every = 1 if jax.process_count() == 1 else self._log_every
-        return step % every == 0 and parallel.any_process(self._stop.requested)
 
     def _check_finite(self, state: TrainState, step: int) -> None:
         """Raises a NotFiniteError, with the last finite state saved, if the state has not kept up with the steps."""
