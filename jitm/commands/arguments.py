@@ -91,11 +91,8 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
         section, _, leaf = key.rpartition('.')
         node = _find(config, section)
         if leaf not in (node or ()):
-            known = (
-                *flatten(config.to_dict()),
-                *(f'{section}.{name}' for name in _parameters(config, section)),
-                *OPTIONAL,
-            )
+            arguments = (f'{section}.{name}' for name in _parameters(config, section))
+            known = *flatten(config.to_dict()), *arguments, *OPTIONAL
             nearest = next(iter(difflib.get_close_matches(key, known, n=1)), find_key(config, leaf))
             hint = f", did you mean '{nearest}'?" if nearest else did_you_mean(key, config)
             raise UserError(f"config key '{key}' is unknown{hint}")

@@ -95,9 +95,8 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     if whole.token_vectors is not None:
         check_encoders(train.encoded_by, validation.encoded_by, validation.name, train.name)
         tokens = list(map(add_vectors, tokens, splits))
-    warnings = [
-        one for split, its in zip(splits, tokens, strict=True) for one in check_words(split.name, its, vocabulary)
-    ]
+    pairs = zip(splits, tokens, strict=True)
+    warnings = [one for split, its in pairs for one in check_words(split.name, its, vocabulary)]
     warnings += [] if train.clean is None else [noise.describe(train)]
     return Data(
         train=train,
