@@ -25,7 +25,7 @@ from jitm.configs.common import first_stage
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
 from jitm.report.rows import read_rows
-from tests.configs.settings import build
+from tests.configs.settings import start
 from tests.conftest import ROOT, SHARED
 
 DOCS = ROOT / 'docs'
@@ -284,7 +284,7 @@ def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
         assert command[:2] == ['train', '--config']
         flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in command[5:])
         config = config_lib.check(cli.override(cli.read_config(command[2]), flags).to_dict())
-        build(config)
+        start(config)
 
 
 def test_stages_that_are_taken_over_are_the_same():
