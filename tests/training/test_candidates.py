@@ -35,14 +35,14 @@ class Scores(DualEncoder):
         return None if self.learned is None else jnp.float32(self.learned)
 
 
-def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), learned=None, **options):
+def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), **options):
     """The rankings of in-batch scores."""
     batch = Batch(np.int32(0), None, None, np.asarray(index), relevance)
 
     def rank(scores):
         images = jnp.eye(len(scores))
         source = in_batch(**{'same_image': 'negative'} | options)
-        return source.rank(Scores(learned), images, scores.T, batch, None, True)[0]
+        return source.rank(Scores(), images, scores.T, batch, None, True)[0]
 
     rankings = on_one_device(rank)(scores)
     return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
@@ -111,12 +111,6 @@ def test_number_of_negatives_is_below_the_size_of_the_batch():
         check_candidates(config)
     message = "config key 'candidates.num_negatives' is 128, but a batch of 128 has 127 other pairs: lower it, or "
     assert str(error.value) == message + 'set it to None for all'
-
-
-def test_a_learned_temperature_is_that_of_the_model():
-    both = rank_in_batch(range(5), learned=0.3)
-    assert [float(ranking.temperature) for ranking in both.values()] == [np.float32(0.3)] * 2
-    assert rank_in_batch(range(5))['i2t'].temperature is None
 
 
 def test_margins_are_differences_in_relevance():
