@@ -17,7 +17,6 @@ import pytest
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
-from jitm import config as config_lib
 from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.pipeline import Pipeline
@@ -438,23 +437,23 @@ GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout
 VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['model.text.name', 'model.name'])
-def test_word_pieces_for_a_model_of_words_are_refused(bert_config, tmp_path, name):
-    bert_config['model'] = VSRN_MODEL if name == 'model.name' else bert_config['model'] | {'text': GRU}
-    value = config_lib.flatten(bert_config)[name]
-    sentence = (
-        f"vocabulary.path' is '.*/vocab.txt', which gives word pieces, but '{name}' is '{value}', which reads words"
-    )
-    check_refused(bert_config, tmp_path / 'run', sentence + ": give a JSON vocabulary, or '' to build one, or change")
-
-
-def test_words_for_a_bert_are_refused(bert_config, tmp_path):
-    bert_config['vocabulary']['path'] = ''
-    sentence = (
-        "'vocabulary.path' is '', which gives words, but 'model.text.name' is 'text.BERTEncoder', which reads word "
-    )
-    check_refused(bert_config, tmp_path / 'run', sentence + 'pieces: give the vocab.txt of a BERT, or change the model')
+@pytest.mark.parametrize(
+    ('model', 'path', 'sentence'),
+    [
+        pytest.param(
+            {'text': GRU},
+            '/vocab.txt',
+            "gives word pieces, but 'model.text.name' is 'text.GRUEncoder', which reads words: give a JSON vocabulary",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(VSRN_MODEL, '/vocab.txt', "but 'model.name' is 'vsrn.VSRN', which", marks=pytest.mark.slow),
+        ({}, '', "words, but 'model.text.name' is 'text.BERTEncoder', which reads word pieces: give the vocab.txt of"),
+    ],
+)
+def test_vocabulary_of_another_kind_is_refused(bert_config, tmp_path, model, path, sentence):
+    bert_config['model'] = model if 'name' in model else bert_config['model'] | model
+    bert_config['vocabulary']['path'] = path and str(tmp_path) + path
+    check_refused(bert_config, tmp_path / 'run', f"vocabulary.path' is '.*{path}', which .*{sentence}")
 
 
 def with_long_caption(folder, split, words):

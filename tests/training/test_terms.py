@@ -7,7 +7,6 @@ from jitm import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
 from jitm.training.objective import make_terms, objective
-from jitm.training.setup import set_up
 from jitm.types import Ranking, TokenPredictions
 
 RANKINGS = {name: Ranking(jnp.eye(4), jnp.eye(4, dtype=bool), ~jnp.eye(4, dtype=bool)) for name in ('i2t', 't2i')}
@@ -60,13 +59,6 @@ def test_loss_without_margins_is_refused():
     with_margins = {name: ranking.replace(margins=ranking.scores) for name, ranking in RANKINGS.items()}
     for made in (terms, make_terms(term())):
         assert np.isfinite(objective(made, with_margins, 0)[0])
-
-
-def test_a_shortlist_has_no_margins(tiny_config):
-    tiny_config['candidates'] = {'source': 'shortlist', 'num_extra': 8, 'num_hard': 3}
-    tiny_config['terms'] = term(loss='ranking.adaptive_margin', margin='absent')
-    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, .* 'in_batch'"):
-        set_up(tiny_config)
 
 
 def test_supplied_input_is_not_an_argument():
