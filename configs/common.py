@@ -149,7 +149,7 @@ CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and wor
     'softmax': LOSS['softmax'],
 }
 NOISY = {  # word -> loss for captions that may stand at the wrong image
-    'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, complement='log', reduction='mean'),
+    'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, reduction='mean'),
     'crcl': dict(loss='noisy.active_complementary', temperature=0.05, complementary_weight=5.0, reduction='mean'),
     'ncr': dict(loss='noisy.soft_margin', margin=0.2),
     'decl': dict(loss='noisy.evidential', temperature=0.1, divergence_weight=0.1, reduction='mean'),

@@ -129,6 +129,14 @@ def check_shared(key: str) -> None:
         raise UserError(f"config key '{key}' does not exist: both stages have '{section}' of the config; leave it out")
 
 
+def check_member(config: Mapping[str, Any], key: str) -> None:
+    """Raises a UserError unless a dotted key of a config names one of its members."""
+    name = flatten(config)[key]
+    if name not in config['members']:
+        near = did_you_mean(name, config['members'])
+        raise UserError(f"config key '{key}' is '{name}', which is not a member{near}")
+
+
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
     """Binds a section of a config as the keyword arguments of one function or constructor.
 
@@ -228,16 +236,9 @@ def check_saved(config: Any, workdir: Path) -> dict[str, Any]:
 
 def training_relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flattened config without the keys that cannot affect training: `run` and the paths of files."""
-    irrelevant = (
-        'data.root',
-        'vocabulary.path',
-        'relevance.path',
-        'offline.path',
-        'data.noise_file',
-    )  # the contents are compared instead
-    return {
-        key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in irrelevant
-    }
+    # The contents of files are compared instead.
+    files = ('data.root', 'vocabulary.path', 'relevance.path', 'offline.path', 'data.noise_file')
+    return {key: value for key, value in flatten(config).items() if not key.startswith('run.') and key not in files}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

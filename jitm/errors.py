@@ -84,18 +84,6 @@ def printable(text: str) -> str:
     return _UNSAFE.sub('\N{REPLACEMENT CHARACTER}', text)
 
 
-def check_at_least(value: float, minimum: float, name: str) -> None:
-    """Raises an ArgumentError unless a number is at least the minimum.
-
-    Args:
-      value: The argument.
-      minimum: The smallest permitted value.
-      name: The argument's name.
-    """
-    if not value >= minimum:
-        raise ArgumentError(name, f'is {value}; it must be at least {minimum}')
-
-
 def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     """Raises an ArgumentError unless a value is one of the choices.
 

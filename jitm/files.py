@@ -241,27 +241,6 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError('it is nested too deeply') from None
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads a JSONL file of objects.
-
-    Args:
-      path: The file; a missing one has no lines. An incomplete last line, of a process that was killed while it wrote
-        it, is left out.
-
-    Raises:
-      UserError: If the file cannot be read, or a line is not an object.
-    """
-    if not path.exists():
-        return []
-    lines = []
-    try:
-        for line in read_bytes(path).split(b'\n')[:-1]:
-            lines.append(dict(parse_json(line)))
-    except (OSError, ValueError, TypeError):
-        raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
-    return lines
-
-
 def hash_arrays(arrays: Iterable[np.ndarray]) -> str:
     """Returns the SHA-256 of the bytes of some arrays, as hex."""
     digest = hashlib.sha256()

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from annotated_types import Ge, Gt, Interval, Le, Lt
 from jitm.errors import ArgumentError, UserError, did_you_mean
 
 MUST = 'it must be '
+Loss = TypeVar('Loss', bound=Callable)
 KINDS = {  # type in a hint -> the types of its values, and their name
     bool: (bool, 'True or False'),
     int: (int, 'an integer'),
@@ -52,11 +53,7 @@ def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str
             raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
 
 
-def _of_config(key: str, problem: str) -> UserError:
-    return UserError(f"config key '{key}' {problem}")
-
-
-def check_value(key: str, value: Any, hint: Any, error: Callable[[str, str], Exception] = _of_config) -> None:
+def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None:
     """Checks a value of a config, and the values in a dict or a tuple.
 
     Args:
@@ -64,13 +61,14 @@ def check_value(key: str, value: Any, hint: Any, error: Callable[[str, str], Exc
       value: The value.
       hint: A type hint: one of `KINDS`, Literal, a TypedDict, a union of these, or one of these `Annotated` with bounds
         of annotated_types. A value with another hint is not checked.
-      error: The error for a key and its problem.
+      argument: Whether the key is that of an argument of a loss.
 
     Raises:
-      UserError: If the value does not fit the hint; or the given error.
+      UserError: If the value does not fit the hint; an ArgumentError for an argument.
     """
     if remedy := _remedy(value, hint):
-        raise error(key, f'is {reprlib.repr(value)}; {remedy}')
+        problem = f'is {reprlib.repr(value)}; {remedy}'
+        raise ArgumentError(key, problem) if argument else UserError(f"config key '{key}' {problem}")
     arguments, inner = typing.get_args(hint), {}
     if typing.is_typeddict(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
@@ -82,7 +80,7 @@ def check_value(key: str, value: Any, hint: Any, error: Callable[[str, str], Exc
     elif isinstance(value, tuple | list):
         inner = {str(n): (one, arguments[0]) for n, one in enumerate(value) if arguments}
     for name, (inner_value, inner_hint) in inner.items():
-        check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, error)
+        check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, argument)
 
 
 def _remedy(value: Any, hint: Any) -> str | None:
@@ -113,8 +111,8 @@ def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
     return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)
 
 
-def checked(loss: Callable) -> Callable:
-    """Returns a loss that raises an ArgumentError for an argument that does not fit its hint, also where it is traced.
+def checked(loss: Loss) -> Loss:
+    """Lets a loss raise an ArgumentError for an argument that does not fit its hint, also where it is traced.
 
     Arrays may be lists or tensors of torch, masks may have 0 and 1, and floats may be integers.
     """
@@ -138,7 +136,7 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     if wanted is None and getattr(value, 'shape', None) == () and not isinstance(value, Real):
         return value  # such as a learned temperature
     if wanted is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
-        check_value(name, value, hint, ArgumentError)
+        check_value(name, value, hint, argument=True)
         return value
     kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
     try:

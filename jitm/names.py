@@ -207,12 +207,7 @@ def describe(error: BaseException) -> str:
     message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
     if isinstance(error, SyntaxError):
         return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'
-    return f'{kind} {last_line(error)}: {message}'
-
-
-def last_line(error: BaseException) -> str:
-    """Returns the last line on the way to an error that is of the user, or else of jitm."""
     frames = traceback.extract_tb(error.__traceback__)
     inner = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
     frame = ([frame for frame in inner if _is_of_user(frame.filename)] or inner)[-1]
-    return f'in line {frame.lineno} of {frame.filename}: {frame.line}'
+    return f'{kind} in line {frame.lineno} of {frame.filename}: {frame.line}: {message}'

@@ -5,12 +5,12 @@ import resource
 import numpy as np
 import pytest
 
-from jitm import allocator
+from jitm import __main__ as program
 
 
-@pytest.mark.skipif(not hasattr(allocator.ctypes.CDLL(None), 'mallopt'), reason='needs glibc')
+@pytest.mark.skipif(not hasattr(program.ctypes.CDLL(None), 'mallopt'), reason='needs glibc')
 def test_freed_memory_is_not_taken_anew():
-    allocator.keep_freed_memory()
+    program.keep_freed_memory()
 
     def faults_of_a_large_array() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

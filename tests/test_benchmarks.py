@@ -13,7 +13,6 @@ from benchmarks import (
     memory,
     results,
     scene_graphs,
-    scoring,
     start_up,
     tables,
     tags_step,
@@ -61,18 +60,6 @@ def test_torch_loops_score_and_train(loops, name):
         assert tensor.grad.isfinite().all()
     assert regions.grad.any()
     assert words.grad.any()
-
-
-@pytest.mark.parametrize('name', MODELS[:1])
-def test_torch_loops_equal_our_scores(loops, name):
-    torch, dim = loops.torch, 16
-    images = scoring.make_elements(4, np.full(4, 6), 6, dim, 'float32')
-    lengths = np.array([7, 3, 5])
-    texts = scoring.make_elements(3, lengths, 7, dim, 'float32')
-    want = scoring.make_model(name, dim).apply({}, images, texts, method='similarity')
-    sides = [torch.tensor(np.array(side.vectors)) for side in (images, texts)]
-    got = loops.score(loops.LOOPS[name](dim, 6), *sides, torch.tensor(lengths))
-    np.testing.assert_allclose(got.detach().numpy(), want, atol=1e-5)
 
 
 def test_max_of_hinges_of_torch_loops(loops):

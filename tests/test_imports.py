@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 LEVELS = [
     {'errors'},
     {'configs'},
-    {'types', 'metrics', 'allocator'},
+    {'types', 'metrics'},
     {'hints'},
     {'losses'},
     {'files', 'parallel', 'agreement'},

@@ -116,7 +116,7 @@ def test_names_of_others_need_modules_that_the_user_imported(folder):
     assert of_other('own_losses.my_hinge') is of_other('elsewhere/own_losses.py:my_hinge')
     names.import_own('more/losses.py')
     assert of_other('more/losses.py:my_hinge').__module__.startswith('losses_')
-    for wrong in ('own', 'own.py'):
+    for wrong in ('own_absent', 'own_absent.py'):
         with pytest.raises(UserError, match=f"--import is '{wrong}', but there is no (module|file) {wrong}"):
             names.import_own(wrong)
 

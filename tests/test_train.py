@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,19 +17,17 @@ import pytest
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
-from jitm import config as config_lib
 from jitm.commands import cli
 from jitm.data import cider, scenes
 from jitm.data.pipeline import Pipeline
 from jitm.data.text import Vocabulary
-from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
+from jitm.errors import EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import NAMES
 from jitm.inference import engine, scoring
 from jitm.inference.engine import Engine
 from jitm.inference.options import ScoringOptions
 from jitm.layers import transformer
-from jitm.runs import checkpoint
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
@@ -111,13 +108,6 @@ def test_training_reduces_the_loss(finished):
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
-def test_best_checkpoint_has_the_highest_rsum(finished):
-    dev = {line['step']: line['rsum'] for line in read_metrics(finished) if line['part'] == 'dev'}
-    with Checkpoints(finished) as checkpoints:
-        assert dev[checkpoints.best_step()] == max(dev.values())
-        assert checkpoints.steps()[-2:] == [28, 30]
-
-
 def start_paused(num_lines: int, *argv: object) -> subprocess.Popen:
     """Starts a command of jitm that waits for a line of stdin when a metrics file has so many lines."""
     command = [sys.executable, '-c', PAUSED, str(num_lines), *map(str, argv)]
@@ -128,13 +118,6 @@ def start_paused(num_lines: int, *argv: object) -> subprocess.Popen:
 def wait_for_pause(worker: subprocess.Popen) -> None:
     """Returns when the process waits for a line."""
     assert any('PAUSED' in line for line in worker.stdout), worker.stderr.read()
-
-
-def start_and_wait(config_file: Path, workdir: Path, num_lines: int) -> subprocess.Popen:
-    """Starts a run as a process, stopped at the step after which its metrics file has so many lines."""
-    worker = start_paused(num_lines, 'train', f'--config={config_file}', f'--workdir={workdir}')
-    wait_for_pause(worker)
-    return worker
 
 
 # Runs a command of jitm, but waits for a line of stdin once a metrics file has so many lines.
@@ -154,18 +137,6 @@ def write_and_pause(file, line):
 MetricsFile.write = write_and_pause
 sys.exit(cli.main(argv))
 """
-
-
-@pytest.mark.slow
-def test_signal_saves_and_exits_with_its_code(finished, tiny_config, tiny_config_file, tmp_path):
-    worker = start_and_wait(tiny_config_file, tmp_path / 'run', 5)
-    worker.send_signal(signal.SIGTERM)
-    _, error = worker.communicate('resume\n')
-    assert worker.returncode == EXIT_INTERRUPTED
-    assert error.splitlines()[-1].startswith('stopped and saved at step')
-    assert 'Traceback' not in error
-    loop.train_and_evaluate(tiny_config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', finished)
 
 
 def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatch):
@@ -239,33 +210,6 @@ def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, a
 
 
 @pytest.mark.slow
-def test_smaller_last_batch_counts_as_a_step_and_resumes(tiny_config, tmp_path, monkeypatch):
-    config = tiny_config | {
-        'batch_size': 32,
-        'epochs': 2,
-        'evaluation': tiny_config['evaluation'] | {'every_steps': 99},
-    }
-    config['optimizer'] |= {'decay_epochs': 1}
-    loop.train_and_evaluate(config, tmp_path / 'whole')
-    lines = read_metrics(tmp_path / 'whole')
-    assert [line['step'] for line in lines if line['part'] == 'dev'] == [0, 3, 6]  # 80 texts: 32, 32 and 16
-    train = [line for line in lines if line['part'] == 'train']
-    np.testing.assert_allclose([line['epoch'] for line in train], np.arange(1, 7) / 3)
-    np.testing.assert_allclose([line['learning_rate'] for line in train], [1e-2] * 3 + [1e-3] * 3, rtol=1e-5)
-    sizes = [line['target/collapsed_loss'] / (2 * 0.2) for line in train]
-    np.testing.assert_allclose(sizes, [32, 32, 16] * 2, rtol=1e-5)
-    read = itertools.count(1)
-    every_third = property(lambda _: next(read) % 3 == 0, lambda *_: None)  # it is read before each step
-    monkeypatch.setattr(StopRequest, 'requested', every_third, raising=False)
-    for step in (2, 4):
-        with pytest.raises(InterruptedRun, match=f'saved at step {step} of 6'):
-            loop.train_and_evaluate(config, tmp_path / 'run')
-    monkeypatch.undo()
-    loop.train_and_evaluate(config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
-
-
-@pytest.mark.slow
 def test_smaller_last_batch_on_two_devices(tiny_config, tiny_config_file, tmp_path):
     flags = '--config.batch_size=32', '--config.epochs=1', '--config.optimizer.learning_rate=1e-3'
     for devices in '1', '2':
@@ -274,18 +218,6 @@ def test_smaller_last_batch_on_two_devices(tiny_config, tiny_config_file, tmp_pa
         assert result.returncode == 0, result.stderr
     assert_about_the_same_metrics(tmp_path / '2', tmp_path / '1')
     assert [line['step'] for line in read_metrics(tmp_path / '2')] == [0, 1, 2, 3, 3]
-
-
-def test_damaged_latest_checkpoint_falls_back(finished, tiny_config, tmp_path, caplog):
-    workdir = tmp_path / 'run'
-    shutil.copytree(finished, workdir)
-    with Checkpoints(workdir) as checkpoints:
-        last = checkpoints.steps()[-1]
-    data = max((workdir / 'checkpoints' / str(last)).rglob('*'), key=lambda p: p.is_file() and p.stat().st_size)
-    data.write_bytes(data.read_bytes()[:-1])
-    loop.train_and_evaluate(tiny_config, workdir)
-    assert 'is damaged: its checkpoint is moved to' in caplog.text
-    assert_same_run(workdir, finished)
 
 
 def lose_checkpoints(workdir, how):
@@ -431,16 +363,6 @@ def test_resuming_with_moved_or_changed_relevance(sam_config, tmp_path):
         loop.train_and_evaluate(sam_config, workdir)
 
 
-def test_resuming_with_other_run_options(finished, tiny_config, tmp_path):
-    workdir = tmp_path / 'run'
-    shutil.copytree(finished, workdir)
-    tiny_config['run']['memory_mb'] = 3
-    result = loop.train_and_evaluate(tiny_config, workdir)
-    lines = [line for line in read_metrics(workdir) if line['part'] == 'dev']
-    assert result['first'] == lines[0]
-    assert result['best']['rsum'] == max(line['rsum'] for line in lines)
-
-
 @pytest.mark.slow
 def test_validation_scores_the_evaluated_member(tiny_config):
     tiny_config['members'] = {'another': tiny_config['members']['target'], **tiny_config['members']}
@@ -448,12 +370,6 @@ def test_validation_scores_the_evaluated_member(tiny_config):
     state = setup.initial_state()
     broken = jax.tree.map(lambda x: x * np.nan, state.members['another'])
     assert loop.validate(setup, state.replace(members=state.members | {'another': broken}))['rsum'] > 0
-
-
-def test_vocabulary_omits_rare_words(tiny_config):
-    whole = len(loop.set_up(tiny_config).data.vocabulary)
-    tiny_config['vocabulary']['min_count'] = 60
-    assert 4 < len(loop.set_up(tiny_config).data.vocabulary) < whole
 
 
 def test_resuming_with_another_vocabulary_is_refused(finished, tiny_config, tmp_path, monkeypatch):
@@ -521,23 +437,23 @@ GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout
 VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['model.text.name', 'model.name'])
-def test_word_pieces_for_a_model_of_words_are_refused(bert_config, tmp_path, name):
-    bert_config['model'] = VSRN_MODEL if name == 'model.name' else bert_config['model'] | {'text': GRU}
-    value = config_lib.flatten(bert_config)[name]
-    sentence = (
-        f"vocabulary.path' is '.*/vocab.txt', which gives word pieces, but '{name}' is '{value}', which reads words"
-    )
-    check_refused(bert_config, tmp_path / 'run', sentence + ": give a JSON vocabulary, or '' to build one, or change")
-
-
-def test_words_for_a_bert_are_refused(bert_config, tmp_path):
-    bert_config['vocabulary']['path'] = ''
-    sentence = (
-        "'vocabulary.path' is '', which gives words, but 'model.text.name' is 'text.BERTEncoder', which reads word "
-    )
-    check_refused(bert_config, tmp_path / 'run', sentence + 'pieces: give the vocab.txt of a BERT, or change the model')
+@pytest.mark.parametrize(
+    ('model', 'path', 'sentence'),
+    [
+        pytest.param(
+            {'text': GRU},
+            '/vocab.txt',
+            "gives word pieces, but 'model.text.name' is 'text.GRUEncoder', which reads words: give a JSON vocabulary",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(VSRN_MODEL, '/vocab.txt', "but 'model.name' is 'vsrn.VSRN', which", marks=pytest.mark.slow),
+        ({}, '', "words, but 'model.text.name' is 'text.BERTEncoder', which reads word pieces: give the vocab.txt of"),
+    ],
+)
+def test_vocabulary_of_another_kind_is_refused(bert_config, tmp_path, model, path, sentence):
+    bert_config['model'] = model if 'name' in model else bert_config['model'] | model
+    bert_config['vocabulary']['path'] = path and str(tmp_path) + path
+    check_refused(bert_config, tmp_path / 'run', f"vocabulary.path' is '.*{path}', which .*{sentence}")
 
 
 def with_long_caption(folder, split, words):
@@ -576,12 +492,6 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     assert max(length for _, length in read) == 512
 
 
-def test_run_of_another_version_is_refused(finished, monkeypatch):
-    monkeypatch.setattr(checkpoint, 'FORMAT', 99)
-    with pytest.raises(UserError, match='was written by another version of jitm; train it again'):
-        load_run(finished)
-
-
 @pytest.fixture
 def sam_config(tiny_config):
     """Five epochs of max of hinges and adaptive margins; `relevance` is to be chosen."""
@@ -614,25 +524,10 @@ def test_adaptive_margins_with_computed_and_given_cider(sam_config, tmp_path):
     assert given == ours
 
 
-@pytest.fixture
-def precomp_flags(tiny_config_file, precomp_folder, tmp_path):
-    """Flags that train the tiny model on the precomp folder."""
-    source = tiny_config_file.read_text()
-    data = {'source': 'precomp.load', 'root': str(precomp_folder), 'dev_images': 1000}
-    tiny_config_file.write_text(source.replace('    return config', f'    config.data = {data!r}\n    return config'))
-    return [f'--config={tiny_config_file}', f'--workdir={tmp_path / "run"}']
-
-
 @pytest.mark.slow
-def test_wrong_input_ends_the_process_with_code_2(precomp_flags, tmp_path):
-    result = run_script('train.py', *precomp_flags, '--config.batch_size=9', JAX_NUM_CPU_DEVICES='2')
+def test_wrong_input_ends_the_process_with_code_2(tiny_config_file, tmp_path):
+    flags = f'--config={tiny_config_file}', f'--workdir={tmp_path / "run"}', '--config.batch_size=9'
+    result = run_script('train.py', *flags, JAX_NUM_CPU_DEVICES='2')
     assert (result.returncode, result.stdout) == (EXIT_USER_ERROR, '')
     assert result.stderr.startswith('error: batch_size 9 cannot be split over 2 devices')
     assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.slow
-def test_correct_input_trains_and_evaluates(precomp_flags, tmp_path):
-    result = run_script('train.py', *precomp_flags)
-    assert result.returncode == 0, result.stderr
-    assert run_script('eval.py', '--workdir', tmp_path / 'run').returncode == 0

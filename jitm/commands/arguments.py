@@ -87,23 +87,18 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
             if _find(config, key) and key not in given and not _has(config, section, 'embed_dim'):
                 del _find(config, section).embed_dim
     for key, text in given.items():
-        _check_key(config, key)
+        check_shared(key)
         section, _, leaf = key.rpartition('.')
         node = _find(config, section)
+        if leaf not in (node or ()):
+            arguments = (f'{section}.{name}' for name in _parameters(config, section))
+            known = *flatten(config.to_dict()), *arguments, *OPTIONAL
+            nearest = next(iter(difflib.get_close_matches(key, known, n=1)), find_key(config, leaf))
+            hint = f", did you mean '{nearest}'?" if nearest else did_you_mean(key, config)
+            raise UserError(f"config key '{key}' is unknown{hint}")
         with node.unlocked(), node.ignore_type():
             node[leaf] = _parse(key, text, node[leaf])
     return config
-
-
-def _check_key(config: ConfigDict, key: str) -> None:
-    """Raises a UserError with the nearest key unless a config has a dotted key."""
-    check_shared(key)
-    section, _, leaf = key.rpartition('.')
-    if leaf not in (_find(config, section) or ()):
-        keys = *flatten(config.to_dict()), *(f'{section}.{name}' for name in _parameters(config, section)), *OPTIONAL
-        nearest = next(iter(difflib.get_close_matches(key, keys, n=1)), find_key(config, leaf))
-        hint = f", did you mean '{nearest}'?" if nearest else did_you_mean(key, config)
-        raise UserError(f"config key '{key}' is unknown{hint}")
 
 
 def find_key(config: ConfigDict, name: str) -> str | None:

@@ -194,20 +194,6 @@ def start_processes(values: flags.FlagValues) -> None:
         job.join(*given)
 
 
-def _describe(flag: flags.Flag) -> str:
-    name = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
-    if choices := getattr(flag.parser, 'enum_values', None):
-        name += f' {{{",".join(choices)}}}'
-    return name
-
-
-def _explain(flag: flags.Flag) -> str:
-    shown = flag.default not in (None, [], '') and not flag.boolean
-    text = flag.help.removesuffix(';\n    repeat this option to specify a list of values')  # absl adds both
-    text = re.sub(r'^<[^>]*>: ', '', text)
-    return f'{text} (default: {flag.default})' if shown else text
-
-
 def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
     """Returns the help of a command's flags, the required ones first and the others in the order of definition.
 
@@ -217,8 +203,12 @@ def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
     """
     required, lines = tuple(required), []
     for name in sorted(values, key=lambda name: name not in required):
-        left, text = f'  {_describe(values[name])}', _explain(values[name])
-        text = f'Required. {text}' if name in required else text
+        flag, choices = values[name], getattr(values[name].parser, 'enum_values', None)
+        left = f'  --[no]{name}' if flag.boolean else f'  --{name}'
+        left += f' {{{",".join(choices)}}}' if choices else ''
+        text = flag.help.removesuffix(';\n    repeat this option to specify a list of values')  # absl adds both
+        text = ('Required. ' if name in required else '') + re.sub(r'^<[^>]*>: ', '', text)
+        text += f' (default: {flag.default})' if flag.default not in (None, [], '') and not flag.boolean else ''
         if len(left) > 25:
             lines.append(left)
             left = ''

@@ -35,20 +35,17 @@ FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        print(table(select(presets(), words), published.load()) if words else f'{overview()}\n{NEXT}')
+        if words:
+            print(table(select(presets(), words), published.load()))
+        else:
+            lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
+            for name, its in (('config', 'words'), *lines):
+                print(textwrap.fill(f'{name:<14}{its}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip())
+            print(NEXT)
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
-
-
-def overview() -> str:
-    """Returns a line for each system: the words of its presets."""
-    lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
-    return '\n'.join(
-        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
-        for name, words in (('config', 'words'), *lines)
-    )
 
 
 def presets() -> published.Presets:
@@ -95,7 +92,10 @@ def select(
     Raises:
       UserError: if no preset has a word, or none has them all.
     """
-    known = {name: _words(name, keys) for name, keys in presets.items()}
+    known = {}
+    for name, keys in presets.items():
+        systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
+        known[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
     for word in words:
         if _plain(word) not in set().union(*known.values()):
             near = did_you_mean(_plain(word), set().union(*known.values()))
@@ -119,26 +119,18 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     lines = [HEADER]
     for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
         found = [(key, row) for key in keys for row in published.find(key, rows)]
-        lines += [_cells(name, key[2], row) for key, row in found] or [(name, _kind(name), *'-' * (len(HEADER) - 2))]
+        file, _, words = name.partition(':')
+        is_reduced = {*reduced.VARIANTS.get(file, ())} & {*words.split(',')}
+        kind = 'reduced: small, for a CPU' if is_reduced else '-'
+        lines += [_cells(name, key[2], row) for key, row in found] or [(name, kind, *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
     padded = [[f'{cell:{side}{max(map(len, cells))}}' for cell in cells] for side, *cells in columns]
     return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))
 
 
-def _kind(preset: str) -> str:
-    file, _, words = preset.partition(':')
-    return 'reduced: small, for a CPU' if {*reduced.VARIANTS.get(file, ())} & {*words.split(',')} else '-'
-
-
 def _plain(word: str) -> str:
     """Returns a word as the names of presets have it: vsepp for VSE++, tags_dc for TAGS-DC."""
     return word.lower().replace('+', 'p').replace('-', '_')
-
-
-def _words(name: str, keys: Sequence[published.RowKey]) -> set[str]:
-    """Returns the words of a preset: those of its name, and of the systems in its published rows."""
-    systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
-    return {_plain(word) for word in [*re.split('[:,]', name), *systems]}
 
 
 def _cells(name: str, source: str, row: published.Row) -> tuple[str, ...]:

@@ -29,28 +29,19 @@ FLAGS = {
 }
 
 
-def _split_flag(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns `--split` with the split of the validation unless it is the default."""
-    split = config['evaluation']['split']
-    return () if split == shared.SPLIT else ('--split', split)
-
-
-def _import_flags(config: Mapping[str, Any]) -> list[str]:
-    """Returns `--import` with each module of the model that is not of jitm."""
-    own = own_names(member_model(config, config['evaluation']['member']))
-    return [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
-
-
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
     split, best, first = config['evaluation']['split'], result['best'], result['first']
+    own = own_names(member_model(config, config['evaluation']['member']))
+    words = [] if split == shared.SPLIT else ['--split', split]
+    words += [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
     before = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
     print(f'\nbest on {split}, step {best["step"]}{before}')
     print(table(best))
     print(f'\nrun          {workdir}  (config.json, checkpoints/)')
     print(f'metrics      {workdir / "metrics.jsonl"}')
     print(f'TensorBoard  {programs.tensorboard(workdir / "tensorboard")}')
-    print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *_split_flag(config), *_import_flags(config))}')
+    print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *words)}')
 
 
 def main(values: flags.FlagValues) -> None:

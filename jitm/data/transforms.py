@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 
 import numpy as np
 
-from jitm.errors import UserError, check_at_least, check_choice, require
+from jitm.errors import ArgumentError, UserError, check_choice, require
 from jitm.files import Member, open_file
 from jitm.types import Count, Index, Share
 
@@ -279,8 +279,8 @@ class Transform:
     flip: bool
 
     def __post_init__(self):
-        if self.short_side:
-            check_at_least(self.short_side, self.image_size, 'short_side')
+        if 0 < self.short_side < self.image_size:
+            raise ArgumentError('short_side', f'is {self.short_side}; it must be at least {self.image_size}')
         check_choice(self.interpolation, INTERPOLATIONS, 'interpolation')
         check_choice(self.crop, CROPS, 'crop')
 

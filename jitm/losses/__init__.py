@@ -8,10 +8,7 @@ query. A query without a positive has loss 0. Arrays may be of numpy, JAX or tor
 unless they are traced. An argument of another shape, type or range is a ValueError that names it.
 """
 
-import sys
-
 from jitm.errors import did_you_mean
-from jitm.hints import checked
 from jitm.losses.anchored import absolute_max, absolute_sum, relative_max, relative_sum
 from jitm.losses.distillation import (
     mutual_learning,
@@ -74,11 +71,6 @@ __all__ = [
     'word_correction',
     'word_discrimination',
 ]
-
-for _name in __all__:
-    _loss = checked(globals()[_name])
-    globals()[_name] = _loss
-    setattr(sys.modules[_loss.__module__], _name, _loss)
 
 
 def __getattr__(name: str) -> object:

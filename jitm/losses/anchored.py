@@ -18,6 +18,7 @@ from __future__ import annotations
 import chex
 import jax.numpy as jnp
 
+from jitm.hints import checked
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
@@ -48,6 +49,7 @@ def _absolute_hinges(
     return positive_hinge[:, None] + jnp.maximum(margins + scores - anchor_scores, 0)
 
 
+@checked
 def relative_sum(
     scores: Scores,
     positives: Mask,
@@ -63,6 +65,7 @@ def relative_sum(
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
+@checked
 def relative_max(
     scores: Scores,
     positives: Mask,
@@ -78,6 +81,7 @@ def relative_max(
     return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)
 
 
+@checked
 def absolute_sum(
     scores: Scores,
     positives: Mask,
@@ -98,6 +102,7 @@ def absolute_sum(
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
+@checked
 def absolute_max(
     scores: Scores,
     positives: Mask,

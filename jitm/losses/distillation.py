@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.hints import checked
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 from jitm.types import Mask, PerQuery, Scores, Temperature
 
@@ -29,6 +30,7 @@ def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Arra
     return jnp.sum(jnp.where(present, scores - remaining, 0), axis=-1)
 
 
+@checked
 def rank_distillation(
     scores: Scores,
     positives: Mask,
@@ -70,6 +72,7 @@ def rank_distillation(
     return jnp.where(valid, jnp.sum(jax.nn.softmax(anchor, axis=1) * (anchor - target), axis=1), 0)
 
 
+@checked
 def relational_distillation(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, anchor_scores: Scores
 ) -> PerQuery:
@@ -85,6 +88,7 @@ def relational_distillation(
     return jnp.where(valid, masked_mean(values, positives | negatives), 0)
 
 
+@checked
 def similarity_preserving(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, anchor_scores: Scores
 ) -> PerQuery:
@@ -110,6 +114,7 @@ def _log_probabilities(scores: Scores, candidates: Mask, valid: chex.Array, temp
     return jnp.where(candidates, masked_log_softmax(scores / temperature, candidates, valid), 0)
 
 
+@checked
 def mutual_learning(
     scores: Scores,
     positives: Mask,
@@ -127,6 +132,7 @@ def mutual_learning(
     return jnp.where(valid, jnp.sum(jnp.exp(anchor) * (anchor - target), axis=1), 0)
 
 
+@checked
 def self_distillation(
     scores: Scores,
     positives: Mask,

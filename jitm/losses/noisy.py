@@ -7,44 +7,32 @@ is a matter of training (`jitm.training.labels`).
 
 from __future__ import annotations
 
-from typing import Literal
-
 import chex
 import jax.numpy as jnp
 from jax.nn import logsumexp, sigmoid, softplus
 
 from jitm.errors import ArgumentError
+from jitm.hints import checked
 from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_softmax, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature
 
-COMPLEMENTS = {  # loss of a negative, of 1 - P
-    'log': lambda rest: -jnp.log(jnp.maximum(rest, MIN_PROBABILITY)),
-    'tan': lambda rest: jnp.tan(1 - rest),
-    'abs': lambda rest: 1 - rest,
-    'exp': lambda rest: jnp.exp(-rest),
-}
 NO_EVIDENCE = -1e30  # the logarithm
 SHIFT = 8  # of gammaln and digamma, to where four terms of their series suffice
 
 
+@checked
 def complementary_contrastive(
-    scores: Scores,
-    positives: Mask,
-    negatives: Mask | None = None,
-    *,
-    temperature: Temperature,
-    complement: Literal[*COMPLEMENTS] = 'log',
+    scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature
 ) -> PerQuery:
-    """RCL (Hu et al., 2023, released): the sum over n of f(P_n), so that a wrong positive is never drawn closer.
+    """RCL (Hu et al., 2023, released): the sum over n of -log(1 - P_n); a wrong positive is never drawn closer.
 
-    The positive occurs in the denominator of P only. f(p) is -log(1 - p), tan(p), p, or exp(p - 1); with 'abs' the loss
-    is 1 - P_p.
+    The positive occurs in the denominator of P only.
 
     Published: mean; temperature 0.05.
     """
     negatives, valid = prepare(scores, positives, negatives)
     probabilities = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
-    losses = COMPLEMENTS[complement](_one_minus(probabilities))
+    losses = -jnp.log(jnp.maximum(_one_minus(probabilities), MIN_PROBABILITY))
     return jnp.sum(jnp.where(negatives & valid[:, None], losses, 0), axis=1)
 
 
@@ -55,6 +43,7 @@ def _one_minus(probabilities: Scores) -> Scores:
     return jnp.where(likeliest, others, 1 - probabilities)
 
 
+@checked
 def active_complementary(
     scores: Scores,
     positives: Mask,
@@ -77,6 +66,7 @@ def active_complementary(
     return jnp.where(valid, labels * active + complementary_weight * complementary, 0)
 
 
+@checked
 def soft_margin(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, labels: PerQuery, margin: Margin
 ) -> PerQuery:
@@ -88,6 +78,7 @@ def soft_margin(
     return max_of_hinges(scores + jnp.where(positives, 0, soft[:, None]), positives, negatives, margin=0)
 
 
+@checked
 def evidential(
     scores: Scores,
     positives: Mask,
@@ -139,6 +130,7 @@ def _divergence_part(evidence: chex.Array, count: chex.Array | int) -> chex.Arra
     return value + sum(sigmoid(x) - softplus(x) for x in shifts)
 
 
+@checked
 def ladder(
     scores: Scores,
     positives: Mask,

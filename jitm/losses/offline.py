@@ -17,6 +17,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jitm.errors import ArgumentError
+from jitm.hints import checked
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
@@ -27,6 +28,7 @@ def _hinge(scores: Scores, positives: Mask, extra: PerQuery, margin: float) -> P
     return jnp.where(positives.any(axis=1), jnp.maximum(hinge, 0), 0)
 
 
+@checked
 def offline_triplet(
     scores: Scores,
     positives: Mask,
@@ -41,6 +43,7 @@ def offline_triplet(
     return online + _hinge(scores, positives, offline_scores, offline_margin)
 
 
+@checked
 def offline_quintuplet(
     scores: Scores,
     positives: Mask,
@@ -61,6 +64,7 @@ def offline_quintuplet(
     return online_weight * online + sum(offline)
 
 
+@checked
 def adaptive_offline_quintuplet(
     scores: Scores,
     positives: Mask,
@@ -93,6 +97,7 @@ def adaptive_offline_quintuplet(
     )
 
 
+@checked
 def online_quintuplet(
     scores: Scores,
     positives: Mask,

@@ -19,6 +19,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jitm.hints import checked
 from jitm.types import Bias, Margin, Mask, PerQuery, Probability, Scores, Temperature
 
 MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite
@@ -50,6 +51,7 @@ def prepare(scores: Scores, positives: Mask, negatives: Mask | None, *others: Sc
     return negatives, positives.any(axis=1) & negatives.any(axis=1)
 
 
+@checked
 def sum_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin) -> PerQuery:
     """VSE0, Triplet (Faghri et al., 2018, eq. 5): the sum over n of [margin + s_n - s_p]_+.
 
@@ -60,6 +62,7 @@ def sum_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
 
+@checked
 def mean_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin) -> PerQuery:
     """Fine-tuning of UNITER, TAGS (Fan et al., 2022, eq. 6): the mean over n of [margin + s_n - s_p]_+.
 
@@ -70,6 +73,7 @@ def mean_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = Non
     return total / jnp.maximum(negatives.sum(axis=1), 1)
 
 
+@checked
 def max_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin) -> PerQuery:
     """VSE++, MH, HN (Faghri et al., 2018, eq. 6): [margin + s_n - s_p]_+ of the hardest negative n.
 
@@ -80,6 +84,7 @@ def max_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
     return jnp.where(valid, jnp.maximum(hinge, 0), 0)
 
 
+@checked
 def semi_hard_hinge(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin) -> PerQuery:
     """SHN (Li et al., 2023, eq. 13-14): [margin + s_n - s_p]_+ of the hardest n among those with s_n < s_p.
 
@@ -90,6 +95,7 @@ def semi_hard_hinge(scores: Scores, positives: Mask, negatives: Mask | None = No
     return max_of_hinges(scores, positives, semi_hard, margin=margin)
 
 
+@checked
 def selective_contrastive(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin
 ) -> PerQuery:
@@ -104,6 +110,7 @@ def selective_contrastive(
     return jnp.where(hard, negative, max_of_hinges(scores, positives, negatives, margin=margin))
 
 
+@checked
 def selective_hard_negative(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin, epsilon: Margin
 ) -> PerQuery:
@@ -120,6 +127,7 @@ def selective_hard_negative(
     return jnp.where(gap > epsilon, max_of_hinges(scores, positives, negatives, margin=margin), average)
 
 
+@checked
 def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margin: Margin) -> PerQuery:
     """MPL (Wei et al., 2020; PolyLoss): [0.2 s_p^2 - 0.7 s_p + 0.5]_+ + [0.9 s_n^2 - 0.4 s_n + 0.03]_+.
 
@@ -136,6 +144,7 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
     return jnp.where(valid & (positive < 1 - 1e-5) & (negative + margin > positive), value, 0)
 
 
+@checked
 def adaptive_margin(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margins: Scores) -> PerQuery:
     """SAM (Biten et al., 2022, not checked against its text): the sum over n of [margin_n + s_n - s_p]_+.
 
@@ -153,6 +162,7 @@ def masked_log_softmax(scores: Scores, candidates: Mask, valid: chex.Array) -> S
     return jax.nn.log_softmax(jnp.where(candidates | ~valid[:, None], scores, -jnp.inf), axis=1)
 
 
+@checked
 def projection_matching(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature
 ) -> PerQuery:
@@ -175,6 +185,7 @@ def masked_mean(values: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.sum(jnp.where(mask, values, 0), axis=1) / jnp.maximum(mask.sum(axis=1), 1)
 
 
+@checked
 def softmax_contrastive(
     scores: Scores,
     positives: Mask,
@@ -197,6 +208,7 @@ def softmax_contrastive(
     return jnp.where(valid, -smoothed, 0)
 
 
+@checked
 def sigmoid_contrastive(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature, bias: Bias
 ) -> PerQuery:
@@ -214,6 +226,7 @@ def sigmoid_contrastive(
     return jnp.sum(jnp.where((positives | negatives) & valid[:, None], losses, 0), axis=1)
 
 
+@checked
 def matching_cross_entropy(scores: Scores, positives: Mask, negatives: Mask | None = None) -> PerQuery:
     """ITM (UNITER, section 3.2): half of mean over positives of -log s_p plus mean over negatives of -log(1 - s_n).
 

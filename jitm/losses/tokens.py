@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.errors import ArgumentError
+from jitm.hints import checked
 from jitm.losses.ranking import MIN_PROBABILITY, masked_mean
 from jitm.types import Labels, Logits, NotNegative, PerText, TokenMask
 
@@ -30,6 +31,7 @@ def _costs(logits: Logits, labels: Labels, mask: TokenMask) -> chex.Array:
     return jnp.where(mask, jax.nn.logsumexp(logits, axis=2) - label_logits, 0)
 
 
+@checked
 def captioning(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     """Captioning, text generation (VSRN, section 3.4): the sum over words l of -log P_l(y_l).
 
@@ -38,6 +40,7 @@ def captioning(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     return jnp.sum(_costs(logits, labels, mask), axis=1)
 
 
+@checked
 def masked_language_modeling(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     """MLM (BERT, section 3.1; Fan et al., 2022, section 2.1): the mean over masked words l of -log P_l(y_l).
 
@@ -46,6 +49,7 @@ def masked_language_modeling(logits: Logits, labels: Labels, mask: TokenMask) ->
     return masked_mean(_costs(logits, labels, mask), mask)
 
 
+@checked
 def word_discrimination(logits: Logits, labels: Labels, mask: TokenMask, *, match_weight: NotNegative) -> PerText:
     """WoD (TAGS-DC; Fan et al., 2022, eq. 7): the mean over words l of -w_y log max(P_l(y_l), 1e-10).
 
@@ -63,6 +67,7 @@ def word_discrimination(logits: Logits, labels: Labels, mask: TokenMask, *, matc
     return masked_mean(jnp.where(labels == 1, match_weight * costs, costs), mask)
 
 
+@checked
 def word_correction(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     """WoC (TAGS-DC; Fan et al., 2022, eq. 8): the mean over words l of -log max(P_l(y_l), 1e-10).
 

@@ -35,13 +35,6 @@ SAVE_EVERY = 30.0  # seconds
 Search = ProductSearch | PairSearch
 
 
-def local_blocks(blocks: Sequence[Any]) -> list[Any]:
-    """Returns the consecutive blocks that this process searches."""
-    processes, process = jax.process_count(), jax.process_index()
-    ends = [len(blocks) * n // processes for n in (process, process + 1)]
-    return list(blocks[slice(*ends)])
-
-
 def make_search(runs: Sequence[Run], split: Split, options: ScoringOptions) -> tuple[Search, list[dict[str, Any]]]:
     """Returns the fastest search that the runs' models allow, and the cache keys of their scorers."""
     scorers = [make_scorer(run, split, options) for run in runs]
@@ -68,7 +61,8 @@ def _search_local(
     search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
 ) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
-    blocks = local_blocks(search.blocks())
+    blocks, process = search.blocks(), jax.process_index()
+    blocks = blocks[slice(*(len(blocks) * n // jax.process_count() for n in (process, process + 1)))]
     total, before = (sum(map(search.pairs, part)) for part in (blocks, blocks[: state.done]))
     start = saved = time.perf_counter()
     scored = 0
@@ -186,17 +180,17 @@ def mine(
         scores are not finite.
     """
     # Check the request, the folder, and that all processes have the same job.
-    check_top_h(split, top_h_texts, top_h_images)
+    top_h = {'top_h_texts': top_h_texts, 'top_h_images': top_h_images}
+    check_top_h(split, **top_h)
     output = candidates_lib.output_folder(folder, split_name)
     output.check(_parts())
     options = share_precision(runs, options)
-    manifest = describe(runs, split, top_h_texts, top_h_images, options)
+    manifest = describe(runs, split, options=options, **top_h)
     agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)
     described = {
         'scores': keys,
-        'top_h_texts': top_h_texts,
-        'top_h_images': top_h_images,
+        **top_h,
         'blocks': search.blocks(),
         'processes': jax.process_count(),
     }
@@ -204,7 +198,7 @@ def mine(
     agreement.check_same({'job': job})
     # Search, or resume.
     agreement.in_all(lambda: output.claim(_parts()))
-    state = search_all(search, split, folder, job, top_h_texts=top_h_texts, top_h_images=top_h_images, report=report)
+    state = search_all(search, split, folder, job, report=report, **top_h)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     # Write the lists, unless scores are not finite, and remove the states of the processes.
     manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}

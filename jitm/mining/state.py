@@ -43,12 +43,10 @@ class MiningState:
         Raises:
           UserError: if it cannot be written.
         """
-        with replacing(path) as file:
-            np.savez(file, job=job, done=self.done, positives=self.positives, **self._arrays())
-
-    def _arrays(self) -> dict[str, np.ndarray]:
         lists = {'i2t': self.i2t, 't2i': self.t2i}
-        return {f'{name}_{n}': array for name, pair in lists.items() for n, array in enumerate(pair)}
+        arrays = {f'{name}_{n}': array for name, pair in lists.items() for n, array in enumerate(pair)}
+        with replacing(path) as file:
+            np.savez(file, job=job, done=self.done, positives=self.positives, **arrays)
 
     @classmethod
     def load(cls, path: Path, job: str) -> 'MiningState | None':
@@ -65,12 +63,6 @@ class MiningState:
     def join(self, other: 'MiningState') -> 'MiningState':
         """Merges the lists of two processes."""
 
-        def joined(lists: Lists, others: Lists) -> Lists:
-            return jax.device_get(jax.jit(merge)(lists, *others))
-
-        return MiningState(
-            self.done,
-            joined(self.i2t, other.i2t),
-            joined(self.t2i, other.t2i),
-            np.maximum(self.positives, other.positives),
-        )
+        pairs = (self.i2t, other.i2t), (self.t2i, other.t2i)
+        lists = [jax.device_get(jax.jit(merge)(mine, *others)) for mine, others in pairs]
+        return MiningState(self.done, *lists, np.maximum(self.positives, other.positives))

@@ -1,20 +1,15 @@
 """The manifest of a checkpoint: a checksum of each file, since Orbax does not notice a flipped byte."""
 
-import hashlib
 import json
 from pathlib import Path
 
-from jitm.files import parse_json, replacing
+from jitm.files import hash_file, parse_json, replacing
 from jitm.runs.log import MANIFEST
 
 
 def _digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob('*') if path.is_file() and path.name != MANIFEST)
-    digests = {}
-    for path in files:
-        with path.open('rb') as file:
-            digests[str(path.relative_to(folder))] = hashlib.file_digest(file, 'sha256').hexdigest()
-    return digests
+    return {str(path.relative_to(folder)): hash_file(path) for path in files}
 
 
 def write_manifest(folder: Path) -> None:

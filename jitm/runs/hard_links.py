@@ -24,7 +24,10 @@ def held_files(folder: Path) -> Iterator[Path]:
       folder: The folder of the checkpoint, `checkpoints/{step}` of a run.
     """
     workdir = folder.parent.parent
-    _remove_left(workdir)
+    for left in workdir.glob(f'{READING}*'):  # of killed processes, whose links keep removed checkpoints
+        if all(name == LOCK or name.isdecimal() for name in os.listdir(left)):
+            with contextlib.suppress(UserError, OSError), locked(left, 'it is read'):
+                shutil.rmtree(left)
     with contextlib.ExitStack() as stack:
         try:
             temporary = tempfile.TemporaryDirectory(prefix=READING, dir=workdir)
@@ -35,11 +38,3 @@ def held_files(folder: Path) -> Iterator[Path]:
         except (OSError, UserError):
             held = folder
         yield held
-
-
-def _remove_left(workdir: Path) -> None:
-    """Removes the hard links of processes that were killed while they read, since they keep removed checkpoints."""
-    for links in workdir.glob(f'{READING}*'):
-        if all(name == LOCK or name.isdecimal() for name in os.listdir(links)):
-            with contextlib.suppress(UserError, OSError), locked(links, 'it is read'):
-                shutil.rmtree(links)

@@ -27,11 +27,6 @@ _DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int,
 _PARTS = ('params', 'batch_stats')
 
 
-def is_folder(folder: Path) -> bool:
-    """Returns whether a folder holds a model as `write_folder` writes it."""
-    return (folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()
-
-
 def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Mapping[str, Any], card: str) -> None:
     """Writes a model.
 

@@ -50,18 +50,16 @@ class _Watch:
     def read(self, pipe: int) -> None:
         """Reacts to each signal whose number arrives in a pipe, until it is closed."""
         while number := os.read(pipe, 1):
-            if number[0] in SIGNALS:
-                self._react(signal.Signals(number[0]).name)
-
-    def _react(self, name: str) -> None:
-        if self.request is None or self.request.requested:
-            _say(self.message)
-            os._exit(EXIT_INTERRUPTED)
-        self.request.requested = True
-        _say(
-            f'{name}: the current step is finished and saved, which may take a minute if it is being compiled; a '
-            'second signal ends the run at once'
-        )
+            if number[0] not in SIGNALS:
+                continue
+            if self.request is None or self.request.requested:
+                _say(self.message)
+                os._exit(EXIT_INTERRUPTED)
+            self.request.requested = True
+            _say(
+                f'{signal.Signals(number[0]).name}: the current step is finished and saved, which may take a minute if '
+                'it is being compiled; a second signal ends the run at once'
+            )
 
 
 def _say(message: str) -> None:

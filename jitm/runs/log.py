@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import RESUMES, hash_file, parse_json, read_json_lines, replacing, writing
+from jitm.files import RESUMES, hash_file, open_file, parse_json, replacing, writing
 
 NAME = 'metrics.jsonl'
 MANIFEST = 'manifest.json'  # of a checkpoint: its files and their SHA-256
@@ -63,10 +63,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
       UserError: If a line is damaged or has no step.
     """
-    lines = read_json_lines(path)
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line.get('step'), int):
-            raise UserError(f'{path} is damaged in line {number}; restore the file, or remove it')
+    if not path.exists():
+        return []
+    lines = []
+    try:
+        with open_file(path) as file:
+            for text in file.read().split(b'\n')[:-1]:
+                line = dict(parse_json(text))
+                if not isinstance(line.get('step'), int):
+                    raise TypeError('a step is an integer')
+                lines.append(line)
+    except (OSError, ValueError, TypeError):
+        raise UserError(f'{path} is damaged in line {len(lines) + 1}; restore the file, or remove it') from None
     return lines
 
 

@@ -75,7 +75,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         not of jitm and was not imported before.
     """
     workdir = Path(workdir)
-    exported = hub.is_folder(workdir) and not (workdir / 'checkpoints').is_dir()
+    files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
+    exported = all(path.is_file() for path in files) and not (workdir / 'checkpoints').is_dir()
     step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
     config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import chex
@@ -16,8 +16,6 @@ from jitm.data.masking import Masking, caption_words, find_phrases
 from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
-from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run, read_tokens
@@ -139,13 +137,6 @@ def generate_captions(
         synthetic = jax.device_get(choose(parallel.put_rows(batch), *shared))
         for n, text in enumerate(rows):
             ids = synthetic.ids[n, synthetic.valid[n], : padded.lengths[n]]
-            captions[text] = tuple(_decode(ids, vocabulary))
+            decoded = [(vocabulary.decode(row), row) for row in ids]
+            captions[text] = tuple(words for words, row in decoded if np.array_equal(vocabulary.encode(words), row))
     return tuple(captions)
-
-
-def _decode(ids: np.ndarray, vocabulary: Vocabulary | WordPiece) -> Iterator[str]:
-    """Yields the texts of ids [M, L] that the vocabulary encodes back to the same ids."""
-    for row in ids:
-        caption = vocabulary.decode(row)
-        if np.array_equal(vocabulary.encode(caption), row):
-            yield caption

@@ -97,7 +97,9 @@ def _rank_in_batch(
     rows = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
     positives, negatives = _masks(rows, rows, same_image)
     if num_negatives is not None:
-        negatives &= _follows(len(image_index), num_negatives).repeat(views, axis=0).repeat(views, axis=1)
+        position = jnp.arange(len(image_index))
+        offset = (position - position[:, None]) % len(position)  # the first pair follows the last
+        negatives &= ((offset >= 1) & (offset <= num_negatives)).repeat(views, axis=0).repeat(views, axis=1)
     learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
     rankings = {
         'i2t': Ranking(scores, positives, negatives, **learned),
@@ -109,11 +111,12 @@ def _rank_in_batch(
         masks = {'positives': (positives, jnp.zeros_like(further)), 'negatives': (negatives, further)}
         masks = {name: jnp.concatenate(both, axis=1) for name, both in masks.items()}
         rankings['i2t'] = rankings['i2t'].replace(**masks)
-    # Add margins of the relevance.
+    # Add the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text), which are below
+    # 0 where a candidate n is more relevant than the positive p.
     if relevance is not None:
         relevance = relevance.repeat(views, axis=0).repeat(views, axis=1)
         for direction, phi in (('i2t', relevance), ('t2i', relevance.T)):
-            margins = _relevance_margins(phi)
+            margins = (jnp.diagonal(phi)[:, None] - phi) / MARGIN_TEMPERATURE
             rankings[direction] = rankings[direction].replace(margins=margins, relevance=phi)
     # Add the scores of mined negatives.
     for direction, (query_scores, pair_scores) in offline.items():
@@ -190,49 +193,37 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
       encoder: The member that encodes the candidates, such as one of the rule 'ema'.
       length: K, the number of pairs of past steps.
     """
-    rank = functools.partial(_rank_queued, same_image=same_image, encoder=encoder)
-    choose = functools.partial(_all_queued, encoder=encoder)
+
+    def choose(models: Models, name: str, batch: Batch, key: chex.PRNGKey) -> Stored:
+        """Returns the pairs of the global batch, encoded by the member `encoder`, before those of the queue."""
+        del key
+        model, variables = models[encoder]
+        _check_dual(models[name][0], 'queue')
+        pairs = collectives.all_gather(encode(model, variables, batch))
+        return jax.tree.map(lambda *x: jnp.concatenate(x), pairs, batch.queue)
+
+    def rank(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: Stored, train: bool
+    ) -> tuple[Rankings, TermLosses]:
+        """Scores this device's queries with the pairs that were chosen."""
+        del train
+        (_, own), (_, other) = images.shape, chosen['images'].shape
+        if own != other:
+            raise UserError(
+                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of "
+                f'a model that trains have {own}: give both the same model.embed_dim'
+            )
+        scores = {
+            'i2t': matcher.similarity(images, chosen['texts']),
+            't2i': matcher.similarity(chosen['images'], texts).T,
+        }
+        scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
+        masks = _masks(queries, (chosen['text_index'], chosen['image_index']), same_image)
+        positives, negatives = (mask & (chosen['image_index'] >= 0) for mask in masks)
+        learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+        return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
+
     return Source(rank, choose, queue=Queue(encoder, length), excludes=OF_EACH_MODEL)
-
-
-def _all_queued(models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, encoder: str) -> Stored:
-    """Returns the pairs of the global batch, encoded by the member `encoder`, before those of the queue."""
-    del key
-    model, variables = models[encoder]
-    _check_dual(models[name][0], 'queue')
-    pairs = collectives.all_gather(encode(model, variables, batch))
-    return jax.tree.map(lambda *x: jnp.concatenate(x), pairs, batch.queue)
-
-
-def _rank_queued(
-    matcher: Matcher,
-    images: Encoding,
-    texts: Encoding,
-    batch: Batch,
-    chosen: Stored,
-    train: bool,
-    *,
-    same_image: str,
-    encoder: str,
-) -> tuple[Rankings, TermLosses]:
-    """Scores this device's queries with the pairs that `_all_queued` returned."""
-    del train
-    (_, own), (_, other) = images.shape, chosen['images'].shape
-    if own != other:
-        raise UserError(
-            f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of a "
-            f'model that trains have {own}: give both the same model.embed_dim'
-        )
-    scores = {
-        'i2t': matcher.similarity(images, chosen['texts']),
-        't2i': matcher.similarity(chosen['images'], texts).T,
-    }
-    scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
-    exists = chosen['image_index'] >= 0
-    masks = _masks(queries, (chosen['text_index'], chosen['image_index']), same_image)
-    positives, negatives = (mask & exists for mask in masks)
-    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
-    return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
 
 
 def _check_dual(matcher: Matcher, source: str) -> None:
@@ -255,39 +246,13 @@ def _masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array
     return positives, ~equal_pair if same_image == 'negative' else ~equal_image
 
 
-def _follows(pairs: int, count: int) -> chex.Array:
-    """Returns which pairs are among the next `count` of each pair, bool [B, B]; the first follows the last."""
-    position = jnp.arange(pairs)
-    offset = (position - position[:, None]) % pairs
-    return (offset >= 1) & (offset <= count)
-
-
-def _relevance_margins(relevance: chex.Array) -> chex.Array:
-    """Returns the margins (phi(p) - phi(n)) / tau of SAM (Biten et al., 2022; not checked against its text).
-
-    Args:
-      relevance: The relevance phi [Q, C] of each candidate n for each query; the positive p of query q is candidate q.
-
-    Returns:
-      [Q, C], below 0 where a candidate is more relevant than the positive.
-    """
-    return (jnp.diagonal(relevance)[:, None] - relevance) / MARGIN_TEMPERATURE
-
-
 def _score_offline(
     matcher: Matcher, images: Encoding, texts: Encoding, offline: tuple[Pairs, Pairs]
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
     """Scores mined negatives in training, each set of pairs encoded by itself as in the code of Chen et al. (2020).
 
-    Args:
-      matcher: The bound model.
-      images: The N encoded images.
-      texts: The N encoded texts of these images.
-      offline: See `Batch`.
-
-    Returns:
-      Direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query: of
-      both negatives for images, of their partners for texts.
+    Returns direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without the query:
+    of both negatives for images, of their partners for texts.
     """
 
     def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:
@@ -312,40 +277,32 @@ def shortlist(num_extra: Index, num_hard: Count) -> Source:
       num_extra: P, the number of extra pairs of a step.
       num_hard: H, the number of candidates that each query keeps.
     """
-    choose = functools.partial(_choose_hardest, num_hard=num_hard)
+
+    def choose(models: Models, name: str, batch: Batch, key: chex.PRNGKey) -> dict[str, tuple[chex.Array, chex.Array]]:
+        """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
+
+        Returns direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is
+        smaller in a batch with fewer candidates, such as the last one of an epoch.
+        """
+        del key
+        model, variables = models[name]
+
+        def choose_with(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
+            # Score all candidates of the step for this device's queries.
+            images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+            (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
+            negatives = batch.image_index[:, None] != index
+            scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
+            # Keep the negatives with the highest scores.
+            chosen = {}
+            for direction, rows in scores.items():
+                values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), min(num_hard, rows.shape[1]))
+                chosen[direction] = rows, jnp.isfinite(values)
+            return chosen
+
+        return model.apply(variables, method=choose_with)
+
     return Source(_rank_chosen, choose, num_extra=num_extra, excludes=OF_EACH_MODEL | (UNCHANGED if num_extra else {}))
-
-
-def _choose_hardest(
-    models: Models, name: str, batch: Batch, key: chex.PRNGKey, *, num_hard: Count
-) -> dict[str, tuple[chex.Array, chex.Array]]:
-    """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
-
-    Args:
-      models, name, batch, key: See `Source`.
-      num_hard: H, the number of candidates of each query.
-
-    Returns:
-      Direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is smaller in a
-      batch with fewer candidates, such as the last one of an epoch.
-    """
-    del key
-    model, variables = models[name]
-
-    def choose(matcher: Matcher) -> dict[str, tuple[chex.Array, chex.Array]]:
-        # Score all candidates of the step for this device's queries.
-        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
-        negatives = batch.image_index[:, None] != index
-        scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
-        # Keep the negatives with the highest scores.
-        chosen = {}
-        for direction, rows in scores.items():
-            values, rows = jax.lax.top_k(jnp.where(negatives, rows, -jnp.inf), min(num_hard, rows.shape[1]))
-            chosen[direction] = rows, jnp.isfinite(values)
-        return chosen
-
-    return model.apply(variables, method=choose)
 
 
 def _rank_chosen(
@@ -356,7 +313,7 @@ def _rank_chosen(
     chosen: Mapping[str, tuple[chex.Array, chex.Array]],
     train: bool,
 ) -> tuple[Rankings, TermLosses]:
-    """Scores the matching pairs and what `_choose_hardest` returned."""
+    """Scores the matching pairs and what was chosen."""
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
 
     def pairs(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> tuple[Encoding, ...]:
@@ -380,19 +337,19 @@ def sampled() -> Source:
     The query is the image if the text of `Batch.mismatched` was replaced, the text otherwise. The other query has no
     negative, so a loss of 0.
     """
-    return Source(_rank_sampled, mismatched=True, excludes=NOT_MINED | UNCHANGED)
 
+    def rank(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
+    ) -> tuple[Rankings, TermLosses]:
+        del chosen
+        pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
+        negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
+        scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
+        scores, text_replaced = collectives.gather_results((scores, text_replaced))
+        return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
 
-def _rank_sampled(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, chosen: None, train: bool
-) -> tuple[Rankings, TermLosses]:
-    del chosen
-    pairs, text_replaced = batch.mismatched, batch.text_replaced[:, None]
-    negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
-    scores = _score(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
-    scores, text_replaced = collectives.gather_results((scores, text_replaced))
-    return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
+    return Source(rank, mismatched=True, excludes=NOT_MINED | UNCHANGED)
 
 
 def _all_candidates(

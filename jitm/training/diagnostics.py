@@ -31,17 +31,17 @@ def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], 
       The results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`, and for synthetic captions
       `generated/` and the results of `difficulty`.
     """
-    metrics = gap_metrics(rankings, hard_epsilon(terms)) | collapse_metrics(rankings, terms, epoch)
-    metrics |= noise_metrics(rankings, terms, epoch)
-    metrics |= mined_metrics(rankings, offline_margin(terms))
+    metrics = gap_metrics(rankings, first_argument(terms, 'epsilon', EPSILON))
+    metrics |= collapse_metrics(rankings, terms, epoch) | noise_metrics(rankings, terms, epoch)
+    metrics |= mined_metrics(rankings, first_argument(terms, 'offline_margin', 0.0))
     if GENERATED in rankings:
         metrics |= {f'{GENERATED}/{name}': value for name, value in difficulty(rankings[GENERATED]).items()}
     return metrics
 
 
-def hard_epsilon(terms: Mapping[str, Term]) -> float:
-    """Returns the epsilon of the first loss that has one, else the published one."""
-    return next((term.arguments['epsilon'] for term in terms.values() if 'epsilon' in term.arguments), EPSILON)
+def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
+    """Returns an argument of the first loss that sets it, else the published value."""
+    return next((term.arguments[name] for term in terms.values() if name in term.arguments), published)
 
 
 def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
@@ -65,12 +65,6 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
         return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)
 
     return {'gap': mean(gap), 'absolute_gap': mean(jnp.abs(gap)), 'hard_share': mean(jnp.abs(gap) > epsilon)}
-
-
-def offline_margin(terms: Mapping[str, Term]) -> float:
-    """Returns the offline margin of the first loss that sets one, else the published one, 0."""
-    set_by = (term.arguments for term in terms.values() if 'offline_margin' in term.arguments)
-    return next((arguments['offline_margin'] for arguments in set_by), 0.0)
 
 
 def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, chex.Array]:
@@ -190,20 +184,18 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
         for name, ranking in rankings.items()
         if any(name in t.rankings for t in terms.values())
     ]
-    constant = {name: ranking.replace(**_constant_scores(ranking)) for name, ranking in rankings.items()}
+    constant = {}
+    for name, ranking in rankings.items():
+        candidates = ranking.positives | ranking.negatives
+        mean = jnp.sum(jnp.where(candidates, ranking.scores, 0)) / jnp.maximum(jnp.sum(candidates), 1)
+        scores = {key: getattr(ranking, key) for key in ('scores', 'offline_scores', 'offline_pair_scores')}
+        means = {key: jnp.full_like(values, mean) for key, values in scores.items() if values is not None}
+        constant[name] = ranking.replace(**means)
     return {
         'active_hinges': jnp.mean(jnp.stack(losses) > 0) if losses else jnp.zeros(()),
         'ranking_loss': objective(terms, rankings, epoch)[0],
         'collapsed_loss': objective(terms, constant, epoch)[0],
     }
-
-
-def _constant_scores(ranking: Ranking) -> dict[str, chex.Array]:
-    """Returns all scores of a ranking replaced by their mean, which a collapsed model gives to every pair."""
-    candidates = ranking.positives | ranking.negatives
-    mean = jnp.sum(jnp.where(candidates, ranking.scores, 0)) / jnp.maximum(jnp.sum(candidates), 1)
-    scores = {name: getattr(ranking, name) for name in ('scores', 'offline_scores', 'offline_pair_scores')}
-    return {name: jnp.full_like(values, mean) for name, values in scores.items() if values is not None}
 
 
 def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:

@@ -1,8 +1,7 @@
 """What training reads: splits, vocabulary and tokens, augmentation, masked words, mined negatives, and the batches."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -96,16 +95,16 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     if whole.token_vectors is not None:
         check_encoders(train.encoded_by, validation.encoded_by, validation.name, train.name)
         tokens = list(map(add_vectors, tokens, splits))
-    warnings = [
-        check_words(split.name, split_tokens, vocabulary) for split, split_tokens in zip(splits, tokens, strict=True)
-    ]
+    pairs = zip(splits, tokens, strict=True)
+    warnings = [one for split, its in pairs for one in check_words(split.name, its, vocabulary)]
+    warnings += [] if train.clean is None else [noise.describe(train)]
     return Data(
         train=train,
         validation=validation,
         vocabulary=vocabulary,
         train_tokens=tokens[0],
         validation_tokens=tokens[1],
-        warnings=(*itertools.chain(*warnings), *(() if train.clean is None else (noise.describe(train),))),
+        warnings=tuple(warnings),
     )
 
 
@@ -181,17 +180,6 @@ def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]
     return PerturbedCaptions(perturb, [graphs, *(hash_file(kind) for kind in kinds if is_file(kind))])
 
 
-def read_fields(models: Iterable[Matcher], augmentation: Augmentation) -> tuple[str, ...]:
-    """Returns the fields of `Images` that some models read; a UserError if augmentation is of another field."""
-    reads = {field for model in models for field in model.reads}
-    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
-        raise UserError(
-            "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
-            'to 0 and 1'
-        )
-    return tuple(sorted(reads))
-
-
 def make_pipeline(
     config: Mapping[str, Any],
     data: Data,
@@ -211,8 +199,15 @@ def make_pipeline(
       mined_later: See `load_offline`.
 
     Raises:
-      UserError: If mined negatives, a relevance or scene graphs cannot be read.
+      UserError: If mined negatives, a relevance or scene graphs cannot be read, or augmentation is of regions and no
+        model reads them.
     """
+    reads = {field for model in models.values() for field in model.reads}
+    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
+        raise UserError(
+            "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
+            'to 0 and 1'
+        )
     limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
     return Pipeline(
         split=data.train,
@@ -225,7 +220,7 @@ def make_pipeline(
         relevance=load_relevance(config['relevance'], data.train),
         max_length=min(limits, default=None),
         offline=load_offline(config['offline'], data.train, mined_later),
-        reads=read_fields(models.values(), augmentation),
+        reads=tuple(sorted(reads)),
         num_extra=sum(source.num_extra for source in sources),
         mismatched=any(source.mismatched for source in sources),
         masked=load_masked_words(config, data),

@@ -80,16 +80,15 @@ class MovingAverage:
         """Returns what is stored after a batch, from the rankings of each model in training."""
         updated = {}
         for name, values in stored.items():
-            both = [self._probability(rankings[name][way], len(rows)) for way in DIRECTIONS]
-            new = {'label': believed[name].labels, 'probability': sum(both) / len(both)}
+            probability = 0
+            for ranking in (rankings[name][way] for way in DIRECTIONS):
+                valid = ranking.positives.any(axis=1) & ranking.negatives.any(axis=1)
+                scores, candidates = ranking.scores / self.temperature, ranking.positives | ranking.negatives
+                logs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
+                probability += jnp.exp(logs).reshape(len(rows), -1).mean(axis=1) / len(DIRECTIONS)  # over the views
+            new = {'label': believed[name].labels, 'probability': probability}
             updated[name] = {key: values[key].at[rows].set(new[key]) for key in values}
         return updated
-
-    def _probability(self, ranking: Ranking, pairs: int) -> chex.Array:
-        """Returns the probability of the positive of each pair, the mean over its views: [B]."""
-        valid = ranking.positives.any(axis=1) & ranking.negatives.any(axis=1)
-        logs = masked_log_softmax(ranking.scores / self.temperature, ranking.positives | ranking.negatives, valid)
-        return jnp.exp(hardest_positive(logs, ranking.positives)).reshape(pairs, -1).mean(axis=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

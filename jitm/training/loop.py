@@ -13,7 +13,6 @@ import numpy as np
 
 from jitm import agreement, metrics, parallel
 from jitm import config as config_lib
-from jitm.data.splits import Split
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
@@ -51,7 +50,10 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     split = setup.data.train
     report = {
         'step': step,
-        'metrics': {name: _as_json(float(value)) for name, value in jax.device_get(values).items()},
+        'metrics': {  # JSON has no such numbers, but names, such as 'nan'
+            name: number if math.isfinite(number := float(value)) else str(number)
+            for name, value in jax.device_get(values).items()
+        },
         'texts': texts.tolist(),
         'captions': [split.captions[t] for t in texts],
         'images': [split.image_ids[i] for i in split.image_of_text[texts]],
@@ -64,23 +66,11 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     )
 
 
-def _as_json(value: float) -> float | str:
-    """Returns a number that JSON has, and otherwise its name, such as 'nan'."""
-    return value if math.isfinite(value) else str(value)
-
-
 def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
     path, text = workdir / 'config.json', (json.dumps(config, indent=2) + '\n').encode()
     if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
         with replacing(path) as file:
             file.write(text)
-
-
-def _write_noise(train: Split, workdir: Path) -> None:
-    """Writes `noise.npy`, the image of each training caption as noise moved it; nothing without noise."""
-    if parallel.is_primary() and train.clean is not None:
-        with replacing(workdir / 'noise.npy') as file:
-            np.save(file, train.image_of_text.astype(np.int64))
 
 
 def _describe(setup: Setup) -> dict[str, Any]:
@@ -177,7 +167,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
-            _write_noise(setup.data.train, workdir)
+            train = setup.data.train
+            if parallel.is_primary() and train.clean is not None:  # the image of each caption, as noise moved it
+                with replacing(workdir / 'noise.npy') as file:
+                    np.save(file, train.image_of_text.astype(np.int64))
             _write_config(config, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
         state, run, restored = _start(setup, checkpoints, workdir)
@@ -190,22 +183,11 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         with Logs(folder, restored, setup.total_steps, config['batch_size'], monitor) as logs:
             loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
             loop.train(state, resumed=restored is not None)
-        return {'first': _first_validation(folder), 'best': _best_validation(checkpoints)}
-
-
-def _first_validation(folder: Path) -> dict[str, Any] | None:
-    return next((line for line in read_metrics(folder) if line['step'] == 0 and 'rsum' in line), None)
-
-
-def _best_validation(checkpoints: Checkpoints) -> dict[str, Any]:
-    """Returns step and metrics of the best checkpoint.
-
-    Raises:
-      UserError: If it is damaged or missing.
-    """
-    step = checkpoints.best_step()
-    checkpoints.check(step)
-    return {'step': step, **checkpoints.metrics(step)}
+        # The first validation and the best one, whose checkpoint must be whole.
+        first = next((line for line in read_metrics(folder) if line['step'] == 0 and 'rsum' in line), None)
+        best = checkpoints.best_step()
+        checkpoints.check(best)
+        return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}}
 
 
 class _Loop:
@@ -233,12 +215,13 @@ class _Loop:
         The order is fixed: evaluate, save, next batch, step. A resumed run has evaluated and saved its first state.
         """
         setup, start, total = self._setup, int(state.step), self._setup.total_steps
-        periods = setup.config['run']
+        periods, every = setup.config['run'], setup.config['evaluation']['every_steps']
         batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
-            stopping = self._is_stopping(step)
-            validating = self._is_validating(step)
+            agreed = jax.process_count() == 1 or step % self._log_every == 0  # several processes agree at these steps
+            stopping = agreed and parallel.any_process(self._stop.requested)
+            validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
             saving = validating or stopping or step % periods['checkpoint_every'] == 0
             if saving or step % self._log_every == 0:
                 self._check_finite(state, step)
@@ -293,16 +276,6 @@ class _Loop:
         say(f'compiled in {seconds:.0f} s')
         self._slow = seconds > SLOW
         return result
-
-    def _is_stopping(self, step: int) -> bool:
-        """Whether any process was asked to stop; several processes agree only at steps that are logged."""
-        every = 1 if jax.process_count() == 1 else self._log_every
-        return step % every == 0 and parallel.any_process(self._stop.requested)
-
-    def _is_validating(self, step: int) -> bool:
-        per_epoch = self._setup.pipeline.steps_per_epoch
-        every = self._setup.config['evaluation']['every_steps'] or per_epoch
-        return step % per_epoch == 0 or step % every == 0
 
     def _check_finite(self, state: TrainState, step: int) -> None:
         """Raises a NotFiniteError, with the last finite state saved, if the state has not kept up with the steps."""

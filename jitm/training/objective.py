@@ -1,9 +1,8 @@
 """The objective: a weighted sum of terms, each a reduced loss of rankings or of token predictions."""
 
-import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -125,36 +124,26 @@ class RankingTerm(Term):
             raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
-            with self._described():
+            try:
                 losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            self._check_losses(losses, len(ranking.scores))
+            except Exception as error:  # of a loss that is not of jitm file and line are named
+                function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
+                if isinstance(error, UserError) or not names.is_own(function):
+                    raise
+                hint = f'; {TRACEABLE}' if isinstance(error, VALUE_ERRORS) else ''
+                raise UserError(f"'terms.{self.name}' fails: {names.describe(error)}{hint}") from error
+            shape, queries = getattr(losses, 'shape', None), len(ranking.scores)
+            if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
+                got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
+                raise UserError(
+                    f"'terms.{self.name}' returns {got} for {queries} queries; a loss returns one float per query, of "
+                    f'shape ({queries},)'
+                )
             return losses
 
         if 'anchor_scores' not in inputs:
             return loss({})
         return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
-
-    @contextlib.contextmanager
-    def _described(self) -> Iterator[None]:
-        """Names file and line of any error within the block if the loss is not of jitm."""
-        try:
-            yield
-        except Exception as error:
-            function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
-            if isinstance(error, UserError) or not names.is_own(function):
-                raise
-            hint = f'; {TRACEABLE}' if isinstance(error, VALUE_ERRORS) else ''
-            raise UserError(f"'terms.{self.name}' fails: {names.describe(error)}{hint}") from error
-
-    def _check_losses(self, losses: Any, queries: int) -> None:
-        """Raises a UserError unless the loss returned one float per query."""
-        shape = getattr(losses, 'shape', None)
-        if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
-            got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
-            raise UserError(
-                f"'terms.{self.name}' returns {got} for {queries} queries; a loss returns one float per query, of "
-                f'shape ({queries},)'
-            )
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """Returns the value of the term, a scalar."""

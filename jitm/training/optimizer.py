@@ -21,11 +21,6 @@ NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'} 
 MAX_LOGIT_SCALE = math.log(100)
 
 
-def step_decay(learning_rate: float, decay_epochs: int, steps_per_epoch: int) -> optax.Schedule:
-    """Returns the schedule learning_rate * 0.1 ** (epoch // decay_epochs)."""
-    return optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, 0.1, staircase=True)
-
-
 def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -> optax.Schedule:
     """Returns learning_rate * min(t / w, (N - t) / (N - w)), at least 1e-8, for t = 1 .. N and w = warm_up N."""
     warm_up_steps = warm_up * total_steps
@@ -117,14 +112,8 @@ def adamw(
     Returns:
       The optimizer, and its learning rate by step.
     """
-    schedule = step_decay(learning_rate, decay_epochs, steps_per_epoch)
+    schedule = optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, 0.1, staircase=True)
     return _clipped_and_scaled(optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors), schedule
-
-
-def is_decayed(path: tuple[jax.tree_util.DictKey, ...]) -> bool:
-    """Returns whether released UNITER decays a parameter: no bias, and no scale except those of `DECAYED_NORMS`."""
-    *modules, name = (key.key for key in path)
-    return 'bias' not in name and (name != 'scale' or not DECAYED_NORMS.isdisjoint(modules))
 
 
 def adam_then_decay(
@@ -146,8 +135,9 @@ def adam_then_decay(
 
         def move(path: tuple, param: chex.Array, m: chex.Array, v: chex.Array) -> chex.Array:
             moved = -corrected * m / (jnp.sqrt(v) + epsilon)
-            if not is_decayed(path):
-                return moved
+            *modules, name = (key.key for key in path)
+            if 'bias' in name or (name == 'scale' and DECAYED_NORMS.isdisjoint(modules)):
+                return moved  # is not decayed
             return moved - jnp.where(jnp.any(moved != 0), rate * weight_decay, 0) * (param + moved)
 
         updates = jax.tree_util.tree_map_with_path(move, params, first, second)

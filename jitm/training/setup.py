@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jitm.config import bind, choose, flatten
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import check_images, check_lengths
-from jitm.data.vocabularies import Tokenizer, kind_of
+from jitm.data.vocabularies import kind_of
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import check_matcher, make_model, member_model, model_keys, own_names
@@ -187,15 +187,10 @@ def own_models(config: Mapping[str, Any]) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not (model_names := _own_names(config)):
+        own = [name for member in config['members'] for name in own_names(member_model(config, member))]
+        if not own:
             raise
-        raise UserError(f"the model '{model_names[0]}' fails: {names.describe(error)}") from error
-
-
-def _own_names(config: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all members' models and of their modules that are not of jitm."""
-    sections = [member_model(config, name) for name in config['members']]
-    return [name for section in sections for name in own_names(section)]
+        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
 
 
 def trace(setup: Setup) -> TrainState:
@@ -218,28 +213,23 @@ def make_models(config: Mapping[str, Any], data: Data) -> dict[str, Matcher]:
     Raises:
       UserError: If one is unknown, or cannot read the vocabulary, captions or images of the data.
     """
-    models, path = {}, config['vocabulary']['path']
+    models = {}
     for name in config['members']:
         section = member_model(config, name)
         models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
         check_matcher(models[name])
-        check_vocabulary(data.vocabulary, path, models[name], section)
+        kind, wanted = kind_of(data.vocabulary), models[name].text_format.kind
+        if wanted not in (kind, None):
+            key = 'text.name' if 'text' in section else 'name'
+            raise UserError(
+                f"config key 'vocabulary.path' is '{config['vocabulary']['path']}', which gives {kind}, but "
+                f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
+                'change the model'
+            )
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)
             check_images(split, models[name].reads)
     return models
-
-
-def check_vocabulary(vocabulary: Tokenizer, path: str, model: Matcher, section: Mapping[str, Any]) -> None:
-    """Raises a UserError if the vocabulary from a path is not of the kind that a model, from its config, reads."""
-    kind, wanted = kind_of(vocabulary), model.text_format.kind
-    if wanted not in (kind, None):
-        key = 'text.name' if 'text' in section else 'name'
-        raise UserError(
-            f"config key 'vocabulary.path' is '{path}', which gives {kind}, but 'model.{key}' is "
-            f"'{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or change the "
-            'model'
-        )
 
 
 def make_optimizer(
@@ -288,17 +278,12 @@ def check_members(config: Mapping[str, Any], members: Mapping[str, Member], term
             'generates no captions; leave it out'
         )
     for name, member in trained.items():
-        check_epochs(name, terms_of(member, terms).values(), config['epochs'])
-
-
-def check_epochs(name: str, terms: Collection[Term], epochs: int) -> None:
-    """Raises a UserError if a member, called `name`, has an epoch in which none of its terms is active."""
-    for epoch in range(epochs):
-        if not any(term.is_active(epoch) for term in terms):
-            raise UserError(
-                f"no term is active in epoch {epoch} of {epochs} for 'members.{name}': change the start_epoch or "
-                'end_epoch of a term'
-            )
+        for epoch in range(config['epochs']):
+            if not any(term.is_active(epoch) for term in terms_of(member, terms).values()):
+                raise UserError(
+                    f"no term is active in epoch {epoch} of {config['epochs']} for 'members.{name}': change the "
+                    'start_epoch or end_epoch of a term'
+                )
 
 
 def unreached_epochs(config: Mapping[str, Any]) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from jitm import names
-from jitm.config import bind, choose, flatten
+from jitm.config import bind, check_member, choose, flatten
 from jitm.data.load import source_of
 from jitm.data.masking import Masking
 from jitm.data.perturbations import reads_graphs
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError
 from jitm.hints import check_keys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.generated import HEADS, MASKED, generate, generated_captions, masked_captions, matcher_predictions
@@ -92,11 +92,8 @@ def make_retrieval(section: Mapping[str, Any]) -> Source:
 def check_candidates(config: Mapping[str, Any]) -> None:
     """Raises a UserError if the config's `candidates` lack something, or have more than there is."""
     section, retrieval = config['candidates'], make_retrieval(config['candidates'])
-    if retrieval.queue and (encoder := retrieval.queue.encoder) not in config['members']:
-        raise UserError(
-            f"config key 'candidates.encoder' is '{encoder}', which is not a member"
-            f'{did_you_mean(encoder, config["members"])}'
-        )
+    if retrieval.queue:
+        check_member(config, 'candidates.encoder')
     if reads_graphs(retrieval.perturbations) and not config['scene_graphs']['source']:
         raise UserError(
             "config key 'scene_graphs.source' is '', but 'candidates.perturbations' takes scene graphs: set it, such "
@@ -137,11 +134,7 @@ def make_synthesis(config: Mapping[str, Any]) -> Synthesis | None:
     generator, num_views = synthesis.generator, config['masking']['num_views']
     if not generator:
         return None
-    if generator not in config['members']:
-        raise UserError(
-            f"config key 'synthesis.generator' is '{generator}', which is not a member"
-            f'{did_you_mean(generator, config["members"])}'
-        )
+    check_member(config, 'synthesis.generator')
     if not num_views:
         raise UserError(
             "config key 'masking.num_views' is 0, but config key 'synthesis' refills masked captions: set it"

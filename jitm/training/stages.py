@@ -4,8 +4,7 @@ The second stage trains with negatives that the first has mined (Chen et al., 20
 al., 2018, section 3.2), or both.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from jitm import agreement, parallel
 from jitm import config as config_lib
 from jitm.data.candidates import read_manifest
 from jitm.data.load import load_split
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError
 from jitm.files import LOCK
 from jitm.hints import check_keys
 from jitm.inference.options import ScoringOptions
@@ -74,13 +73,9 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
         _check_empty('offline.path', config['offline']['path'], 'the negatives that the first stage mines')
         second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
-        name, members = config['evaluation']['member'], config['members']
-        if name not in members:
-            raise UserError(
-                f"config key 'evaluation.member' is '{name}', which is not a member{did_you_mean(name, members)}"
-            )
-        trained = 'the model that the first stage trains'
-        _check_empty(f'members.{name}.init_from', members[name].get('init_from'), trained)
+        config_lib.check_member(config, 'evaluation.member')
+        name, trained = config['evaluation']['member'], 'the model that the first stage trains'
+        _check_empty(f'members.{name}.init_from', config['members'][name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
     return Stages(first, second, top_h, stages['fine_tune'])
 
@@ -113,8 +108,10 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
         check_workdir(workdir / name, config)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
-        with _name_stage(name):
+        try:
             setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
+        except UserError as error:  # whose keys, if of the first stage, are in `stages.first`
+            raise UserError(f'{name}: {error}') from error
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
         for key, mined in stages.top_h.items():
@@ -122,15 +119,6 @@ def check_stages(stages: Stages, workdir: Path) -> None:
                 raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
-
-
-@contextlib.contextmanager
-def _name_stage(name: str) -> Iterator[None]:
-    """Names the stage in errors within the block: the keys of the first one are in `stages.first`."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f'{name}: {error}') from error
 
 
 def _weights(setup: Setup) -> tuple[str, Any]:

@@ -136,7 +136,8 @@ def train_step(
                 if believed:
                     rankings[name][way] = labelled(rankings[name][way], believed[name])
                 if clean is not None:
-                    rankings[name][way] = of_clean_pairs(rankings[name][way], clean)
+                    views = len(rankings[name][way].scores) // len(clean)
+                    rankings[name][way] = rankings[name][way].replace(clean=jnp.repeat(clean, views))
         constants = anchors | jax.lax.stop_gradient(rankings)
         rankings = {
             name: with_anchors(rankings[name], [constants[anchor] for anchor in member.learn_from])
@@ -245,11 +246,6 @@ def score_as_anchor(model: Matcher, variables: chex.ArrayTree, sources: Sequence
     return model.apply(variables, method=score_all)
 
 
-def of_clean_pairs(ranking: Ranking, clean: chex.Array) -> Ranking:
-    """Returns a ranking that knows which of its queries are of clean pairs, given those of the global batch."""
-    return ranking.replace(clean=jnp.repeat(clean, len(ranking.scores) // len(clean)))
-
-
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
     """Returns the rankings, those of both retrieval directions with the scores of the same rankings by A anchors."""
     if not anchors:
@@ -289,6 +285,7 @@ def diagnose(
     for name, model_rankings in rankings.items():
         metrics[name] = diagnostics.ranking_metrics(model_rankings, terms_of(members[name], terms), epoch)
         metrics[name] |= diagnostics.gradient_norms(gradients[name])
+    epsilon = diagnostics.first_argument(terms, 'epsilon', diagnostics.EPSILON)
     for name, anchor_rankings in anchors.items():
-        metrics[name] = diagnostics.gap_metrics(anchor_rankings, diagnostics.hard_epsilon(terms))
+        metrics[name] = diagnostics.gap_metrics(anchor_rankings, epsilon)
     return {f'{name}/{key}': value for name, model_metrics in metrics.items() for key, value in model_metrics.items()}

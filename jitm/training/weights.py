@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.joint import JointEncoder
 from jitm.models.make import member_model
-from jitm.runs.run import Run, load_run
+from jitm.runs.run import load_run
 from jitm.training.members import Frozen, Member, MemberState
 
 
@@ -57,26 +57,16 @@ def load_weights(
             weights[name] = load_from_run(name, member, states[name], config, vocabulary)
         elif member.trains:
             weights[name] = load(states[name].variables, vocabulary.words)
-    check_generator(config['synthesis']['generator'], members, states, weights)
+    generator = config['synthesis']['generator']
+    if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
+        source = members[generator].copy_of or generator
+        head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
+        if not head <= weights[source]['params'].keys():
+            raise UserError(
+                f"config key 'synthesis.generator' is '{generator}', which does not train and has no weights for its "
+                f"head 'mlm': set members.{source}.init_from to a run whose model.heads have it"
+            )
     return weights
-
-
-def check_generator(
-    name: str,
-    members: Mapping[str, Member],
-    states: Mapping[str, MemberState],
-    weights: Mapping[str, Mapping[str, Replacements]],
-) -> None:
-    """Raises a UserError if the generator, called `name`, is frozen with a head of random parameters."""
-    if not name or not isinstance(members[name].rule, Frozen):
-        return
-    source = members[name].copy_of or name
-    head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
-    if not head <= weights[source]['params'].keys():
-        raise UserError(
-            f"config key 'synthesis.generator' is '{name}', which does not train and has no weights for its head "
-            f"'mlm': set members.{source}.init_from to a run whose model.heads have it"
-        )
 
 
 def load_from_run(
@@ -106,7 +96,12 @@ def load_from_run(
         raise UserError(f'{key}: {error}') from None
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
-    changed = _model_differences(run, member_model(config, name))
+    # The models may differ in the heads that are added, and in precision.
+    old, new = member_model(run.config, run.member), member_model(config, name)
+    changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
+    changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
+    if lost := set(old.get('heads', ())) - set(new.get('heads', ())):
+        changed.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
     wanted = {part: traverse_util.flatten_dict(getattr(state, part)) for part in loaded}
     if isinstance(member.model, JointEncoder):
@@ -117,16 +112,6 @@ def load_from_run(
         reason = '; '.join(changed) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} is of another model ({reason}); set members.{name}.model to its')
     return loaded
-
-
-def _model_differences(run: Run, section: Mapping[str, Any]) -> list[str]:
-    """Lists how the model of a run differs from a config's, heads that are added and precision left aside."""
-    old = member_model(run.config, run.member)
-    changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**section, 'heads': ()}})
-    changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
-    if lost := set(old.get('heads', ())) - set(section.get('heads', ())):
-        changed.append(f'model.heads: without {", ".join(sorted(lost))}')
-    return changed
 
 
 def _shapes(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -535,7 +535,7 @@ def test_schedules_of_noisy(words):
 def test_rcl_replaces_only_the_loss_and_the_schedule():
     for network, own in (('sgr', 'sgraf:sgr'), ('saf', 'sgraf:saf'), ('vsrn', 'vsrn:')):
         config, other = load(f'noisy:{network},rcl,f30k'), load(f'{own},f30k'.replace(':,', ':'))
-        loss = {'loss': 'noisy.complementary_contrastive', 'temperature': 0.05, 'complement': 'log'}
+        loss = {'loss': 'noisy.complementary_contrastive', 'temperature': 0.05}
         assert config['terms'].pop('ranking') == loss | {'weight': 1, 'reduction': 'mean'} | ALWAYS
         other['terms'].pop('ranking')
         differing = {key for key in config if config[key] != other[key]}

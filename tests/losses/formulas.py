@@ -107,11 +107,10 @@ def projection_matching(s, temperature):
 # jitm.losses.noisy
 
 
-def complementary_contrastive(s, temperature, complement='log'):
+def complementary_contrastive(s, temperature):
     probabilities = softmax(s.all, temperature)
     rests = [sum(p for m, p in enumerate(probabilities) if m != n) for n in range(len(s.own), len(s.all))]
-    of_rest = {'log': lambda x: -log(max(x, 1e-10)), 'tan': lambda x: tan(1 - x), 'abs': lambda x: 1 - x}
-    return sum(map((of_rest | {'exp': lambda x: exp(-x)})[complement], rests))
+    return sum(-log(max(rest, 1e-10)) for rest in rests)
 
 
 def active_complementary(s, labels, temperature, complementary_weight=5.0):
@@ -296,7 +295,7 @@ OF_QUERIES = {
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),
     'SAM': (adaptive_margin, {}),
-    'RCL': (complementary_contrastive, *({'temperature': 0.1, 'complement': c} for c in ('log', 'tan', 'abs', 'exp'))),
+    'RCL': (complementary_contrastive, {'temperature': 0.1}),
     'CRCL': (active_complementary, {'temperature': 0.1}),
     'NCR': (soft_margin, {'margin': 0.2}),
     'DECL': (evidential, {}),

@@ -1,18 +1,12 @@
-"""Mines on several virtual devices, or as one of several processes, and saves the lists; started by test_mining.py."""
+"""Mines on several virtual devices and saves the lists; started by test_mining.py."""
 
 import sys
 from pathlib import Path
 
 import jax
 
-out, devices, *processes = sys.argv[1:]
+out, devices = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
-
-from jitm import job  # noqa: E402
-
-if processes:
-    coordinator, count, index = processes
-    job.join(coordinator, int(count), int(index))
 
 from jitm.mining.job import search_all  # noqa: E402
 from jitm.mining.pairs import PairSearch  # noqa: E402
@@ -25,11 +19,11 @@ def main() -> None:
     search, _ = products()
     search._queries = 4
     state = search_all(search, make_split(7, 33), folder / 'products', 'products', 5, 2)
-    state.save(folder / f'{jax.process_index()}_products', 'products')
+    state.save(folder / 'products.npz', 'products')
     problem = make_problem('scan_t2i')
     search = PairSearch([make_scorer(problem, 4, 4)], problem[2])
     state = search_all(search, problem[2], folder / 'pairs', 'pairs', 5, 3)
-    state.save(folder / f'{jax.process_index()}_pairs', 'pairs')
+    state.save(folder / 'pairs.npz', 'pairs')
 
 
 main()

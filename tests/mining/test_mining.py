@@ -28,7 +28,7 @@ from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
-from tests.test_parallel import ends, free_port, run_processes, started
+from tests.test_parallel import ends, run_processes, started
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
@@ -175,30 +175,12 @@ def test_damaged_state_is_ignored(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2, 4])
 def test_devices_do_not_change_mined_lists(tmp_path, devices):
-    run_workers(tmp_path, [[devices]])
-    assert_worker(tmp_path, 0)
-
-
-@pytest.mark.slow
-def test_processes_share_the_work(tmp_path):
-    port = free_port()
-    run_workers(tmp_path, [[1, f'localhost:{port}', 2, n] for n in range(2)])
-    for n in range(2):
-        assert_worker(tmp_path, n)
-
-
-def run_workers(folder, arguments):
-    commands = [[sys.executable, WORKER, str(folder), *map(str, words)] for words in arguments]
-    started = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
-    for process in started:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors[-2000:]
-
-
-def assert_worker(folder, process):
-    state = MiningState.load(folder / f'{process}_products', 'products')
+    command = [sys.executable, WORKER, str(tmp_path), str(devices)]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    state = MiningState.load(tmp_path / 'products.npz', 'products')
     assert_state(state, make_split(7, 33), products()[1])
-    state = MiningState.load(folder / f'{process}_pairs', 'pairs')
+    state = MiningState.load(tmp_path / 'pairs.npz', 'pairs')
     assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
 
 

@@ -240,26 +240,6 @@ def test_parts_of_a_killed_save_are_removed(tmp_path):
         assert [path.name for path in checkpoints.folder.iterdir()] == ['1']
 
 
-def test_damaged_checkpoint_is_refused(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        save_all(checkpoints, {1: 2.0, 2: 1.0})
-        damage(checkpoints, 1)
-        with pytest.raises(
-            UserError, match=r'checkpoints/1/.* is damaged, so checkpoint 1 cannot be trusted; .* --step: 2'
-        ):
-            checkpoints.read(1)
-        tree, run = checkpoints.read(2)
-    np.testing.assert_array_equal(tree['params']['kernel'], np.full((3, 2), 2))
-    assert run == RUN
-
-
-def test_later_one_of_ties_is_kept(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        save_all(checkpoints, {10: 9.0, 15: 9.0, 20: 1.0, 25: None, 30: 2.0})
-        assert checkpoints.steps() == [15, 25, 30]
-        assert checkpoints.best_step() == 15
-
-
 def test_damage_in_any_file_is_detected(tmp_path):
     with Checkpoints(tmp_path / 'whole') as checkpoints:
         save_all(checkpoints, {1: 5.0, 2: 6.0})

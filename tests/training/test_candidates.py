@@ -8,17 +8,16 @@ import pytest
 
 from jitm import parallel
 from jitm.errors import UserError
-from jitm.losses.anchored import relative_max
-from jitm.losses.ranking import hardest_negative, hardest_positive, matching_cross_entropy, softmax_contrastive
+from jitm.losses.ranking import hardest_negative, hardest_positive, softmax_contrastive
 from jitm.models.matcher import DualEncoder
 from jitm.training.candidates import SAME_IMAGE, in_batch, perturbed, sampled
 from jitm.training.objective import make_terms, objective
 from jitm.training.sources import check_candidates, make_retrieval, make_sources
 from jitm.training.step import with_anchors
-from jitm.types import Batch, Pairs, Ranking, Texts
+from jitm.types import Batch, Pairs, Texts
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS, make_inputs, perturb
-from tests.training.models import in_batch_source, on_one_device, shortlist_source, small_vse
+from tests.training.models import on_one_device, shortlist_source, small_vse
 
 MODEL = small_vse()
 PAIRS, EXTRA, HARD = 4, 6, 3
@@ -36,14 +35,14 @@ class Scores(DualEncoder):
         return None if self.learned is None else jnp.float32(self.learned)
 
 
-def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), learned=None, **options):
+def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), **options):
     """The rankings of in-batch scores."""
     batch = Batch(np.int32(0), None, None, np.asarray(index), relevance)
 
     def rank(scores):
         images = jnp.eye(len(scores))
         source = in_batch(**{'same_image': 'negative'} | options)
-        return source.rank(Scores(learned), images, scores.T, batch, None, True)[0]
+        return source.rank(Scores(), images, scores.T, batch, None, True)[0]
 
     rankings = on_one_device(rank)(scores)
     return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
@@ -112,12 +111,6 @@ def test_number_of_negatives_is_below_the_size_of_the_batch():
         check_candidates(config)
     message = "config key 'candidates.num_negatives' is 128, but a batch of 128 has 127 other pairs: lower it, or "
     assert str(error.value) == message + 'set it to None for all'
-
-
-def test_a_learned_temperature_is_that_of_the_model():
-    both = rank_in_batch(range(5), learned=0.3)
-    assert [float(ranking.temperature) for ranking in both.values()] == [np.float32(0.3)] * 2
-    assert rank_in_batch(range(5))['i2t'].temperature is None
 
 
 def test_margins_are_differences_in_relevance():
@@ -223,26 +216,10 @@ def test_gradient_of_shortlist_is_that_of_the_matrix(variables):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), got, want)
 
 
-def test_in_batch_candidates_are_the_batch(variables):
-    batch, *_ = make_batch(0)
-    source = in_batch_source('ignored')
-    rankings = on_one_device(functools.partial(rank_batch, source))(batch, variables)
-    want = np.asarray(jax.jit(MODEL.apply)(variables, batch.images, batch.texts))
-    np.testing.assert_allclose(rankings['i2t'].scores, want, atol=1e-6)
-    np.testing.assert_allclose(rankings['t2i'].scores, want.T, atol=1e-6)
-
-
-def test_ranking_of_a_list_of_scores():
-    valid = jnp.array([[True, False], [False, True]])
-    ranking = Ranking.from_list(jnp.zeros((2, 3)), valid)
-    np.testing.assert_array_equal(ranking.positives, [[True, False, False]] * 2)
-    np.testing.assert_array_equal(ranking.negatives, [[False, True, False], [False, False, True]])
-
-
 REPLACED = np.array([True, False, False, True])
 
 
-def rank_sampled(variables, anchors=()):
+def rank_sampled(variables):
     """The rankings of four pairs, and the scores of the pairs and of their mismatched pairs."""
     batch, images, texts, _ = make_batch(num_extra=PAIRS)
     own, extra = (jax.tree.map(lambda x, part=part: x[part], (images, texts)) for part in (slice(4), slice(4, None)))
@@ -261,8 +238,7 @@ def rank_sampled(variables, anchors=()):
         return rankings, matcher(*own), matcher(mismatched.images, mismatched.texts)
 
     rankings, matching, other = on_one_device(lambda v: MODEL.apply(v, method=rank))(variables)
-    shifted = [{name: r.replace(scores=r.scores + s) for name, r in rankings.items()} for s in anchors]
-    return with_anchors(rankings, shifted), np.diag(matching), np.diag(other)
+    return rankings, np.diag(matching), np.diag(other)
 
 
 def test_sampled_negatives_rank_one_query_of_each_pair(variables):
@@ -273,25 +249,6 @@ def test_sampled_negatives_rank_one_query_of_each_pair(variables):
         assert np.asarray(got.positives).tolist() == [[True, False]] * PAIRS
         np.testing.assert_array_equal(got.negatives, np.stack([np.zeros(PAIRS, bool), valid], axis=1))
         assert got.anchor_scores is None
-
-
-def test_cross_entropy_of_sampled_negatives_is_the_mean_over_pairs(variables):
-    """As released for OSCAR: the mean over the 2 B pairs of a batch."""
-    rankings, matching, other = rank_sampled(variables)
-    rankings = {name: r.replace(scores=jax.nn.sigmoid(r.scores)) for name, r in rankings.items()}
-    losses = [matching_cross_entropy(r.scores, r.positives, r.negatives).mean() for r in rankings.values()]
-    logits = np.concatenate([matching, -other]).astype(np.float64)
-    np.testing.assert_allclose(sum(losses), np.log1p(np.exp(-logits)).mean(), rtol=1e-5)
-
-
-def test_anchored_losses_compare_a_pair_with_its_sampled_negative(variables):
-    rankings, matching, other = rank_sampled(variables, anchors=(0.25,))
-    losses = [
-        relative_max(r.scores, r.positives, r.negatives, anchor_scores=r.anchor_scores[0], margin=0.2)
-        for r in rankings.values()
-    ]
-    gaps = 0.2 + (matching + 0.25 - (other + 0.25)) - (matching - other)
-    np.testing.assert_allclose(losses[0] + losses[1], np.maximum(gaps, 0), atol=1e-5)
 
 
 def test_perturbed_captions_are_further_negatives_of_images():

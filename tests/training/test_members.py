@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 
-from jitm import config as config_lib
 from jitm import parallel
 from jitm.commands import cli
 from jitm.data import scenes
@@ -19,16 +18,14 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
-from jitm.losses import anchored, distillation, ranking
+from jitm.losses import anchored, ranking
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import loop
-from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
+from jitm.training.members import EMA, Frozen, Gradient, Member, init_members
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
-from tests.configs.settings import load as load_setting
-from tests.conftest import TINY, UNCHANGED
-from tests.test_photos_runs import write_initial
+from tests.conftest import UNCHANGED
 from tests.test_train import assert_same_run, remove_checkpoints
 from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_objective import TERM
@@ -189,16 +186,6 @@ def test_averaged_anchor_equals_its_closed_form(mss):
         assert_changed(targets[0], targets[1])
 
 
-def test_published_average_at_start_middle_and_end():
-    def after(progress):
-        target = MemberState({'w': jnp.ones(1)}, {})
-        rule = EMA(of='target', momentum=0.99995)
-        averaged = rule(MemberState({'w': jnp.zeros(1)}, {}), {'target': target}, jnp.float32(progress))
-        return float(averaged.params['w'][0])
-
-    np.testing.assert_allclose([after(0), after(0.5), after(1)], [5e-5, 2.5e-5, 0], atol=1e-11, rtol=1e-4)
-
-
 @pytest.mark.slow
 def test_loss_is_the_mean_over_two_anchors(pipeline):
     members = {
@@ -218,29 +205,6 @@ def test_loss_is_the_mean_over_two_anchors(pipeline):
     np.testing.assert_allclose(metrics[0]['anchor_2/terms/boost'], boost('anchor_2', 'anchor'), rtol=1e-5)
     mean = (boost('target', 'anchor') + boost('target', 'anchor_2')) / 2
     np.testing.assert_allclose(metrics[0]['target/terms/boost'], mean, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_mutual_learning_gradients_are_independent(pipeline):
-    """The gradient of each is that of its own objective, with the other's scores constant."""
-    terms = {'ranking': TERM, 'mutual': TERM | {'loss': 'distillation.mutual_learning'}}
-    del terms['mutual']['margin']
-    members = {'a': trained(pipeline, ('b',), mlp='none'), 'b': trained(pipeline, ('a',), mlp='none')}
-    states, metrics = train(*start(pipeline, terms, **members), pipeline, 1)
-    assert {'a/terms/mutual', 'b/terms/mutual'} <= metrics[0].keys()
-    batch, own = pipeline.batch(0), jnp.eye(8, dtype=bool)
-    for name, other in (('a', 'b'), ('b', 'a')):
-        model, before, after = (members[name].model, states[0].members[name], states[1].members[name])
-        held = scores_of(model, states[0].members[other], batch)
-
-        def loss(params, model=model, held=held):
-            scores = model.apply({'params': params}, batch.images, batch.texts, train=True)
-            both = ((scores, held), (scores.T, held.T))
-            hard = sum(ranking.max_of_hinges(s, own, margin=0.2).sum() for s, _ in both)
-            return hard + sum(distillation.mutual_learning(s, own, anchor_scores=a).sum() for s, a in both)
-
-        want = optax.tree.add_scale(before.params, -0.1, jax.grad(loss)(before.params))
-        chex.assert_trees_all_close(after.params, want, atol=1e-5)
 
 
 # The scenarios, from configs and through whole runs.
@@ -308,65 +272,6 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     assert sizes == {'anchor': 16, 'target': 12}
     _, metrics = setup.train_step(state, parallel.put_batch(setup.make_batch(0)))
     assert np.isfinite(metrics['target/terms/boost'])
-
-
-def tiny_clip(setting):
-    """A setting of `configs/dbl.py` for CLIP on Flickr8k, with tiny encoders and drawn pictures: four steps."""
-    config = load_setting(f'dbl:clip,{setting},f8k')
-    config |= {'data': TINY['data'], 'epochs': 2, 'batch_size': 40, 'length_multiple': 32}
-    config['model'] |= {'embed_dim': 8}
-    for encoder in ('image', 'text'):
-        config['model'][encoder] |= {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
-    return config_lib.check(config)
-
-
-@pytest.fixture(scope='module')
-def clip_alone(tmp_path_factory):
-    """The run of a CLIP without an anchor, before its first step."""
-    folder = tmp_path_factory.mktemp('clip') / 'alone'
-    write_initial(tiny_clip('max,alone'), folder)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('loss', 'scenario'),
-    [('relative_max', 'oas'), ('absolute_max', 'oss'), ('relative_max', 'mss')],
-)
-def test_clip_learns_from_an_anchor(clip_alone, loss, scenario):
-    config = tiny_clip(f'{loss[0]}m,{scenario}')
-    if scenario == 'oas':
-        for member in config['members'].values():
-            member['init_from'] = str(clip_alone)
-    if scenario == 'mss':
-        config['members']['anchor']['momentum'] = 0.5  # of the setting: 0.999
-    setup = loop.set_up(config)
-    assert setup.total_steps == 4
-    state = parallel.put_state(setup.initial_state())
-    members, metrics = [jax.device_get(state.members)], []
-    for n in range(2):
-        state, logged = setup.train_step(state, parallel.put_batch(setup.make_batch(n)))
-        members.append(jax.device_get(state.members))
-        metrics.append(jax.device_get(logged))
-    anchors, targets = ([after[name].params for after in members] for name in ('anchor', 'target'))
-    for n in range(2):
-        assert metrics[n]['finite']
-        assert metrics[n][f'target/terms/{loss}'] > 0
-        assert f'anchor/terms/{loss}' not in metrics[n]
-        assert_changed(targets[n], targets[n + 1])
-    if scenario == 'oas':
-        assert_equal(anchors[0], load_run(clip_alone).variables['params'])
-        assert_equal(anchors[0], targets[0])
-        assert_equal(anchors[0], anchors[2])
-    elif scenario == 'oss':
-        assert_changed(anchors[0], targets[0])
-        assert_changed(anchors[0], anchors[1])
-        assert metrics[0]['anchor/terms/ranking'] > 0
-    else:
-        assert_equal(anchors[0], targets[0])
-        half = jax.tree.map(lambda one, other: (one + other) / 2, anchors[0], targets[1])
-        chex.assert_trees_all_close(anchors[1], half, rtol=1e-5)
-        assert_changed(anchors[1], anchors[2])
 
 
 def test_average_is_initialized_as_its_target(tiny_config, finished):

@@ -19,7 +19,6 @@ from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
 from jitm.training.objective import make_terms, objective, token_terms
 from jitm.training.step import TrainState
-from jitm.types import TokenPredictions
 from tests.conftest import UNCHANGED
 from tests.mining.test_mining import make_split
 from tests.training.models import compile_step, in_batch_source, small_vse
@@ -54,32 +53,6 @@ def test_loss_takes_the_margins_of_a_ranking():
     np.testing.assert_allclose(collapse_metrics(both, terms, 0)['active_hinges'], np.mean(positive))
 
 
-def test_published_value_is_the_sum_of_both_directions():
-    both = rank_in_batch(range(5))
-    total, values = objective(make_terms({'ranking': TERM}), both, epoch=0)
-    s = np.asarray(SCORES, np.float64)
-    want = sum(max(max(0, 0.2 + s[i, j] - s[i, i]) for j in range(5) if j != i) for i in range(5))
-    want += sum(max(max(0, 0.2 + s[i, j] - s[j, j]) for i in range(5) if i != j) for j in range(5))
-    np.testing.assert_allclose(total, want, rtol=1e-6)
-    assert values.keys() == {'ranking'}
-
-
-def test_released_scale_of_selective_hard_negative():
-    term = TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': 0.5, 'weight': 0.5, 'reduction': 'mean'}
-    both = rank_in_batch(range(5))
-    total, _ = objective(make_terms({'ranking': term}), both, epoch=0)
-    want, averaged = 0.0, 0
-    for s in (np.asarray(SCORES, np.float64), np.asarray(SCORES, np.float64).T):
-        for i in range(5):
-            others = [s[i, j] for j in range(5) if j != i]
-            hinges = [max(0, 0.2 + other - s[i, i]) for other in others]
-            vanishing = abs(s[i, i] - max(others)) < 0.5
-            averaged += vanishing
-            want += (sum(hinges) / 4 if vanishing else max(hinges)) / 5 / 2
-    assert 0 < averaged < 10
-    np.testing.assert_allclose(total, want, rtol=1e-6)
-
-
 def test_terms_are_active_in_their_epochs_and_weighted():
     terms = {
         'warm_up': TERM | {'loss': 'ranking.sum_of_hinges', 'end_epoch': 2, 'reduction': 'mean'},
@@ -102,15 +75,6 @@ def test_token_term_reduces_its_losses():
         total, values = objective(terms, both, epoch, losses)
         np.testing.assert_allclose(values['caption'], want)
         np.testing.assert_allclose(total, values['ranking'] + want, rtol=1e-6)
-
-
-def test_token_term_takes_the_predictions_of_its_loss():
-    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)))
-    predictions = TokenPredictions(logits, jnp.zeros((3, 2), int), jnp.ones((3, 2), bool))
-    term = make_terms({'any_name': CAPTION})['any_name']
-    assert term.predictions == 'captioning'
-    want = -jax.nn.log_softmax(logits)[:, :, 0].sum(1)
-    np.testing.assert_allclose(term.per_text(predictions), want, rtol=1e-6)
 
 
 @pytest.fixture(scope='module')
@@ -158,16 +122,6 @@ def test_members_train_from_their_own_parameters(parts):
     assert not np.allclose(kernels[0], kernels[2])
     assert metrics['target/loss'] != metrics['other/loss']
     assert metrics['finite']
-
-
-def test_steps_reduce_the_loss(parts):
-    step, state, pipeline = parts
-    losses = []
-    for _ in range(20):
-        state = state.replace(step=jnp.int32(0))
-        state, metrics = step(state, pipeline.batch(0))
-        losses.append(float(metrics['target/loss']))
-    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_infinite_gradient_is_not_applied(parts):

@@ -145,26 +145,6 @@ def test_updates_equal_the_released_ones():
     np.testing.assert_array_equal(got['itm_head']['kernel'], params['itm_head/kernel'])
 
 
-def test_eps_is_added_before_the_bias_correction():
-    # The first step is g / (g + eps / sqrt(.02)), where optax.adamw goes g / (g + eps).
-    rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 1.0, 'warm_up': 0.0, 'total_steps': 10**6})
-    params = {'bias': jnp.zeros(1)}
-    updates, _ = rule.update({'bias': jnp.asarray([1e-5])}, rule.init(params), params)
-    np.testing.assert_allclose(updates['bias'], -1 / (1 + 0.1 / np.sqrt(0.02)), rtol=1e-5)
-
-
-def test_unused_parameters_do_not_decay():
-    rule, _ = adamw_with_warm_up(**UNITER | {'learning_rate': 0.5, 'weight_decay': 0.1, 'factors': {'used': 0.5}})
-    params = {name: {'kernel': jnp.asarray([3.0, 2.0])} for name in ('used', 'unused')}
-    state = rule.init(params)
-    for gradient in (1.0, 0.0):
-        gradients = {'used': {'kernel': jnp.asarray([gradient, 0.0])}, 'unused': {'kernel': jnp.zeros(2)}}
-        updates, state = rule.update(gradients, state, params)
-        rate = 0.5 * (1 if gradient else 2) / 500
-        np.testing.assert_allclose(updates['used']['kernel'][1], -0.5 * rate * 0.1 * 2, rtol=1e-5)
-        np.testing.assert_array_equal(updates['unused']['kernel'], 0)
-
-
 def test_optimizers_take_the_lengths_they_need():
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
     _, schedule = make_optimizer(config, steps_per_epoch=100, epochs=50)
