@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
-from jitm.report.figures import save
+from jitm.report.figures import new_figure
 from jitm.report.matrices import Matrix
 
 KINDS = ('positives', 'negatives')
@@ -97,17 +97,12 @@ def summarize(matrices: Sequence[Matrix]) -> str:
     return table(['', 'pairs', 'mean', 'deviation', *(f'{quantile:.0%}' for quantile in QUANTILES), 'MD'], rows)
 
 
-def draw(matrices: Sequence[Matrix], output: Path) -> None:
-    """Draws the densities of positives and negatives, and their means.
-
-    Raises:
-      UserError: If the figure cannot be written.
-    """
+def draw(matrices: Sequence[Matrix]) -> Any:
+    """Returns a matplotlib figure of the densities of positives and negatives, and their means."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     low, high = bounds(matrices)
-    figure = Figure(figsize=(6.5, 5), dpi=150, layout='constrained')
+    figure = new_figure(6.5, 5)
     panels = figure.subplots(2, 1, sharex=True)
     colors = mpl.color_sequences['petroff10']
     for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
@@ -124,4 +119,4 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     figure.align_ylabels()
     figure.supxlabel('vertical lines: means', fontsize='small', color='gray')
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=2, frameon=False)
-    save(figure, output)
+    return figure

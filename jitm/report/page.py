@@ -58,7 +58,7 @@ def page(
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        curves=uri(to_svg(training.figure_of(trained)), 'svg+xml') if trained else '',
+        curves=uri(to_svg(training.draw(trained)), 'svg+xml') if trained else '',
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,

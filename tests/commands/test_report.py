@@ -64,7 +64,7 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True)
 def without_curves(monkeypatch):
     """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.report.page.training.figure_of', lambda groups: Figure(figsize=(1, 1)))
+    monkeypatch.setattr('jitm.report.page.training.draw', lambda groups: Figure(figsize=(1, 1)))
 
 
 @pytest.fixture

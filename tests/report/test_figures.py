@@ -8,7 +8,7 @@ import pytest
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.report import by_key, difficulty, validation
-from jitm.report.figures import Curve, arrange, curve, whiskers
+from jitm.report.figures import Curve, arrange, curve, save, whiskers
 from jitm.report.groups import Group, distinguish, read_groups, read_run_log
 from jitm.report.rows import read_runs
 from jitm.report.summary import summary
@@ -542,7 +542,7 @@ def test_unwritable_figure_is_a_user_error(tmp_path):
         (tmp_path / 'run' / 'config.json' / 'figure.png', r'figure\.png cannot be written: '),
     ):
         with pytest.raises(UserError, match=message):
-            draw(groups, output)
+            save(draw(groups), output)
 
 
 def test_libraries_are_loaded_for_drawing_only():
