@@ -74,26 +74,6 @@ def _check(values: flags.FlagValues) -> None:
         )
 
 
-def _load_generator(values: flags.FlagValues) -> TrainedGenerator | None:
-    """Returns the generator of synthetic captions if they are asked for."""
-    if GENERATED not in values.perturbations:
-        return None
-    if values.generator:
-        return load_generator(values.generator)
-    return load_generator(values.workdir, values.step, values.member)
-
-
-def _load_run(values: flags.FlagValues) -> Run:
-    """Returns the run; raises a UserError if it lacks a head that --perplexity or --show reads."""
-    run = load_run(values.workdir, values.step, values.member)
-    if values.perplexity:
-        check_perplexity(run)
-    if values.show:
-        require('jinja2', extra='report')
-        check_examples(run)
-    return run
-
-
 def _describe_protocol(
     run: Run,
     generator: TrainedGenerator | None,
@@ -151,7 +131,15 @@ def main(values: flags.FlagValues) -> None:
     written = ['words.json']
     written += [name for name, given in (('words.html', values.show), (PERTURBED, values.save_perturbed)) if given]
     folder.check(written)
-    run, generator = _load_run(values), _load_generator(values)
+    given = values.workdir, values.step, values.member
+    run, generator = load_run(*given), None
+    if values.perplexity:
+        check_perplexity(run)
+    if values.show:
+        require('jinja2', extra='report')
+        check_examples(run)
+    if GENERATED in values.perturbations:
+        generator = load_generator(values.generator) if values.generator else load_generator(*given)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
     texts = np.array(evenly_spaced(count, split.num_texts))

@@ -395,12 +395,13 @@ def test_a_folder_of_photos_needs_no_captions(root, tmp_path, monkeypatch, capsy
 
 def test_names_of_features_are_one_for_each_image(tmp_path):
     np.save(tmp_path / 'a_ims.npy', np.ones((2, 3), np.float32))
-    for lines, ids in (('x\ny\n', ('x', 'y')), ('x\nx\ny\ny\n', ('x', 'y'))):
-        (tmp_path / 'a_ids.txt').write_text(lines)
+    for lines, ids in (('x y', ('x', 'y')), ('x x y y', ('x', 'y')), ('x x x y', ('x', 'y')), ('0 1 2 3', ('0', '2'))):
+        (tmp_path / 'a_ids.txt').write_text(lines.replace(' ', '\n'))
         assert sources.read_features(tmp_path / 'a_ims.npy').image_ids == ids
-    (tmp_path / 'a_ids.txt').write_text('x\ny\nz\n')
-    with pytest.raises(UserError, match=r'a_ids.txt has 3 ids for the 2 images of a_ims.npy: give one for each'):
-        sources.read_features(tmp_path / 'a_ims.npy')
+    for lines in ('x\ny\nz', 'x\ny\nx\ny', '0\n1\n2'):
+        (tmp_path / 'a_ids.txt').write_text(lines)
+        with pytest.raises(UserError, match=r'a_ids.txt names [34] images, but a_ims.npy has 2: give an id for each'):
+            sources.read_features(tmp_path / 'a_ims.npy')
     (tmp_path / 'a_ims.npy').rename(tmp_path / 'a.npy')
     assert sources.read_features(tmp_path / 'a.npy').image_ids == ('0', '1')
 

@@ -238,9 +238,6 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}
     monkeypatch.chdir(root)
     assert networks.restore(encoded_by, Path('run')).identity == network.identity
-    earlier = network.identity['network'].replace('\n', '\n    weight_norm = False\n', 1)  # an attribute that is gone
-    unnamed = {key: value for key, value in encoded_by.items() if key != 'precision'} | {'network': earlier}
-    assert networks.restore(unnamed, Path('run')).identity == network.identity
     (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
     assert networks.restore(encoded_by, Path('run'), tmp_path / 'moved.npy').identity == network.identity
     for moved, sentence in (
