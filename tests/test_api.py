@@ -19,7 +19,6 @@ from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.inference import engine
 from jitm.inference.networks import FeatureNetwork
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
@@ -59,15 +58,6 @@ def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
     np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
     assert run.similarity(images, captions).dtype == pairwise.dtype == np.float32
     np.testing.assert_array_equal(run.encode_text('a ring'), run.encode_text(['a ring']))
-
-
-def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
-    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 4)
-    monkeypatch.setattr(engine, 'SCORED_PER_CALL', 4)
-    captions = run.encode_text(data.captions)
-    np.testing.assert_allclose(run.similarity(run.encode_image(data.images), captions), sims, atol=1e-6)
-    pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
-    np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
 
 
 def test_images_may_be_arrays_lists_or_data(run, data, images):
@@ -135,11 +125,6 @@ def test_unknown_words_of_queries_are_warned_of(run, images, data, recwarn):
     run.search('a red ring', images)
     run.search(['a zzz ring'], images)  # a list may be of a data set with its rare words
     assert not recwarn.list
-
-
-def test_equal_scores_rank_in_the_order_of_the_images(run, images):
-    hits = run.search('a red circle', np.stack([images[0]] * 3))
-    assert [hit.index for hit in hits] == [0, 1, 2]
 
 
 def test_evaluate_gives_the_metrics_of_the_command(run, finished, data, capsys):
@@ -333,13 +318,6 @@ def test_every_loss_is_exported_under_its_name():
                 assert getattr(jitm.losses, node.name) is getattr(module, node.name)
     assert losses == set(jitm.losses.__all__)
     assert jitm.losses.__all__ == sorted(jitm.losses.__all__)
-
-
-def test_losses_need_no_run():
-    scores = jax.numpy.array([[0.5, 0.4], [0.1, 0.7]])
-    np.testing.assert_allclose(
-        jitm.losses.max_of_hinges(scores, np.eye(2, dtype=bool), margin=0.2), [0.1, 0], atol=1e-6
-    )
 
 
 MASK = np.eye(2, 3, dtype=bool)

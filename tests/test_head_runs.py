@@ -10,7 +10,7 @@ import pytest
 import jitm
 from jitm.commands import cli
 from jitm.configs import load, siglip
-from jitm.data import photos, precomp, scenes
+from jitm.data import precomp
 from jitm.data.choices import as_line
 from jitm.data.reading import pad_texts, tokenize_split
 from jitm.errors import InterruptedRun, UserError
@@ -22,7 +22,7 @@ from jitm.training import loop
 from tests.conftest import run_script
 from tests.evaluation.test_choices import choice
 from tests.test_parallel import free_port
-from tests.test_photos_runs import make_clip, write_config, write_initial
+from tests.test_photos_runs import draw, make_clip, write_config, write_initial
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
 SIZES = {'train': 12, 'dev': 6}
@@ -31,10 +31,7 @@ ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('photos') / 'drawn'
-    for name, images in SIZES.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
+    return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
 
 
 def make_siglip(root):

@@ -31,13 +31,16 @@ SIZES = {'train': 8, 'dev': 6, 'test': 6}
 NETWORK = {'name': 'cnn.SqueezeNet', 'pooled': True, 'dtype': 'float32', 'remat': False}
 
 
+def draw(folder, sizes, seed=0):
+    """Writes photos of scenes, and returns their folder; every split has other pictures."""
+    for name, images in sizes.items():
+        photos.write(scenes.load(name, seed=seed * (name == 'train'), **{f'{name}_images': images}), folder)
+    return folder
+
+
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    """Photos of scenes; every split has other pictures."""
-    folder = tmp_path_factory.mktemp('photos') / 'drawn'
-    for name, images in SIZES.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
+    return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
 
 
 def make_config(root, **data):
@@ -151,9 +154,7 @@ def test_devices_score_photos_alike(finished, tmp_path):
 
 @pytest.mark.slow
 def test_photos_that_changed_are_other_data(root, finished, tmp_path, capsys):
-    copy = tmp_path / 'copy'
-    for name, images in SIZES.items():
-        photos.write(scenes.load(name, seed=int(name == 'train'), **{f'{name}_images': images}), copy)
+    copy = draw(tmp_path / 'copy', SIZES, seed=1)
     argv = 'train', '--config', write_config(make_config(copy), tmp_path / 'config.py'), '--workdir', finished
     assert cli.main(list(map(str, argv))) == 2
     assert 'was started with other data' in capsys.readouterr().err

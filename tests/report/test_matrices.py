@@ -10,7 +10,6 @@ from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
-from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import names_of
 from jitm.outputs import MARK, OWNED, OutputFolder
 from jitm.report import cross_retrieval, distributions, panels
@@ -88,22 +87,6 @@ def test_a_matrix_that_is_not_of_the_report_beside_it_is_refused(tmp_path):
         read_matrices([tmp_path / 'a' / 'mine.npy'])
 
 
-def test_similarities_of_a_killed_evaluation_are_refused(tmp_path, monkeypatch):
-    """Killed after the new similarities and before the new report."""
-    sims = write(tmp_path / 'a', runs=['a'])
-
-    def killed(split):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Split, 'identity', property(killed))
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / 'a', -SIMS, runs=['b'])
-    monkeypatch.undo()
-    np.testing.assert_array_equal(np.load(sims), -SIMS)
-    with pytest.raises(UserError, match=r'is not of the evaluation in metrics\.json beside it'):
-        read_matrices([sims])
-
-
 def test_the_image_of_each_text_is_read(tmp_path):
     """Any number and order of texts, of which perfect scores have an rsum of 600."""
     for n, image_of_text in enumerate(([0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 2, 2], [2, 0, 1, 2])):
@@ -176,14 +159,6 @@ def test_command_draws_cross_retrieval(tmp_path, capsys):
         '| 2-5 | 3 (75.0%) | 4 (100.0%) |',
         '| 6-10 | 0 (0.0%) | 0 (0.0%) |',
     ]
-
-
-def test_ties_count_against_the_query():
-    scores = np.array([0.5, 0.75, 0.5, 0.5, 0.25], np.float32)
-    matches = np.array([True, False, False, True, True])
-    assert retrieve(scores, matches, 3) == Retrieved([1, 2, 0], [0.75, 0.5, 0.5], [False, False, True], 3)
-    want = Retrieved([1, 2, 0, 3, 4], [0.75, 0.5, 0.5, 0.5, 0.25], [False, False, True, True, True], 3)
-    assert retrieve(scores, matches, 9) == want
 
 
 @pytest.fixture
