@@ -30,7 +30,7 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.index import Index, check_export, export
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer, Query, answer, page
+from jitm.serving.query import Answer, answer, page
 from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)
@@ -169,8 +169,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     # The results.
     def find(caption: str) -> Answer:
-        query = Query(caption, values.image, captions)
-        found = answer(run, index, source, query, values.top_k, data=data, rerank=second, top_m=values.top_m)
+        query = {'caption': caption, 'image': values.image, 'captions': captions}
+        found = answer(run, index, source, values.top_k, **query, data=data, rerank=second, top_m=values.top_m)
         for one in filter(None, (run, second)):
             if unknown := one.describe_unknown_words(caption):
                 print(printable(unknown), file=sys.stderr)

@@ -10,9 +10,8 @@ import numpy as np
 from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
-from jitm.inference.engine import Engine
+from jitm.inference.engine import Engine, fill
 from jitm.inference.options import ScoringOptions, resolve_options
-from jitm.inference.padding import fill
 from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
@@ -53,9 +52,7 @@ def doubts(
         found[rows] += _doubts(_scores(engine, split, tokens, rows), split.image_of_text[rows])
         times[rows] += 1
         if report:
-            rate = number * PAIRS**2 / (time.perf_counter() - start)
-            pairs, total = number * PAIRS**2, len(groups) * PAIRS**2
-            report(Progress(pairs, total, rate, (total - pairs) / rate))
+            report(Progress.since(start, 0, number * PAIRS**2, len(groups) * PAIRS**2))
     return found / times
 
 

@@ -92,10 +92,6 @@ def grid_boxes(regions: int) -> np.ndarray | None:
     return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
 
 
-def _no_report(count: int) -> None:
-    """Reports nothing."""
-
-
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
     """Returns everything that the features of a split depend on, as JSON."""
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
@@ -120,7 +116,11 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
 
 
 def write(
-    network: FeatureNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] = _no_report
+    network: FeatureNetwork,
+    split: Split,
+    split_name: str,
+    folder: Path,
+    report: Callable[[int], Any] = lambda count: None,
 ) -> bool:
     """Writes the features, the names and any captions of a split, unless they have been written before.
 
@@ -229,7 +229,11 @@ def _check_folder(
 
 
 def write_texts(
-    network: TextNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] = _no_report
+    network: TextNetwork,
+    split: Split,
+    split_name: str,
+    folder: Path,
+    report: Callable[[int], Any] = lambda count: None,
 ) -> bool:
     """Writes the vectors of the captions' tokens of a split beside its features, unless they have been written before.
 

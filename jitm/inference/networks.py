@@ -16,7 +16,7 @@ from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
-from jitm.inference.padding import pad
+from jitm.inference.engine import pad
 from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher

@@ -70,7 +70,8 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
         width, height = max(1.5 * COLUMNS, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
     heights = [*([row_height] if draws_images else []), *[height] * len(attention)]
     figure = Figure(figsize=(width, 1 + sum(heights)), dpi=120, layout='constrained')
-    figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
+    heading = '\n'.join(textwrap.fill(line, int(12 * width)) for line in (pair['caption'], pair['verdict']))
+    figure.suptitle(heading, fontsize=10, parse_math=False)
     parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
     if draws_images:
         _draw_images(parts.pop(0), shown_images(pair), pixels)
@@ -81,10 +82,6 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
         else:
             _draw_map(part, words, weights)
     return figure
-
-
-def _heading(pair: Mapping[str, Any], width: int) -> str:
-    return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
 
 
 def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:

@@ -111,11 +111,6 @@ class Shown:
     hint: str
 
     @property
-    def directions(self) -> Mapping[str, tuple[str, str]]:
-        """The heading and the noun of the queries of each direction."""
-        return DIRECTIONS
-
-    @property
     def small(self) -> bool:
         """Whether the pictures are small pixels, to be enlarged without interpolation."""
         return are_small(self.split)

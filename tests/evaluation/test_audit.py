@@ -10,7 +10,7 @@ from jitm.data.load import load_split
 from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import similarity_matrix
+from jitm.inference.scoring import Scorer
 from jitm.runs.run import load_run, read_split, read_tokens
 
 OPTIONS = ScoringOptions()
@@ -22,7 +22,7 @@ def test_doubts_equal_a_loop(finished, monkeypatch):
     split = read_split([run], 'train')
     got = audit.doubts(run, split, rounds=2, options=OPTIONS)
     options = ScoringOptions('float32', 512, 'highest')
-    sims = similarity_matrix(run.model, run.variables, split, read_tokens(run, split), options)
+    sims = Scorer(run.model, run.variables, split, read_tokens(run, split), options).score_together()
     found = {text: [] for text in range(split.num_texts)}
     for rows in audit._groups(split.num_texts, 2):
         assert len(set(rows)) == 32

@@ -110,6 +110,17 @@ SIX = {
     ('SelHN table 9', 'SGRAF + SelHN', 'coco', '5K'): (59.8, 85.5, 92.4, 43.8, 72.6, 82.7, 436.8),
     ('README of SGRAF', 'SGR', 'f30k', '1K'): (76.6, 93.7, 96.6, 56.1, 80.9, 87.0, 490.9),
 }
+RSUM = {  # by the rate of the noise in percent
+    ('README of DECL', 'DECL-SAF', 'f30k', 'captions'): {20: 489.7, 50: 471.2},
+    ('RCL tables 2 and 5', 'RCL-SGR', 'f30k', 'images'): {20: 487.2, 40: 472.3, 60: 438.1, 80: 349.7},
+    ('RCL tables 2 and 5', 'RCL-SAF', 'coco', 'images'): {20: 515.2, 40: 507.4, 60: 490.8, 80: 459.5},
+    ('RCL tables 2 and 5', 'SGR', 'coco', 'images'): {20: 317.1, 40: 18.4, 60: 3.4, 80: 3.4},
+    ('RCL tables 2 and 5', 'SGR-C', 'f30k', 'images'): {20: 468.8, 40: 452.6, 60: 357.2, 80: 9.7},
+    ('RCL tables 2 and 5', 'SCAN', 'f30k', 'images'): {20: 406.0, 40: 264.9, 60: 138.6, 80: 18.8},
+    ('DECL table 1', 'SCAN', 'f30k', 'images'): {20: 403.3, 40: 313.8, 60: 134.7},
+    ('DECL table 1', 'NCR', 'f30k', 'images'): {20: 491.1, 40: 467.1, 60: 184.6, 80: 21.0},
+    ('NPC paper', 'NPC', 'f30k', 'captions'): {20: 544.4, 40: 539.4, 60: 529.4},
+}
 WEB = {  # rsum and both R@1
     ('NCR paper', 'SGR*', 'cc152k'): (35.0, 34.9, 342.4),
     ('NCR paper', 'NCR', 'cc152k'): (39.5, 40.3, 355.6),
@@ -143,6 +154,10 @@ def test_rows_equal_the_papers():
         assert tuple(of(source, system, dataset, protocol=protocol, backbone=backbone).values()) == numbers
     for (source, system, dataset), numbers in WEB.items():
         assert tuple(of(source, system, dataset, protocol='1K').values()) == numbers
+    for (source, system, dataset, moved), numbers in RSUM.items():
+        rows = [row for row in ROWS if source in row.sources and (row.system, row.dataset) == (system, dataset)]
+        found = {parts(row.protocol)[1]: row.metrics['rsum'] for row in rows if parts(row.protocol)[2] == moved}
+        assert found == numbers, (source, system, dataset)
     assert list(of('AOQ table 1', 'SCAN', 'coco', protocol='5K')) == [*RECALLS, 'rsum']
     four = [key for key in RECALLS if '@10' not in key]
     assert list(of('DBL table I', 'VSRN', 'f30k')) == [*four, 'rsum']

@@ -449,7 +449,7 @@ def test_measured_functions_are_not_compiled_again(vsepp, monkeypatch):
     parallel.map_rows.cache_clear()
 
     def score():
-        scoring.similarity_matrix(*vsepp, ScoringOptions('float32', 64, 'highest'))
+        Scorer(*vsepp, ScoringOptions('float32', 64, 'highest')).score_together()
 
     assert count_compilations(score) == 4  # images, texts of two padded lengths, and pairs
     assert count_compilations(score) == 0

@@ -1,9 +1,7 @@
-import dataclasses
 import json
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from jitm.commands import cli
 from jitm.data import precomp
@@ -11,7 +9,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.evaluation.saved import names_of
-from jitm.outputs import MARK, OWNED, OutputFolder
+from jitm.outputs import MARK, OutputFolder
 from jitm.report import cross_retrieval, distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices
@@ -197,18 +195,6 @@ def test_panels_by_hand(tmp_path, split):
         '| first match | 2 | 2 |\n'
     )
     assert not (tmp_path / 'new' / 'panels_images').exists()
-
-
-def test_panels_with_pixels_have_images(tmp_path, split):
-    pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
-    matrices = read_matrices([write(tmp_path / 'a')])
-    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [1], [], tmp_path / 'panels.md')
-    assert 'Image 1: cats<br>![cats](panels_images/1.png)' in (tmp_path / 'panels.md').read_text(encoding='utf-8')
-    assert {path.name for path in (tmp_path / 'panels_images').iterdir()} == {OWNED, '1.png'}
-    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [], [0], tmp_path / 'panels.md')
-    for n in range(2):
-        read = imread(tmp_path / 'panels_images' / f'{n}.png')[..., :3]
-        np.testing.assert_array_equal(np.round(read * 255), pixels[n])
 
 
 def test_command_writes_panels(tmp_path, precomp_folder, capsys):
