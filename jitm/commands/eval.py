@@ -58,11 +58,7 @@ FLAGS = {
 
 
 def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
-    """Returns the runs of --shortlist, None without the flag.
-
-    Raises:
-      UserError: if --top_m or --shortlist is missing, or another flag needs the score of every pair.
-    """
+    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that do not fit to it."""
     if bool(values.shortlist) != bool(values.top_m):
         raise UserError('--shortlist and --top_m go together; give both')
     if not values.shortlist:

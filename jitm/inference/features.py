@@ -1,5 +1,6 @@
 """Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
+import functools
 import json
 import math
 import os
@@ -8,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import numpy as np
 
@@ -22,11 +22,9 @@ from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY, hash_ca
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError
 from jitm.files import locked, parse_json
-from jitm.inference.networks import CROPS, FeatureNetwork, check_model
+from jitm.inference.networks import CROPS, FeatureNetwork, check_model, features_of
 from jitm.inference.text_network import TextNetwork
-from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
-from jitm.types import Images
 
 KIND = 'a set of encoded features'
 TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
@@ -50,27 +48,21 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     check_images(split, network.model.reads)
     if network.crops not in CROPS:
         raise UserError(f'crops is {network.crops}: take 1 or 10')
-    if network.crops > 1 and not isinstance(split.pixels, Photos):
+    if network.crops == 1:
+        return []
+    if not isinstance(split.pixels, Photos):
         raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
-    if network.crops > 1 and (regions := _num_regions(network, split)) > 1:
+    pixels = jax.ShapeDtypeStruct((1, 1, *split.pixels.shape[1:]), np.uint8)
+    features = jax.eval_shape(functools.partial(features_of, network.model), pixels, network.variables)
+    if (regions := features.shape[1]) > 1:
         raise UserError(f'the network returns {regions} cells, which lie elsewhere in each crop: take --crops 1')
-    if network.crops == 1 or split.pixels.transform.short_side > split.pixels.transform.image_size:
+    if split.pixels.transform.short_side > split.pixels.transform.image_size:
         return []
     return [
         f'the {network.crops} crops of a square photo are only the image and its mirror image, since config keys '
         f"'data.short_side' and 'data.image_size' are both {split.pixels.transform.image_size}: give a larger "
         '--config.data.short_side, or take --crops 1'
     ]
-
-
-def _num_regions(network: FeatureNetwork, split: Split) -> int:
-    """Returns R, without computing any features."""
-    images = Images(pixels=np.zeros((1, *split.pixels.shape[1:]), np.uint8))
-
-    def features(matcher: Matcher) -> chex.Array:
-        return matcher.image.features(images)
-
-    return jax.eval_shape(lambda variables: network.model.apply(variables, method=features), network.variables).shape[1]
 
 
 def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:

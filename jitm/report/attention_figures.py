@@ -84,13 +84,19 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
     return figure
 
 
+def _panels(part: Any, count: int) -> np.ndarray:
+    """Returns panels without ticks, in rows of `COLUMNS`."""
+    panels = part.subplots(math.ceil(count / COLUMNS), COLUMNS, squeeze=False).ravel()
+    for panel in panels[:count]:
+        panel.set(xticks=[], yticks=[])
+    for panel in panels[count:]:
+        panel.set_axis_off()
+    return panels[:count]
+
+
 def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:
     """Draws images in a row, those that match the caption in a green frame."""
-    panels = part.subplots(1, COLUMNS, squeeze=False).ravel()
-    for panel in panels[len(images) :]:
-        panel.set_axis_off()
-    for number, (panel, hit, image) in enumerate(zip(panels, images, pixels, strict=False), 1):
-        panel.set(xticks=[], yticks=[])
+    for number, (panel, hit, image) in enumerate(zip(_panels(part, len(images)), images, pixels, strict=True), 1):
         panel.imshow(image)
         title = f'{hit.get("rank", number)}. {hit["image_id"]}'
         panel.set_title(textwrap.fill(title, TITLE_WIDTH), fontsize=9, parse_math=False)
@@ -108,12 +114,9 @@ def is_grid(boxes: np.ndarray) -> bool:
 
 def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
     """Draws the image once for each word, with the word's weights [W, R] on its regions."""
-    panels = part.subplots(math.ceil(len(words) / COLUMNS), COLUMNS, squeeze=False).ravel()
+    panels = _panels(part, len(words))
     height, width = pixels.shape[:2]
-    for panel in panels[len(words) :]:
-        panel.set_axis_off()
-    for panel, word, row in zip(panels, words, weights, strict=False):
-        panel.set(xticks=[], yticks=[])
+    for panel, word, row in zip(panels, words, weights, strict=True):
         panel.imshow(pixels, extent=(0, width, height, 0))
         panel.set_title(word, fontsize=9, parse_math=False)
         top = top_regions(row)
@@ -123,8 +126,7 @@ def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np
         else:
             _draw_boxes(panel, boxes[top] * [width, height, width, height], row[top])
     if is_grid(boxes):
-        bar = part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8)
-        bar.ax.tick_params(labelsize=7)
+        part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8).ax.tick_params(labelsize=7)
 
 
 def _draw_cells(panel: Any, weights: np.ndarray, largest: float, width: int, height: int) -> None:
@@ -153,5 +155,4 @@ def _draw_map(part: Any, words: Sequence[str], weights: Sequence[Sequence[float]
     panel.set_yticks(range(len(words)), words, fontsize=8, parse_math=False)
     panel.set_xticks(range(len(weights[0])), range(len(weights[0])), fontsize=7)
     panel.set_xlabel('region', fontsize=8)
-    bar = part.colorbar(image, ax=panel, pad=0.01)
-    bar.ax.tick_params(labelsize=7)
+    part.colorbar(image, ax=panel, pad=0.01).ax.tick_params(labelsize=7)

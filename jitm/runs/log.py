@@ -93,8 +93,9 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
 def unfinished(workdir: Path) -> str:
     """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
     described = read_description(workdir)
-    with contextlib.suppress(KeyError, TypeError):  # of an earlier version, converted or exported
-        step, total = described['logged']['step'], described['steps_per_epoch'] * described['config']['epochs']
+    with contextlib.suppress(KeyError, TypeError):  # converted or exported
+        total = described['steps_per_epoch'] * described['config']['epochs']
+        step = max(int(path.name) for path in (workdir / 'checkpoints').glob('*') if path.name.isdecimal())
         return f'step {step} of {total}' if step < total else ''
     return ''
 
