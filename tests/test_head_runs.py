@@ -170,11 +170,15 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
     sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')
     got = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(got, sims, atol=1e-6)
-    # A report shows the photos that were encoded.
-    assert (
-        cli.main(['report', *(str(tmp_path / name) for name in ('gpo', 'scan')), '--output', f'{tmp_path}/a.html']) == 0
-    )
-    assert 'data:image/jpeg' in (tmp_path / 'a.html').read_text()
+    # Pages show the photos that were encoded.
+    own = ['--workdir', str(tmp_path / 'gpo'), '--split', 'dev']
+    for command, page in (
+        (['report', str(tmp_path / 'gpo'), str(tmp_path / 'scan'), '--output', f'{tmp_path}/a.html'], 'a.html'),
+        (['search', *own, caption, '--html', f'{tmp_path}/b.html'], 'b.html'),
+        (['audit', *own, '--output', f'{tmp_path}/audit'], 'audit/audit.html'),
+    ):
+        assert cli.main(command) == 0, capsys.readouterr().err
+        assert 'data:image/jpeg' in (tmp_path / page).read_text()
     # Without the tower the run is evaluated, and a search is one sentence.
     moved, served = clip_tower / 'moved', []
     monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, port: served.append(site))

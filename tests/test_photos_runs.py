@@ -2,7 +2,6 @@
 
 import functools
 import json
-import tarfile
 
 import numpy as np
 import pyarrow
@@ -21,7 +20,7 @@ from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.setup import set_up
-from tests.conftest import ROOT, SHARED, make_tiny_config, run_script
+from tests.conftest import ROOT, make_tiny_config, run_script
 from tests.importers import test_clip as published
 from tests.test_readme import commands, fences, jitm_arguments, shorten
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
@@ -241,36 +240,13 @@ def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, cap
     assert not np.allclose(precomp.load('dev', root=str(tmp_path / 'ten')).regions, split.regions)
 
 
-def write_shared_photos(folder):
-    """Writes the first photos of Flickr8k's splits."""
-    for split in ('train', 'dev'):
-        names, captions = (
-            (SHARED / 'data' / 'f8k' / f'{split}_{kind}.txt').read_text(encoding='utf-8').splitlines()
-            for kind in ('ids', 'caps')
-        )
-        rows = [
-            json.dumps({'file_name': names[n], 'captions': captions[5 * n : 5 * n + 5]}) for n in range(SIZES[split])
-        ]
-        with tarfile.open(SHARED / 'data' / 'f8k_photos' / f'{split}.tar') as archive:
-            for name in names[: SIZES[split]]:
-                archive.extract(f'{split}/{name}', folder, filter='data')
-        (folder / split / 'metadata.jsonl').write_text('\n'.join(rows))
-
-
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """The folder in which the commands of docs/photos.md run, with a few photos where they look for data.
-
-    Where the photos of Flickr8k are not available, pictures of scenes replace them. A tiny CLIP replaces the published
-    one.
-    """
+    """The folder in which the commands of docs/photos.md run, with pictures of scenes and a tiny CLIP as published."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scenes, 'load', functools.partial(scenes.load, train_images=8, dev_images=6, test_images=6))
-    if (SHARED / 'data' / 'f8k_photos').exists():
-        write_shared_photos(tmp_path / 'data' / 'f8k_photos')
-    else:
-        for name in ('train', 'dev'):
-            photos.write(scenes.load(name), 'data/f8k_photos')
+    for name in ('train', 'dev'):
+        photos.write(scenes.load(name), 'data/f8k_photos')
     (tmp_path / 'models').mkdir()
     published.write_published(tmp_path / 'models' / 'clip-vit-base-patch32', published.SIZE)
     return tmp_path

@@ -116,10 +116,6 @@ class Index:
         """The names of the I images, in the order of the hits' indices."""
         return [entry.name for entry in self.entries]
 
-    def row(self, name: str) -> int | None:
-        """Returns the position of an image; None if the index has none of this name."""
-        return next((row for row, entry in enumerate(self.entries) if entry.name == name), None)
-
     @functools.cached_property
     def _search(self) -> VectorSearch:
         return VectorSearch(self.vectors)

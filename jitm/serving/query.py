@@ -100,10 +100,9 @@ def answer(
 
 def find_row(index: Index, image: str) -> int | None:
     """Returns the position of an image, given by its name or as a file; None if it is not in the index."""
-    row = index.row(image)
-    if row is not None or not Path(image).is_file():
-        return row
-    checksum = hash_file(Path(image))
+    if image in index.names:
+        return index.names.index(image)
+    checksum = hash_file(Path(image)) if Path(image).is_file() else None
     return next((row for row, entry in enumerate(index.entries) if entry.checksum == checksum), None)
 
 

@@ -3,11 +3,9 @@
 import json
 
 import numpy as np
-import pytest
 
 from jitm.commands import cli
 from jitm.data.load import load_split
-from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.inference.options import ScoringOptions
 from jitm.inference.scoring import Scorer
@@ -64,5 +62,3 @@ def test_the_command_writes_a_page_and_lines(finished, tmp_path, capsys):
 
 def test_pairs_of_one_image_have_no_doubt():
     np.testing.assert_array_equal(audit._doubts(np.ones((2, 2)), np.array([3, 3])), 0)
-    with pytest.raises(UserError):
-        load_run('no/such/run')

@@ -11,11 +11,11 @@ from PIL import Image
 
 from jitm.data import transforms
 from jitm.data.pixels import Photos
-from jitm.data.splits import Split
 from jitm.report.examples import compare
 from jitm.report.matrices import Matrix
 from jitm.report.pictures import EDGE, are_small, pictures_of, pixels_of
 from tests.data.test_transforms import odd_photos
+from tests.report.test_matrices import make_split
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.
 A = np.array([[0.9, 0.8, 0.7, 0.1], [0.1, 0.2, 0.6, 0.1]], np.float32)
@@ -59,15 +59,8 @@ def test_examples_are_evenly_spaced_and_agree_with_the_ranks():
 
 @pytest.fixture
 def split():
-    return Split(
-        name='tiny/dev',
-        regions=np.zeros((2, 1, 3), np.float32),
-        counts=np.ones(2, np.int32),
-        captions=('a', 'b'),
-        image_of_text=np.arange(2, dtype=np.int32),
-        image_ids=('dog.jpg', 'cat'),
-        pixels=np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8),
-    )
+    pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
+    return dataclasses.replace(make_split('tiny/dev', [0, 1]), image_ids=('dog.jpg', 'cat'), pixels=pixels)
 
 
 def decode(data_uri):

@@ -131,10 +131,6 @@ HINGES = 'ranking.sum_of_hinges'
             [{}, {'terms__ranking__loss': HINGES, 'optimizer__learning_rate': 2e-3, 'model__absolute': True}],
             ['max_of_hinges', 'sum_of_hinges'],
         ),
-        (
-            [{}, {'terms__ranking__loss': 'ranking.selective', 'terms__ranking__epsilon': 0.01}],
-            ['max_of_hinges', 'selective'],
-        ),
         # Two keys are named if one does not suffice.
         (
             [{}, {'terms__ranking__loss': HINGES}, {'model__name': 'scan.SCAN', 'batch_size': 8}],
@@ -154,14 +150,12 @@ HINGES = 'ranking.sum_of_hinges'
         ),
         # The shortest tails of keys and values that are not ambiguous.
         ([{}, {'model__name': 'other.VSE'}], ['vse.VSE', 'other.VSE']),
-        ([{'other__margin': 1}, {'other__margin': 2}], ['other.margin=1', 'other.margin=2']),
         ([{'model__weights': ''}, {'model__weights': 'a/b.npz'}], ['weights=', 'weights=a/b.npz']),
         # With two losses, the term is named.
         (
             [{'terms__late__loss': 'ranking.' + name} for name in ('polynomial', 'sum_of_hinges')],
             ['late.loss=ranking.polynomial', 'late.loss=ranking.sum_of_hinges'],
         ),
-        ([{}, {'terms__late__loss': HINGES}], ['no late.loss', f'late.loss={HINGES}']),
         # The loss, the model, the image network and the data are named wherever they differ, other keys are not.
         (
             [
@@ -182,13 +176,6 @@ HINGES = 'ranking.sum_of_hinges'
                 {'terms__ranking__loss': HINGES, 'data__source': 'scenes.load', 'model__name': 'scan.SCAN'},
             ],
             ['max_of_hinges, VSE, a/f30k', 'sum_of_hinges, VSE, b/f30k', 'sum_of_hinges, SCAN, scenes.load'],
-        ),
-        (
-            [
-                {'model__embed_dim': 512, 'model__image__name': 'a.A'},
-                {'model__embed_dim': 256, 'model__name': 'b.SCAN'},
-            ],
-            ['VSE', 'SCAN'],
         ),
     ],
 )

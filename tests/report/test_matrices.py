@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -161,14 +162,8 @@ def test_command_draws_cross_retrieval(tmp_path, capsys):
 
 @pytest.fixture
 def split():
-    return Split(
-        name='tiny/dev',
-        regions=np.zeros((2, 1, 3), np.float32),
-        counts=np.ones(2, np.int32),
-        captions=('a dog', 'a <b> | *c*', 'two cats', 'a cat'),
-        image_of_text=np.array([0, 0, 1, 1], np.int32),
-        image_ids=('dog_1.jpg', 'cats'),
-    )
+    named = {'captions': ('a dog', 'a <b> | *c*', 'two cats', 'a cat'), 'image_ids': ('dog_1.jpg', 'cats')}
+    return dataclasses.replace(make_split('tiny/dev', [0, 0, 1, 1]), **named)
 
 
 def test_panels_by_hand(tmp_path, split):

@@ -116,16 +116,9 @@ def test_results_have_the_command_that_repeats_them(site, scan, finished):
     assert Page(scan.image(3, '')).texts['code'] == ['jitm explorer']  # it has no index to search
 
 
-FORM = b'\r\n'.join(
-    (
-        b'--xyz',
-        b'Content-Disposition: form-data; name="photo"; filename="%s"',
-        b'Content-Type: image/png',
-        b'',
-        b'%s',
-        b'--xyz--',
-        b'',
-    )
+FORM = (
+    b'--xyz\r\nContent-Disposition: form-data; name="photo"; filename="%s"\r\n'
+    b'Content-Type: image/png\r\n\r\n%s\r\n--xyz--\r\n'
 )
 
 

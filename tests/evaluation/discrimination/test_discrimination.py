@@ -520,10 +520,6 @@ def test_page_shows_the_right_image_of_a_wrong_retrieval():
     assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
 
 
-def test_page_without_pixels_has_no_images():
-    assert not [tag for tag, _ in Page(explanations.page(REPORT, NO_PICTURE)).attributes if tag == 'img']
-
-
 def test_page_replaces_older_files(explained, split, tmp_path):
     folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
     with folder.replacing('explain/00.png') as file:
