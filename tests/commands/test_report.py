@@ -247,7 +247,7 @@ def test_a_converted_run_is_compared(finished, make_run, tmp_path, capsys):
     run, converted = make_run('max', signal=1.0), tmp_path / 'converted'
     with Checkpoints(finished) as checkpoints:
         state, described = checkpoints.read(checkpoints.best_step())
-        del described['logged']
+        del described['steps_per_epoch']
     with Checkpoints(converted) as checkpoints:
         checkpoints.save(state, 0, described | {'best_step': 0}, None)
     assert report('summary', run, converted) == 0
