@@ -27,8 +27,7 @@ from jitm import metrics
 from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
-from jitm.inference.engine import SCORED_PER_CALL, Engine
-from jitm.inference.padding import batches
+from jitm.inference.engine import SCORED_PER_CALL, Engine, batches
 from jitm.models.matcher import Encoding
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, load_run, read_split, read_tokens

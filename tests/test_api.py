@@ -19,7 +19,6 @@ from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.inference import engine
 from jitm.inference.networks import FeatureNetwork
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
@@ -59,15 +58,6 @@ def test_similarities_are_those_of_an_evaluation(run, data, images, sims):
     np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
     assert run.similarity(images, captions).dtype == pairwise.dtype == np.float32
     np.testing.assert_array_equal(run.encode_text('a ring'), run.encode_text(['a ring']))
-
-
-def test_blocks_do_not_change_similarities(run, data, images, sims, monkeypatch):
-    monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 4)
-    monkeypatch.setattr(engine, 'SCORED_PER_CALL', 4)
-    captions = run.encode_text(data.captions)
-    np.testing.assert_allclose(run.similarity(run.encode_image(data.images), captions), sims, atol=1e-6)
-    pairwise = run.similarity_pairwise(images[data.image_of_text], captions)
-    np.testing.assert_allclose(pairwise, sims[data.image_of_text, np.arange(len(data.captions))], atol=1e-6)
 
 
 def test_images_may_be_arrays_lists_or_data(run, data, images):
@@ -137,11 +127,6 @@ def test_unknown_words_of_queries_are_warned_of(run, images, data, recwarn):
     assert not recwarn.list
 
 
-def test_equal_scores_rank_in_the_order_of_the_images(run, images):
-    hits = run.search('a red circle', np.stack([images[0]] * 3))
-    assert [hit.index for hit in hits] == [0, 1, 2]
-
-
 def test_evaluate_gives_the_metrics_of_the_command(run, finished, data, capsys):
     metrics = jitm.evaluate(run, 'test')
     assert jitm.evaluate(finished, 'test') == jitm.evaluate([finished, run], 'test') == metrics
@@ -208,12 +193,10 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),
         (lambda: run.encode_image([]), 'there are no images'),
         (lambda: run.encode_image(data.images[:0]), 'there are no images'),
-        (lambda: run.encode_image(['a.jpg', 'b.jpg']), 'features of an unknown network, which cannot read photos'),
         (lambda: run.encode_image([[features, [0]]]), 'image 0 must be an array of real numbers, not list'),
         (lambda: run.encode_image([features, np.zeros((3, 7))]), r'image 1 has features of shape \[3, 7\].*, 200\]'),
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
         (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
-        (lambda: run.encode_text(' '), 'caption 0 is empty'),
         (lambda: run.encode_text([]), 'there are no captions'),
         (lambda: run.encode_text(['a', 3]), 'caption 1 is of int'),
         (
@@ -230,32 +213,20 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.search('a red circle', data.images), 'images are not encodings'),
         (lambda: run.load_data('val'), "'val'"),
         (lambda: jitm.load('nowhere'), 'nowhere is not a run directory'),
-        (lambda: jitm.evaluate('nowhere', 'test'), 'nowhere is not a run directory'),
         (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
         (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
         (lambda: jitm.evaluate(run, data, data_root='x'), 'the split is of SplitData; give its name, or the result of'),
         (lambda: jitm.evaluate(run, data.captions), 'the split is of tuple; give its name, or the result of load_data'),
         (lambda: run.encode_text(['a ring', ' ']), 'caption 1 is empty; give at least one word'),
-        (lambda: run.search('', images), 'caption 0 is empty'),
-        (lambda: run.load_data(None), "the split is 'None'; give the name of one"),
         (lambda: run.load_data('../scenes/dev'), "the split is '../scenes/dev'; give the name of one, such as dev"),
         (lambda: jitm.load(None), 'the run is of NoneType; give a run directory or the result of jitm.load'),
         (lambda: jitm.load(run.run.workdir, step='5'), "step is '5' and member is None; give an integer and a name"),
-        (lambda: jitm.load(run.run.workdir, member=3), 'step is None and member is 3; give an integer and a name'),
-        (lambda: jitm.evaluate(None, 'test'), 'the run is of NoneType'),
         (lambda: jitm.evaluate(run, 'test', folds=0), 'folds is 0; it must be a positive integer'),
-        (lambda: jitm.evaluate(run, 'test', folds='2'), "folds is '2'; it must be a positive integer"),
-        (lambda: jitm.score(run, [], 'a red circle'), 'there are no images'),
-        (lambda: jitm.score(run, features, []), 'there are no captions'),
-        (lambda: jitm.score(run, features, ''), 'caption 0 is empty'),
         (
             lambda: jitm.score(run, features.astype(float) * 1e300, 'a'),
             'image 0 has features that are not finite, or whose squares',
         ),
-        (lambda: jitm.score(run, features * np.float32(1e30), 'a'), 'image 0 has features .* whose squares are not in'),
         (lambda: jitm.score(run, features + 1j, 'a'), 'real numbers, not an array of complex64'),
-        (lambda: jitm.score(run, features.astype(object), 'a'), 'real numbers, not an array of object'),
-        (lambda: jitm.score(run, features.astype(str), 'a'), 'real numbers, not an array of <U'),
         (lambda: jitm.score(run, np.float32(3), 'a'), r'image 0 has features of shape \[1, 1\]'),
         *((lambda x=x: jitm.score(run, x, 'a'), f'images are of {type(x).__name__}; give features') for x in NO_LISTS),
         *((lambda x=x: jitm.score(run, features, x), f'captions are of {type(x).__name__}; give') for x in NO_LISTS),
@@ -333,13 +304,6 @@ def test_every_loss_is_exported_under_its_name():
                 assert getattr(jitm.losses, node.name) is getattr(module, node.name)
     assert losses == set(jitm.losses.__all__)
     assert jitm.losses.__all__ == sorted(jitm.losses.__all__)
-
-
-def test_losses_need_no_run():
-    scores = jax.numpy.array([[0.5, 0.4], [0.1, 0.7]])
-    np.testing.assert_allclose(
-        jitm.losses.max_of_hinges(scores, np.eye(2, dtype=bool), margin=0.2), [0.1, 0], atol=1e-6
-    )
 
 
 MASK = np.eye(2, 3, dtype=bool)

@@ -96,7 +96,7 @@ def test_scores_have_the_precision_that_was_chosen(name, precision):
     rank = parallel.map_rows(products.rank, 3, 2, 4, precision=precision)
     lowered = [
         *(encoder.lower(side, variables) for encoder, side in zip(encoders, items, strict=True)),
-        chosen.scorer.lower(encoded[0], variables, encoded[1]),
+        chosen.compiled(engine.score).lower(encoded[0], variables, encoded[1]),
         rank.lower((vectors, excluded), jax.ShapeDtypeStruct((32, 16), np.float32)),
     ]
     always = {'highest'} if name == 'scan_t2i' else set()  # norms of attended vectors

@@ -10,7 +10,7 @@ import pytest
 import jitm
 from jitm.commands import cli
 from jitm.configs import load, siglip
-from jitm.data import photos, precomp, scenes
+from jitm.data import precomp
 from jitm.data.choices import as_line
 from jitm.data.reading import pad_texts, tokenize_split
 from jitm.errors import InterruptedRun, UserError
@@ -22,7 +22,7 @@ from jitm.training import loop
 from tests.conftest import run_script
 from tests.evaluation.test_choices import choice
 from tests.test_parallel import free_port
-from tests.test_photos_runs import make_clip, write_config, write_initial
+from tests.test_photos_runs import draw, make_clip, write_config, write_initial
 from tests.test_train import assert_about_the_same_metrics, assert_same_run
 
 SIZES = {'train': 12, 'dev': 6}
@@ -31,10 +31,7 @@ ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('photos') / 'drawn'
-    for name, images in SIZES.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
+    return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
 
 
 def make_siglip(root):
@@ -173,11 +170,15 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
     sims = np.load(tmp_path / 'gpo' / 'eval' / 'dev' / 'sims.npy')
     got = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(got, sims, atol=1e-6)
-    # A report shows the photos that were encoded.
-    assert (
-        cli.main(['report', *(str(tmp_path / name) for name in ('gpo', 'scan')), '--output', f'{tmp_path}/a.html']) == 0
-    )
-    assert 'data:image/jpeg' in (tmp_path / 'a.html').read_text()
+    # Pages show the photos that were encoded.
+    own = ['--workdir', str(tmp_path / 'gpo'), '--split', 'dev']
+    for command, page in (
+        (['report', str(tmp_path / 'gpo'), str(tmp_path / 'scan'), '--output', f'{tmp_path}/a.html'], 'a.html'),
+        (['search', *own, caption, '--html', f'{tmp_path}/b.html'], 'b.html'),
+        (['audit', *own, '--output', f'{tmp_path}/audit'], 'audit/audit.html'),
+    ):
+        assert cli.main(command) == 0, capsys.readouterr().err
+        assert 'data:image/jpeg' in (tmp_path / page).read_text()
     # Without the tower the run is evaluated, and a search is one sentence.
     moved, served = clip_tower / 'moved', []
     monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, port: served.append(site))

@@ -17,7 +17,7 @@ from jitm.errors import require
 from jitm.evaluation import audit
 from jitm.inference.options import ScoringOptions
 from jitm.outputs import OutputFolder
-from jitm.report.pictures import are_small, pictures_of
+from jitm.report.pictures import are_small, pictures_of, recorded_photos
 from jitm.report.render import Result, render
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
@@ -28,7 +28,7 @@ FLAGS = {
     'split': shared.text('The split to audit.', 'train'),
     'count': shared.count('The number of pairs to list.', 200),
     'rounds': shared.count('How often the pairs are compared, each time with other ones.', 4),
-    'photos': shared.text('A folder with the photos, named by the ids of the images, to show them.'),
+    'photos': shared.text('A folder of pictures named by the image ids; that of jitm encode if not given.'),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'compilation_cache'),
 }
 
@@ -46,6 +46,7 @@ def main(values: flags.FlagValues) -> None:
     doubt = audit.doubts(run, split, rounds=values.rounds, options=options, report=ProgressPrinter())
     pairs = audit.describe(doubt, split, values.count)
     summary = audit.summarize(pairs, split)
+    photos = photos or recorded_photos(split, values.data_root or run.config['data'].get('root'))
     pictures = pictures_of(split, {pair['image'] for pair in pairs}, photos)
     results = [
         Result(pair['image_id'], pair['doubt'], pictures.get(pair['image'], ''), note=pair['caption']) for pair in pairs

@@ -28,7 +28,7 @@ from jitm.inference.blocks import FinishedBlocks
 from jitm.inference.options import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
-from jitm.report.pictures import pixels_of
+from jitm.report.pictures import pixels_of, recorded_photos
 from jitm.runs.interrupt import interruptible
 from jitm.runs.log import unfinished
 from jitm.runs.progress import ProgressPrinter
@@ -51,18 +51,14 @@ FLAGS = {
     'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    'photos': shared.text('Explain: a folder of pictures named by the image ids.'),
+    'photos': shared.text('Explain: a folder of pictures named by the image ids; that of jitm encode if not given.'),
     'encoder': shared.text('Explain: the run directory of the text encoder of a head on tokens, if it has moved.'),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
 
 def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
-    """Returns the runs of --shortlist, None without the flag.
-
-    Raises:
-      UserError: if --top_m or --shortlist is missing, or another flag needs the score of every pair.
-    """
+    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that do not fit to it."""
     if bool(values.shortlist) != bool(values.top_m):
         raise UserError('--shortlist and --top_m go together; give both')
     if not values.shortlist:
@@ -132,6 +128,8 @@ def main(values: flags.FlagValues) -> None:
         if values.save_vectors:
             check_vectors(runs)
         split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        if values.explain:
+            photos = photos or recorded_photos(split, values.data_root or runs[0].config['data'].get('root'))
         picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)
         if photos:
             picture(0)

@@ -52,7 +52,7 @@ def main(values: flags.FlagValues) -> None:
     _check_address(values.host, values.port)
     photos = shared.photos_folder(values)
     runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
-    photos = photos or recorded_photos(data.split, values.data_root or runs[0].root)
+    photos = photos or recorded_photos(data.split, values.data_root or runs[0].run.run.config['data'].get('root'))
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
     if photos is None and data.split.pixels is None:
         print(NO_PICTURES)

@@ -40,7 +40,7 @@ from jitm.outputs import check_own, replacing_own
 from jitm.report import by_key, cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
-from jitm.report.figures import check_output
+from jitm.report.figures import check_output, save
 from jitm.report.groups import group_runs, read_groups
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
@@ -181,14 +181,14 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             raise UserError('jitm report by_key needs --keys, such as --keys terms.ranking.margin')
         found = by_key.dependences(read_runs(files, values.select), keys)
         print(by_key.describe(found, keys[0]), end='\n\n')
-        by_key.draw(found, keys[0], output)
+        save(by_key.draw(found, keys[0]), output)
     elif kind == 'map':
-        feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs, output)
+        save(feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs), output)
     elif kind == 'panels':
         _write_panels(files, output, values)
     else:
         describe, draw, read = FIGURES[kind]
         source = read(files)
         print(describe(source), end='\n\n')
-        draw(source, output)
+        save(draw(source), output)
     print(f'written to {output}')

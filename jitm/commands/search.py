@@ -25,12 +25,13 @@ from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
 from jitm.errors import UserError, printable, require
 from jitm.outputs import check_own, replacing_own
+from jitm.report.pictures import recorded_photos
 from jitm.report.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.index import Index, check_export, export
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer, Query, answer, page
+from jitm.serving.query import Answer, answer, page
 from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)
@@ -49,7 +50,7 @@ FLAGS = {
     'top_m': shared.count('The number of best results that --rerank orders.', 100),
     'json': shared.switch('Print the results as JSON.'),
     'html': shared.text('Also write a page of the results to this file.'),
-    'photos': shared.text('Page: a folder of pictures named by the ids of --split.'),
+    'photos': shared.text('Page: a folder of pictures named by the ids of --split; that of jitm encode if not given.'),
     'index': shared.text('The folder of the index; one in the run directory if not given.'),
     'export': shared.text('Also write the vectors as an index of FAISS to this file.'),
     'encoder': shared.text(
@@ -148,6 +149,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None
     photos = shared.photos_folder(values)
     data = run.load_data(values.split, values.data_root) if values.split else None
+    if values.html and data is not None:
+        photos = photos or recorded_photos(data.split, values.data_root or run.run.config['data'].get('root'))
     source = run.open(values.images if data is None else data, photos)
     encodes = 'pixels' not in run.run.model.reads and (isinstance(source, PhotoFiles) or values.image)
     encodes = encodes or run.run.model.text_format.vectors
@@ -169,8 +172,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     # The results.
     def find(caption: str) -> Answer:
-        query = Query(caption, values.image, captions)
-        found = answer(run, index, source, query, values.top_k, data=data, rerank=second, top_m=values.top_m)
+        query = {'caption': caption, 'image': values.image, 'captions': captions}
+        found = answer(run, index, source, values.top_k, **query, data=data, rerank=second, top_m=values.top_m)
         for one in filter(None, (run, second)):
             if unknown := one.describe_unknown_words(caption):
                 print(printable(unknown), file=sys.stderr)

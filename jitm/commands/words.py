@@ -10,8 +10,6 @@ With --save_perturbed any model can train with these captions, see config key ca
 import functools
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -19,7 +17,6 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.perturbations import MAX_PER_CAPTION, MIN_COUNT
-from jitm.data.splits import Split
 from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
@@ -27,12 +24,11 @@ from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, che
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
-from jitm.outputs import OutputFolder
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import Run, describe_runs, load_run, read_split
-from jitm.synthesis.trained import TrainedGenerator, load_generator
+from jitm.runs.run import describe_runs, load_run, read_split
+from jitm.synthesis.trained import load_generator
 
 REQUIRED = ('workdir', 'perturbations')
 PERTURBED = 'perturbed.jsonl'
@@ -74,75 +70,6 @@ def _check(values: flags.FlagValues) -> None:
         )
 
 
-def _load_generator(values: flags.FlagValues) -> TrainedGenerator | None:
-    """Returns the generator of synthetic captions if they are asked for."""
-    if GENERATED not in values.perturbations:
-        return None
-    if values.generator:
-        return load_generator(values.generator)
-    return load_generator(values.workdir, values.step, values.member)
-
-
-def _load_run(values: flags.FlagValues) -> Run:
-    """Returns the run; raises a UserError if it lacks a head that --perplexity or --show reads."""
-    run = load_run(values.workdir, values.step, values.member)
-    if values.perplexity:
-        check_perplexity(run)
-    if values.show:
-        require('jinja2', extra='report')
-        check_examples(run)
-    return run
-
-
-def _describe_protocol(
-    run: Run,
-    generator: TrainedGenerator | None,
-    split: Split,
-    count: int,
-    values: flags.FlagValues,
-    options: ScoringOptions,
-) -> dict[str, Any]:
-    """Returns what the metrics depend on, as JSON."""
-    return {
-        'data': split.name,
-        'dataset': split.dataset,
-        'split': values.split,
-        'texts': count,
-        'seed': values.seed,
-        'max_per_caption': values.max_per_caption,
-        'min_count': values.min_count,
-        'concreteness': values.concreteness,
-        'scene_graphs': values.scene_graphs,
-        'ties': 'count against the caption',
-        'token_positions': 'special tokens left out',
-        'perplexity': "pseudo-perplexity by the model's own head mlm; one perturbed caption of each caption",
-        **precision_of(run, options),
-        'runs': describe_runs([run]),
-        'generated_by': describe_runs([generator.run])[0] if generator else None,
-        'generator': describe_runs([generator.generator])[0] if generator else None,
-        'vocabulary_hash': [run.vocabulary.hash],
-    }
-
-
-def _write_examples(run: Run, split: Split, examples: list[Mapping[str, Any]], folder: OutputFolder) -> None:
-    """Prints captions with their words, and writes words.html."""
-    shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
-    with folder.replacing('words.html') as file:
-        file.write(explanations.page(shown, functools.partial(pixels_of, split)).encode())
-    print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
-
-
-def _write_perturbed(
-    split: Split, texts: np.ndarray, sets: Mapping[str, Sequence[Sequence[str]]], folder: OutputFolder
-) -> None:
-    """Writes the perturbed captions of all sets as `read_perturbed` reads them."""
-    with folder.replacing(PERTURBED) as file:
-        for text in texts:
-            others = [other for captions in sets.values() for other in captions[text]]
-            line = {'caption': split.captions[text], 'perturbed': others}
-            file.write((json.dumps(line, ensure_ascii=False) + '\n').encode())
-
-
 def main(values: flags.FlagValues) -> None:
     """Prints the tables and writes the report."""
     parallel.use_all_cores()
@@ -151,7 +78,15 @@ def main(values: flags.FlagValues) -> None:
     written = ['words.json']
     written += [name for name, given in (('words.html', values.show), (PERTURBED, values.save_perturbed)) if given]
     folder.check(written)
-    run, generator = _load_run(values), _load_generator(values)
+    given = values.workdir, values.step, values.member
+    run, generator = load_run(*given), None
+    if values.perplexity:
+        check_perplexity(run)
+    if values.show:
+        require('jinja2', extra='report')
+        check_examples(run)
+    if GENERATED in values.perturbations:
+        generator = load_generator(values.generator) if values.generator else load_generator(*given)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
     texts = np.array(evenly_spaced(count, split.num_texts))
@@ -170,14 +105,40 @@ def main(values: flags.FlagValues) -> None:
         concreteness=values.concreteness,
     )
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
-    report['protocol'] = _describe_protocol(run, generator, split, count, values, options)
+    report['protocol'] = {
+        'data': split.name,
+        'dataset': split.dataset,
+        'split': values.split,
+        'texts': count,
+        'seed': values.seed,
+        'max_per_caption': values.max_per_caption,
+        'min_count': values.min_count,
+        'concreteness': values.concreteness,
+        'scene_graphs': values.scene_graphs,
+        'ties': 'count against the caption',
+        'token_positions': 'special tokens left out',
+        'perplexity': "pseudo-perplexity by the model's own head mlm; one perturbed caption of each caption",
+        **precision_of(run, options),
+        'runs': describe_runs([run]),
+        'generated_by': describe_runs([generator.run])[0] if generator else None,
+        'generator': describe_runs([generator.generator])[0] if generator else None,
+        'vocabulary_hash': [run.vocabulary.hash],
+    }
     with folder.replacing('words.json') as file:
         file.write((json.dumps(report, indent=2) + '\n').encode())
     if values.show:
-        _write_examples(run, split, describe_captions(scorer, split, texts, sets, values.show), folder)
+        examples = describe_captions(scorer, split, texts, sets, values.show)
+        shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
+        with folder.replacing('words.html') as file:
+            file.write(explanations.page(shown, functools.partial(pixels_of, split)).encode())
+        print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
     print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))
     if values.save_perturbed:
-        _write_perturbed(split, texts, sets, folder)
+        with folder.replacing(PERTURBED) as file:  # as `read_perturbed` reads it
+            for text in texts:
+                others = [other for captions in sets.values() for other in captions[text]]
+                line = {'caption': split.captions[text], 'perturbed': others}
+                file.write((json.dumps(line, ensure_ascii=False) + '\n').encode())
     print(f'written to {folder.path}: {", ".join(written)}')

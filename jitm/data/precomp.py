@@ -182,7 +182,7 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: str, path: str) -> np.ndarray:
     """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
-    if _name_texts(ids, texts):
+    if name_texts(ids, texts):
         image_of_text = np.cumsum([0, *map(operator.ne, ids, ids[1:])], dtype=np.int32)
         if (found := image_of_text[-1] + 1) != images:
             raise UserError(
@@ -198,7 +198,7 @@ def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: 
     return np.repeat(np.arange(images, dtype=np.int32), texts // images)
 
 
-def _name_texts(ids: Sequence[str], texts: int) -> bool:
+def name_texts(ids: Sequence[str], texts: int) -> bool:
     """Returns whether ids name the image of each caption; some published files have the numbers of the captions."""
     return len(ids) == texts and not any(ids == tuple(map(str, range(n, texts + n))) for n in (0, 1))
 
@@ -252,7 +252,7 @@ def _name_images(
         return ids
     first = np.unique(image_of_text, return_index=True)[1]
     text_of_id: dict[str, int] = {}
-    for text, name in enumerate(ids if _name_texts(ids, texts) else ()):
+    for text, name in enumerate(ids if name_texts(ids, texts) else ()):
         own, other = first[image_of_text[text]], text_of_id.setdefault(name, text)
         if ids[own] != name or image_of_text[other] != image_of_text[text]:
             of, are = (own, 'one image') if ids[own] != name else (other, 'different images')

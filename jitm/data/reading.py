@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitm.data.arrays import Rows
-from jitm.data.splits import Split
+from jitm.data.splits import Split, locations
 from jitm.data.text import Tokens, join
 from jitm.data.token_vectors import ENTRY
 from jitm.data.vocabularies import Tokenizer
@@ -131,7 +131,7 @@ def take_images(
     """Reads some images into memory: the fields of `Images` that a model reads.
 
     Args:
-      split: The split with the I images.
+      split: The split with the I images, or another holder of its `regions`, `counts`, `boxes` or `pixels`.
       index: The rows of the images, int [N].
       reads: See `Matcher.reads`.
       tags: `Tokens.tags` of the split, for models that read them; they are padded to the longest of the split.
@@ -143,7 +143,7 @@ def take_images(
     if 'regions' in reads:
         images = images.replace(regions=np.asarray(split.regions[index]), counts=split.counts[index])
     if 'locations' in reads:
-        images = images.replace(locations=split.locations(index))
+        images = images.replace(locations=locations(split.boxes[index]))
     if 'pixels' in reads:
         images = images.replace(pixels=np.asarray(split.pixels[index]))
     if 'tags' in reads:

@@ -23,6 +23,12 @@ def are_boxes(boxes: np.ndarray) -> bool:
     return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())
 
 
+def locations(boxes: np.ndarray) -> np.ndarray:
+    """Returns the locations of regions from their boxes [..., 4]: [..., 7], see `Images`."""
+    size = boxes[..., 2:] - boxes[..., :2]
+    return np.concatenate([boxes, size, size.prod(axis=-1, keepdims=True)], axis=-1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Images, captions, and their correspondence.
@@ -128,12 +134,6 @@ class Split:
         """All texts sorted by image, int [T], and the start of each image's texts in them, int [I + 1]."""
         starts = np.searchsorted(np.sort(self.image_of_text), np.arange(self.num_images + 1))
         return np.argsort(self.image_of_text, kind='stable'), starts
-
-    def locations(self, index: np.ndarray) -> np.ndarray:
-        """Returns the locations of the regions of N images: float32 [N, R, 7], see `Images`."""
-        corners = self.boxes[index]
-        size = corners[..., 2:] - corners[..., :2]
-        return np.concatenate([corners, size, size.prod(axis=-1, keepdims=True)], axis=-1)
 
     def take(self, images: np.ndarray) -> 'Split':
         """Returns some images with all their texts; their regions are read when they are indexed.

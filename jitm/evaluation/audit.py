@@ -10,9 +10,8 @@ import numpy as np
 from jitm.data.reading import pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
-from jitm.inference.engine import Engine
+from jitm.inference.engine import Engine, fill
 from jitm.inference.options import ScoringOptions, resolve_options
-from jitm.inference.padding import fill
 from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
@@ -27,7 +26,6 @@ def doubts(
     split: Split,
     *,
     rounds: int,
-    seed: int = 0,
     options: ScoringOptions,
     report: Callable[[Progress], None] | None = None,
 ) -> np.ndarray:
@@ -40,7 +38,6 @@ def doubts(
       run: A trained model.
       split: The pairs.
       rounds: How often the pairs are grouped anew.
-      seed: The seed of the groups.
       options: The dtype and the precision.
       report: The function called after each group; None for none.
 
@@ -50,21 +47,19 @@ def doubts(
     tokens, options = read_tokens(run, split), resolve_options(run, options)
     engine = Engine(run.model, run.variables, options.dtype, options.precision)
     found, times, start = np.zeros(split.num_texts), np.zeros(split.num_texts), time.perf_counter()
-    groups = list(_groups(split.num_texts, rounds, seed))
+    groups = list(_groups(split.num_texts, rounds))
     for number, rows in enumerate(groups, 1):
         found[rows] += _doubts(_scores(engine, split, tokens, rows), split.image_of_text[rows])
         times[rows] += 1
         if report:
-            rate = number * PAIRS**2 / (time.perf_counter() - start)
-            pairs, total = number * PAIRS**2, len(groups) * PAIRS**2
-            report(Progress(pairs, total, rate, (total - pairs) / rate))
+            report(Progress.since(start, 0, number * PAIRS**2, len(groups) * PAIRS**2))
     return found / times
 
 
-def _groups(count: int, rounds: int, seed: int) -> Iterator[np.ndarray]:
+def _groups(count: int, rounds: int) -> Iterator[np.ndarray]:
     """Yields the rows of the groups; the last of a round is filled with others, so that all have negatives."""
     for round_ in range(rounds):
-        order = np.random.default_rng([seed, round_]).permutation(count)
+        order = np.random.default_rng([0, round_]).permutation(count)
         size = min(PAIRS, count)
         yield from np.split(order[: count - count % size], count // size)
         if count % size:

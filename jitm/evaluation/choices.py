@@ -53,7 +53,8 @@ def find_images(
     ids, texts, photos = (split.image_ids, split.num_texts, split.pixels) if split else ((), 0, Photos((), transform))
     cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
     rows_of = collections.defaultdict(list)
-    for row, image in enumerate(() if _are_rows(ids, texts) else ids):
+    numbered = all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
+    for row, image in enumerate(() if numbered else ids):  # numbers of images or captions name no file
         rows_of[_short(image)].append(row)
     if not cut and (pictures or any(choice.box for choice in choices)):
         raise UserError(
@@ -94,11 +95,6 @@ def _stem(name: str) -> str:
 
 def _short(name: str) -> str:
     return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', _stem(name))
-
-
-def _are_rows(ids: Sequence[str], texts: int) -> bool:
-    """Returns whether ids can be the numbers of the images, or of the T captions, and so name no file."""
-    return all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
 
 
 def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:

@@ -37,12 +37,6 @@ def retrieve(scores: np.ndarray, matches: np.ndarray, count: int) -> Retrieved:
 
 
 def evenly_spaced(count: int, total: int) -> list[int]:
-    """Returns `count` indices below `total`, evenly spaced from 0; all, if there are fewer.
-
-    Raises:
-      ValueError: If the count is negative.
-    """
-    if count < 0:
-        raise ValueError(f'count is {count}; it must be at least 0')
+    """Returns `count` indices below `total`, evenly spaced from 0; all, if there are fewer."""
     count = min(count, total)
     return [n * total // count for n in range(count)]

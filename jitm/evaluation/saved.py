@@ -158,11 +158,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
         return {'protocol': {}, 'captions': ''}
     try:
         content = parse_json(report.read_bytes())
-        protocol, digest, captions = (
-            content['protocol'],
-            content['files'].get(path.name),
-            content['identity']['captions'],
-        )
+        protocol, captions = content['protocol'], content['identity']['captions']
+        digest = content['files'].get(path.name)
         _ = protocol['data'], protocol['split'], [run['workdir'] for run in protocol['runs']]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None

@@ -11,7 +11,7 @@ from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.inference.engine import Engine, SelectedPairs
+from jitm.inference.engine import Engine, SelectedPairs, score, score_selected
 
 MAX_TEXTS = 128  # of a block
 MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
@@ -112,12 +112,12 @@ class BlockMemory:
         # The scores.
         if self._only_selected:
             index = jax.ShapeDtypeStruct((shape.pairs_per_call * devices,), np.int32)
-            compiled, rows = engine.selected_scorer, SelectedPairs(images, index, index)
+            compiled, rows = engine.compiled(score_selected), SelectedPairs(images, index, index)
         else:
-            compiled, rows = engine.scorer, images
-        score = parallel.memory_of(compiled, rows, engine.variables, texts)
+            compiled, rows = engine.compiled(score), images
+        scoring = parallel.memory_of(compiled, rows, engine.variables, texts)
         copies = 1 + devices  # every device holds all texts of the block
-        return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, score)
+        return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, scoring)
 
 
 def _shapes(tree: chex.ArrayTree, count: int) -> chex.ArrayTree:

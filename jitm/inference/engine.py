@@ -5,7 +5,7 @@ captions in each call of a dual encoder, pads each caption to a length that depe
 tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import chex
@@ -16,7 +16,6 @@ import numpy as np
 from jitm import parallel
 from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.text import Tokens
-from jitm.inference.padding import batches, concatenate, fill, first, num_items, pad, padded_count
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
@@ -25,10 +24,50 @@ from jitm.types import DTYPES, Precision
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
 SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
 SHORTEST, FREQUENT, LONG_MULTIPLE = 8, 24, 12  # lengths, see `Engine.own_length`
+COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
 TILE = (256, 64)  # vectors on each side
 
 Method = str | Callable[[Matcher, chex.ArrayTree], Encoding]  # 'encode_image', 'encode_text', or a function like them
+
+
+def fill(index: np.ndarray, size: int) -> np.ndarray:
+    """Pads an index to a size with its first entry."""
+    return np.pad(index, (0, size - len(index)), constant_values=index[0])
+
+
+def padded_count(count: int, multiple: int = 1) -> int:
+    """Returns the number to which `count` items are padded: the next power of `COUNT_FACTOR`, made a multiple."""
+    size = 1
+    while size < count:
+        size *= COUNT_FACTOR
+    return bucket(size, multiple)
+
+
+def pad(items: chex.ArrayTree, size: int) -> chex.ArrayTree:
+    """Pads items to a size with the first one."""
+    return jax.tree.map(lambda x: np.asarray(x)[fill(np.arange(len(x)), size)], items)
+
+
+def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
+    """Returns the first `count` items."""
+    return jax.tree.map(lambda x: x[:count], items)
+
+
+def num_items(items: chex.ArrayTree) -> int:
+    """Returns N."""
+    return len(jax.tree.leaves(items)[0])
+
+
+def batches(items: chex.ArrayTree, size: int) -> Iterator[chex.ArrayTree]:
+    """Yields items in batches of a size; the last one may be smaller."""
+    for start in range(0, num_items(items), size):
+        yield jax.tree.map(lambda x, start=start: np.asarray(x[start : start + size]), items)
+
+
+def concatenate(parts: list[chex.ArrayTree]) -> chex.ArrayTree:
+    """Concatenates the items of several trees."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
@@ -125,15 +164,9 @@ class Engine:
         """Returns the compiled `encode` of a method: `(items, variables) -> encodings`."""
         return parallel.map_rows(encode, self.model, method, self.dtype, precision=self.precision)
 
-    @property
-    def scorer(self) -> Callable[[Encoding, chex.ArrayTree, Encoding], chex.Array]:
-        """The compiled `score`: `(images, variables, texts) -> scores [I, T]`."""
-        return parallel.map_rows(score, self.model, precision=self.precision)
-
-    @property
-    def selected_scorer(self) -> Callable[[SelectedPairs, chex.ArrayTree, Encoding], chex.Array]:
-        """The compiled `score_selected`: `(pairs, variables, texts) -> scores [N]`."""
-        return parallel.map_rows(score_selected, self.model, precision=self.precision)
+    def compiled(self, function: Callable[..., chex.Array]) -> Callable[..., chex.Array]:
+        """Returns the compiled `score`, `score_pairs` or `score_selected`: `(images or pairs, variables, ...)`."""
+        return parallel.map_rows(function, self.model, precision=self.precision)
 
     def padded_length(self, lengths: np.ndarray) -> int:
         """Returns the length to which texts are padded that are encoded together."""
@@ -230,12 +263,12 @@ class Engine:
     def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
         count = num_items(texts)
         texts = parallel.put_everywhere(pad(texts, padded_count(count)))
-        return self._padded(self.scorer, images, texts)[:, :count]
+        return self._padded(self.compiled(score), images, texts)[:, :count]
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding) -> np.ndarray:
         """Scores image n with text n, in calls of few sizes: float32 [N]."""
-        compiled = parallel.map_rows(score_pairs, self.model, precision=self.precision)
-        return concatenate([self._padded(compiled, batch) for batch in batches((images, texts), SCORED_PER_CALL)])
+        pairs = batches((images, texts), SCORED_PER_CALL)
+        return concatenate([self._padded(self.compiled(score_pairs), batch) for batch in pairs])
 
     def _padded(self, compiled: Callable, items: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
         """Applies a compiled function to items, padded to one of few sizes; returns leaves [N, ...] in host memory."""

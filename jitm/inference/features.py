@@ -1,13 +1,14 @@
 """Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
+import functools
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import numpy as np
 
@@ -21,11 +22,9 @@ from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
-from jitm.inference.networks import CROPS, FeatureNetwork, check_model
+from jitm.inference.networks import CROPS, FeatureNetwork, check_model, features_of
 from jitm.inference.text_network import TextNetwork
-from jitm.models.matcher import Matcher
 from jitm.outputs import OutputFolder
-from jitm.types import Images
 
 KIND = 'a set of encoded features'
 TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
@@ -49,32 +48,21 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     check_images(split, network.model.reads)
     if network.crops not in CROPS:
         raise UserError(f'crops is {network.crops}: take 1 or 10')
-    if network.crops > 1 and not isinstance(split.pixels, Photos):
+    if network.crops == 1:
+        return []
+    if not isinstance(split.pixels, Photos):
         raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
-    if network.crops > 1 and (regions := _num_regions(network, split)) > 1:
+    pixels = jax.ShapeDtypeStruct((1, 1, *split.pixels.shape[1:]), np.uint8)
+    features = jax.eval_shape(functools.partial(features_of, network.model), pixels, network.variables)
+    if (regions := features.shape[1]) > 1:
         raise UserError(f'the network returns {regions} cells, which lie elsewhere in each crop: take --crops 1')
-    return _crops_alike(network, split)
-
-
-def _crops_alike(network: FeatureNetwork, split: Split) -> list[str]:
-    """Returns a warning if nothing is left of a square photo around a crop."""
-    if network.crops == 1 or split.pixels.transform.short_side > split.pixels.transform.image_size:
+    if split.pixels.transform.short_side > split.pixels.transform.image_size:
         return []
     return [
         f'the {network.crops} crops of a square photo are only the image and its mirror image, since config keys '
         f"'data.short_side' and 'data.image_size' are both {split.pixels.transform.image_size}: give a larger "
         '--config.data.short_side, or take --crops 1'
     ]
-
-
-def _num_regions(network: FeatureNetwork, split: Split) -> int:
-    """Returns R, without computing any features."""
-    images = Images(pixels=np.zeros((1, *split.pixels.shape[1:]), np.uint8))
-
-    def features(matcher: Matcher) -> chex.Array:
-        return matcher.image.features(images)
-
-    return jax.eval_shape(lambda variables: network.model.apply(variables, method=features), network.variables).shape[1]
 
 
 def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
@@ -104,28 +92,6 @@ def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
     return {**network.identity, **pixels, OF_SPLIT: split.identity}
 
 
-def _check_same(path: Path, known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
-    """Raises a UserError unless the features of a file are those that are wanted.
-
-    Args:
-      path: The file.
-      known: The entry of its split in the manifest, if it has one.
-      wanted: The values that the entry must have.
-    """
-    if known is None:
-        raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
-    wanted, known = config_lib.flatten(wanted), config_lib.flatten(known)
-    if wanted.keys() - known.keys():
-        raise UserError(
-            f'{path} was encoded by an earlier version, which did not record all that the features depend on: choose '
-            'another folder, or remove the file'
-        )
-    if differing := [key for key, value in wanted.items() if known[key] != value]:
-        raise UserError(
-            f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the file'
-        )
-
-
 def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
     """Returns the folder to which splits are written.
 
@@ -142,7 +108,11 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
 
 
 def write(
-    network: FeatureNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
+    network: FeatureNetwork,
+    split: Split,
+    split_name: str,
+    folder: Path,
+    report: Callable[[int], Any] = lambda count: None,
 ) -> bool:
     """Writes the features, the names and any captions of a split, unless they have been written before.
 
@@ -164,32 +134,30 @@ def write(
     """
     check(network, split)
     output = output_folder(folder, [split_name])
-    with locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder'):
-        return _write(network, split, split_name, output, report or (lambda count: None))
-
-
-def _write(
-    network: FeatureNetwork, split: Split, split_name: str, output: OutputFolder, report: Callable[[int], Any]
-) -> bool:
-    wanted, known = _describe(network, split), _read_manifest(output.path)
-    shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
-    present = _check_folder(output.path, FEATURES, known, split_name, wanted, shared)
-    if split_name in present:
-        return False
-    if not present:  # other features were removed, or never completed
-        known = {}
-    output.remove(files_of(split_name) if present else output.names)
-    _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin, **_folder_of(split)}})
-    writer = PrecompWriter(output, split_name)
-    writer.write_lines('_ids.txt', split.image_ids)
-    if split.captions:
-        texts, _ = split.texts_of_image
-        writer.write_lines('_caps.txt', [split.captions[text] for text in texts])
-        writer.write_array('_image_of_text.npy', split.image_of_text[texts])
-    if split.dataset:
-        writer.write_lines('dataset.txt', [split.dataset])
-    _write_features(network, split, writer, report)  # the last file: with it the split is complete
+    with _locked(folder):
+        wanted, known = _describe(network, split), _read_manifest(folder)
+        shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
+        present = _check_folder(folder, FEATURES, known, split_name, wanted, shared)
+        if split_name in present:
+            return False
+        if not present:  # other features were removed, or never completed
+            known = {}
+        output.remove(files_of(split_name) if present else output.names)
+        _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin, **_folder_of(split)}})
+        writer = PrecompWriter(output, split_name)
+        writer.write_lines('_ids.txt', split.image_ids)
+        if split.captions:
+            texts, _ = split.texts_of_image
+            writer.write_lines('_caps.txt', [split.captions[text] for text in texts])
+            writer.write_array('_image_of_text.npy', split.image_of_text[texts])
+        if split.dataset:
+            writer.write_lines('dataset.txt', [split.dataset])
+        _write_features(network, split, writer, report)  # the last file: with it the split is complete
     return True
+
+
+def _locked(folder: Path) -> AbstractContextManager:
+    return locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder')
 
 
 def _folder_of(split: Split) -> dict[str, str]:
@@ -228,15 +196,36 @@ def _check_folder(
     wanted: Mapping[str, Any],
     shared: Mapping[str, Any],
 ) -> list[str]:
-    """Checks the splits of which a folder has files with a suffix, see `_check_same`, and returns their names."""
+    """Returns the splits of which a folder has files with a suffix.
+
+    Raises:
+      UserError: If the entry of one of them in the manifest has not the values that it must have.
+    """
     present = sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}'))
     for name in present:
-        _check_same(folder / f'{name}{suffix}', known.get(name), wanted if name == split_name else shared)
+        path, same = folder / f'{name}{suffix}', config_lib.flatten(wanted if name == split_name else shared)
+        if name not in known:
+            raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
+        recorded = config_lib.flatten(known[name])
+        if same.keys() - recorded.keys():
+            raise UserError(
+                f'{path} was encoded by an earlier version, which did not record all that the features depend on: '
+                'choose another folder, or remove the file'
+            )
+        if differing := [key for key, value in same.items() if recorded[key] != value]:
+            raise UserError(
+                f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the '
+                'file'
+            )
     return present
 
 
 def write_texts(
-    network: TextNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any] | None = None
+    network: TextNetwork,
+    split: Split,
+    split_name: str,
+    folder: Path,
+    report: Callable[[int], Any] = lambda count: None,
 ) -> bool:
     """Writes the vectors of the captions' tokens of a split beside its features, unless they have been written before.
 
@@ -254,35 +243,29 @@ def write_texts(
       UserError: if the vectors are not finite, the folder has other vectors, of this split or of another, or another
         process writes to it.
     """
-    with locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder'):
-        return _write_texts(network, split, split_name, folder, report or (lambda count: None))
-
-
-def _write_texts(
-    network: TextNetwork, split: Split, split_name: str, folder: Path, report: Callable[[int], Any]
-) -> bool:
-    order, _ = split.texts_of_image
-    captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
-    wanted = {**network.identity, 'captions': hash_json(captions)}
-    known = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
-    if split_name in _check_folder(folder, VECTORS, known, split_name, wanted, network.identity):
-        return False
-    output = OutputFolder(folder, KIND)
-    manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**wanted, 'origin': network.origin}}}
-    _write_manifest(output, manifest)
-    tokens, writer = tokenize_split(tuple(captions), network.run.vocabulary), PrecompWriter(output, split_name)
-    check_lengths(split, tokens, network.run.model.text_format)
-    writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.run.vocabulary))])
-    writer.write_array(LENGTHS, tokens.lengths)
-    with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
-        for start in range(0, len(captions), TEXTS_PER_BLOCK):
-            rows = np.arange(start, min(start + TEXTS_PER_BLOCK, len(captions)))
-            vectors = network.encode(tokens, rows)
-            if not np.isfinite(vectors).all():
-                infinite = _with_remedy(vectors.dtype)
-                raise UserError(f'captions of {split.name} have vectors that are not finite in {infinite}')
-            append(vectors)
-            report(len(rows))
+    with _locked(folder):
+        order, _ = split.texts_of_image
+        captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
+        wanted = {**network.identity, 'captions': hash_json(captions)}
+        known = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
+        if split_name in _check_folder(folder, VECTORS, known, split_name, wanted, network.identity):
+            return False
+        output = OutputFolder(folder, KIND)
+        manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**wanted, 'origin': network.origin}}}
+        _write_manifest(output, manifest)
+        tokens, writer = tokenize_split(tuple(captions), network.run.vocabulary), PrecompWriter(output, split_name)
+        check_lengths(split, tokens, network.run.model.text_format)
+        writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.run.vocabulary))])
+        writer.write_array(LENGTHS, tokens.lengths)
+        with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
+            for start in range(0, len(captions), TEXTS_PER_BLOCK):
+                rows = np.arange(start, min(start + TEXTS_PER_BLOCK, len(captions)))
+                vectors = network.encode(tokens, rows)
+                if not np.isfinite(vectors).all():
+                    infinite = _with_remedy(vectors.dtype)
+                    raise UserError(f'captions of {split.name} have vectors that are not finite in {infinite}')
+                append(vectors)
+                report(len(rows))
     return True
 
 

@@ -16,7 +16,7 @@ from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
-from jitm.inference.padding import pad
+from jitm.inference.engine import pad
 from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
 from jitm.models.matcher import Matcher
@@ -76,7 +76,7 @@ class FeatureNetwork:
           The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
           `normalize_features` is set.
         """
-        compiled = parallel.map_rows(_features, self.model, precision=self.precision)
+        compiled = parallel.map_rows(features_of, self.model, precision=self.precision)
         waiting: list[tuple[int, chex.Array]] = []
         for pixels in batches:
             padded = parallel.put_rows(pad(pixels, self.images_per_call))
@@ -100,7 +100,7 @@ def crops_of(transform: Transform, crops: int) -> View:
     return transform.evaluate_crops if crops > 1 else lambda photo: transform.evaluate(photo)[None]
 
 
-def _features(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -> chex.Array:
+def features_of(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -> chex.Array:
     """Returns the features of pixels [N, C, H, W, 3], the mean over C crops: float32 [N, R, F]."""
 
     def features(matcher: Matcher) -> chex.Array:

@@ -39,12 +39,9 @@ def check_options(options: ScoringOptions) -> None:
 
 def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
     """Replaces None in the options by the values of a run's config."""
-    evaluation, memory_mb = run.config['evaluation'], run.config['run']['memory_mb']
-    return ScoringOptions(
-        dtype=evaluation['dtype'] if options.dtype is None else options.dtype,
-        memory_mb=memory_mb if options.memory_mb is None else options.memory_mb,
-        precision=evaluation['precision'] if options.precision is None else options.precision,
-    )
+    sections = run.config['evaluation'] | run.config['run']
+    given = dataclasses.asdict(options)
+    return ScoringOptions(**{name: sections[name] if value is None else value for name, value in given.items()})
 
 
 def precision_of(run: Run, options: ScoringOptions) -> dict[str, str]:

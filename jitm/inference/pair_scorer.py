@@ -14,8 +14,8 @@ from jitm import parallel
 from jitm.data.reading import pad_texts
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
+from jitm.inference.engine import batches, fill, first
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
-from jitm.inference.padding import batches, fill, first
 from jitm.inference.scoring import make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher

@@ -19,9 +19,8 @@ from jitm.data.text import Tokens
 from jitm.files import hash_arrays
 from jitm.inference.block_shape import BlockMemory
 from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.engine import Engine, SelectedPairs
+from jitm.inference.engine import Engine, SelectedPairs, concatenate, fill, first, pad, score, score_selected
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, check_options, resolve_options
-from jitm.inference.padding import concatenate, fill, first, pad
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
@@ -152,13 +151,13 @@ class Scorer:
           float32 of `shape`; beyond N and M the first image and text are repeated.
         """
         images, texts = self._encode_block(rows, columns)
-        return self._engine.scorer(images, self._engine.variables, texts)
+        return self._engine.compiled(score)(images, self._engine.variables, texts)
 
     def _score_selected(self, rows: np.ndarray, columns: np.ndarray, selected: np.ndarray) -> np.ndarray:
         """Scores the selected pairs of a block, bool [N, M]: float32 [N, M], -inf elsewhere."""
         images, texts = self._encode_block(rows, columns)
         texts = parallel.put_everywhere(texts)
-        compiled = self._engine.selected_scorer
+        compiled = self._engine.compiled(score_selected)
         # Device d scores the pairs starts[d] to starts[d + 1], those of the images that it holds.
         devices, size = parallel.num_local_devices(), self.shape.pairs_per_call
         images_per_device = self.shape.images // devices
@@ -258,20 +257,3 @@ def make_scorer(
     """
     tokens = read_tokens(run, split)
     return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs=pairs)
-
-
-def similarity_matrix(
-    model: Matcher, variables: chex.ArrayTree, split: Split, tokens: Tokens, options: ScoringOptions
-) -> np.ndarray:
-    """Scores every image of a split with every text, see `Scorer.score_together`.
-
-    Args:
-      model, variables, split, tokens, options: See `Scorer`.
-
-    Returns:
-      float32 [I, T].
-
-    Raises:
-      UserError: if the memory is too little, or the dtype or the precision is unknown.
-    """
-    return Scorer(model, variables, split, tokens, options).score_together()

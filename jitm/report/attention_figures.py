@@ -70,7 +70,8 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
         width, height = max(1.5 * COLUMNS, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
     heights = [*([row_height] if draws_images else []), *[height] * len(attention)]
     figure = Figure(figsize=(width, 1 + sum(heights)), dpi=120, layout='constrained')
-    figure.suptitle(_heading(pair, int(12 * width)), fontsize=10, parse_math=False)
+    heading = '\n'.join(textwrap.fill(line, int(12 * width)) for line in (pair['caption'], pair['verdict']))
+    figure.suptitle(heading, fontsize=10, parse_math=False)
     parts = list(figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0])
     if draws_images:
         _draw_images(parts.pop(0), shown_images(pair), pixels)
@@ -83,17 +84,19 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
     return figure
 
 
-def _heading(pair: Mapping[str, Any], width: int) -> str:
-    return '\n'.join(textwrap.fill(line, width) for line in (pair['caption'], pair['verdict']))
+def _panels(part: Any, count: int) -> np.ndarray:
+    """Returns panels without ticks, in rows of `COLUMNS`."""
+    panels = part.subplots(math.ceil(count / COLUMNS), COLUMNS, squeeze=False).ravel()
+    for panel in panels[:count]:
+        panel.set(xticks=[], yticks=[])
+    for panel in panels[count:]:
+        panel.set_axis_off()
+    return panels[:count]
 
 
 def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:
     """Draws images in a row, those that match the caption in a green frame."""
-    panels = part.subplots(1, COLUMNS, squeeze=False).ravel()
-    for panel in panels[len(images) :]:
-        panel.set_axis_off()
-    for number, (panel, hit, image) in enumerate(zip(panels, images, pixels, strict=False), 1):
-        panel.set(xticks=[], yticks=[])
+    for number, (panel, hit, image) in enumerate(zip(_panels(part, len(images)), images, pixels, strict=True), 1):
         panel.imshow(image)
         title = f'{hit.get("rank", number)}. {hit["image_id"]}'
         panel.set_title(textwrap.fill(title, TITLE_WIDTH), fontsize=9, parse_math=False)
@@ -111,12 +114,9 @@ def is_grid(boxes: np.ndarray) -> bool:
 
 def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
     """Draws the image once for each word, with the word's weights [W, R] on its regions."""
-    panels = part.subplots(math.ceil(len(words) / COLUMNS), COLUMNS, squeeze=False).ravel()
+    panels = _panels(part, len(words))
     height, width = pixels.shape[:2]
-    for panel in panels[len(words) :]:
-        panel.set_axis_off()
-    for panel, word, row in zip(panels, words, weights, strict=False):
-        panel.set(xticks=[], yticks=[])
+    for panel, word, row in zip(panels, words, weights, strict=True):
         panel.imshow(pixels, extent=(0, width, height, 0))
         panel.set_title(word, fontsize=9, parse_math=False)
         top = top_regions(row)
@@ -126,8 +126,7 @@ def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np
         else:
             _draw_boxes(panel, boxes[top] * [width, height, width, height], row[top])
     if is_grid(boxes):
-        bar = part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8)
-        bar.ax.tick_params(labelsize=7)
+        part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8).ax.tick_params(labelsize=7)
 
 
 def _draw_cells(panel: Any, weights: np.ndarray, largest: float, width: int, height: int) -> None:
@@ -156,5 +155,4 @@ def _draw_map(part: Any, words: Sequence[str], weights: Sequence[Sequence[float]
     panel.set_yticks(range(len(words)), words, fontsize=8, parse_math=False)
     panel.set_xticks(range(len(weights[0])), range(len(weights[0])), fontsize=7)
     panel.set_xlabel('region', fontsize=8)
-    bar = part.colorbar(image, ax=panel, pad=0.01)
-    bar.ax.tick_params(labelsize=7)
+    part.colorbar(image, ax=panel, pad=0.01).ax.tick_params(labelsize=7)

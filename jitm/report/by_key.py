@@ -5,12 +5,12 @@ import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from typing import Any
 
 from jitm.config import flatten
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import Curve, draw_curves, save
+from jitm.report.figures import Curve, draw_curves
 from jitm.report.groups import Group, RunLog, group_runs
 from jitm.report.validation import TITLES
 
@@ -91,12 +91,8 @@ def describe(found: Sequence[Dependence], key: str) -> str:
     return table(['group', key, *TITLES.values(), 'seeds'], rows)
 
 
-def draw(found: Sequence[Dependence], key: str, output: Path) -> None:
-    """Draws the curves.
-
-    Raises:
-      UserError: If the figure cannot be written.
-    """
+def draw(found: Sequence[Dependence], key: str) -> Any:
+    """Returns a matplotlib figure of the curves."""
     groups, curves = [one.group for one in found], [{name: one.curve(name) for name in TITLES} for one in found]
     figure, panels = draw_curves(groups, curves, TITLES, NOTE, points=True)
     values = sorted({value for one in found for value in one.metrics})
@@ -108,4 +104,4 @@ def draw(found: Sequence[Dependence], key: str, output: Path) -> None:
         panel.autoscale(axis='x')
     for panel in next(reversed(panels.values())):
         panel.set_xlabel(key)
-    save(figure, output)
+    return figure

@@ -1,7 +1,7 @@
 """Histogram of the cross-retrieval ranks of positive pairs (AOQ: Chen et al., 2020, section 4.3 and figure 5)."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
 from jitm.metrics import cross_retrieval_ranks
-from jitm.report.figures import save
+from jitm.report.figures import new_figure
 from jitm.report.matrices import Matrix
 
 LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
@@ -38,16 +38,11 @@ def cross_retrieval(matrices: Sequence[Matrix]) -> str:
     return table(['cross-retrieval rank', *names_of(matrices)], list(zip(INTERVALS, *columns, strict=True)))
 
 
-def draw(matrices: Sequence[Matrix], output: Path) -> None:
-    """Draws the numbers of positive pairs per interval as grouped bars.
-
-    Raises:
-      UserError: If the figure cannot be written.
-    """
+def draw(matrices: Sequence[Matrix]) -> Any:
+    """Returns a matplotlib figure of the numbers of positive pairs per interval as grouped bars."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(6.5, 2 + 2.4 * len(matrices)), 3.6), dpi=150, layout='constrained')
+    figure = new_figure(max(6.5, 2 + 2.4 * len(matrices)), 3.6)
     panel = figure.subplots()
     width = 0.8 / len(matrices)
     panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
@@ -61,4 +56,4 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     panel.grid(axis='y', alpha=0.3)
     panel.set_axisbelow(True)
     figure.legend(loc='outside upper center', ncols=2, frameon=False)
-    save(figure, output)
+    return figure

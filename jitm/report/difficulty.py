@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import save
+from jitm.report.figures import new_figure
 from jitm.report.groups import Group, RunLog
 
 THIRDS = 3
@@ -102,14 +101,13 @@ def difficulty(groups: Sequence[Group]) -> str:
     return table(['group', *columns, 'runs'], rows)
 
 
-def draw(groups: Sequence[Group], output: Path) -> None:
-    """Draws a panel per group: the distribution of the gap over epochs as shades, its mean as a line.
+def draw(groups: Sequence[Group]) -> Any:
+    """Returns a matplotlib figure with a panel per group: the distribution of the gap over epochs, its mean as a line.
 
     Raises:
-      UserError: If a run logs no synthetic captions or the figure cannot be written.
+      UserError: If a run logs no synthetic captions.
     """
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
 
     pooled = []
     for group in groups:
@@ -117,7 +115,7 @@ def draw(groups: Sequence[Group], output: Path) -> None:
         pooled.append(pool(logs, min(MAX_COLUMNS, *(len(log.epochs) for log in logs))))
     columns = min(PANELS_PER_ROW, len(groups))
     rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows), dpi=150, layout='constrained')
+    figure = new_figure(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     panels = [*grid.flat][: len(groups)]
     for panel in [*grid.flat][len(groups) :]:
@@ -135,4 +133,4 @@ def draw(groups: Sequence[Group], output: Path) -> None:
         panel.set_ylabel('gap to the true caption')
     figure.colorbar(cells, ax=panels, label='share of the captions')
     figure.supxlabel(NOTE, fontsize='small', color='gray')
-    save(figure, output)
+    return figure

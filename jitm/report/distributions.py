@@ -1,15 +1,15 @@
 """Similarity distributions of positive and negative pairs (DBL: Diao et al., 2024, figures 6 and 7)."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
-from jitm.report.figures import save
+from jitm.report.figures import new_figure
 from jitm.report.matrices import Matrix
 
 KINDS = ('positives', 'negatives')
@@ -50,16 +50,6 @@ def bounds(matrices: Sequence[Matrix]) -> tuple[float, float]:
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def _parts(matrix: Matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the similarities of positive and of negative pairs, float64, for a few images at a time."""
-    images, texts = matrix.sims.shape
-    rows, image_of_text = max(1, PAIRS_PER_CHUNK // texts), matrix.image_of_text
-    for start in range(0, images, rows):
-        sims = np.asarray(matrix.sims[start : start + rows], np.float64)
-        own = image_of_text == np.arange(start, start + len(sims))[:, None]
-        yield sims[own], sims[~own]
-
-
 def distributions(matrix: Matrix, low: float, high: float) -> list[Distribution]:
     """Returns the distributions of a matrix's positive and negative pairs, without a copy of the matrix.
 
@@ -74,8 +64,12 @@ def distributions(matrix: Matrix, low: float, high: float) -> list[Distribution]
     if len(matrix.sims) == 1:
         raise UserError(f'{matrix.path} has one image and so no negative pairs; give a matrix of more')
     counts, sums = np.zeros((2, BINS), np.int64), np.zeros((2, 3))
-    for kinds in _parts(matrix):
-        for kind, sims in enumerate(kinds):
+    images, texts = matrix.sims.shape
+    rows = max(1, PAIRS_PER_CHUNK // texts)
+    for start in range(0, images, rows):
+        part = np.asarray(matrix.sims[start : start + rows], np.float64)
+        own = matrix.image_of_text == np.arange(start, start + len(part))[:, None]
+        for kind, sims in enumerate((part[own], part[~own])):
             counts[kind] += np.histogram(sims, BINS, (low, high))[0]
             sums[kind] += len(sims), sims.sum(), np.square(sims).sum()
     number, total, squares = sums.T
@@ -97,17 +91,12 @@ def summarize(matrices: Sequence[Matrix]) -> str:
     return table(['', 'pairs', 'mean', 'deviation', *(f'{quantile:.0%}' for quantile in QUANTILES), 'MD'], rows)
 
 
-def draw(matrices: Sequence[Matrix], output: Path) -> None:
-    """Draws the densities of positives and negatives, and their means.
-
-    Raises:
-      UserError: If the figure cannot be written.
-    """
+def draw(matrices: Sequence[Matrix]) -> Any:
+    """Returns a matplotlib figure of the densities of positives and negatives, and their means."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     low, high = bounds(matrices)
-    figure = Figure(figsize=(6.5, 5), dpi=150, layout='constrained')
+    figure = new_figure(6.5, 5)
     panels = figure.subplots(2, 1, sharex=True)
     colors = mpl.color_sequences['petroff10']
     for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
@@ -124,4 +113,4 @@ def draw(matrices: Sequence[Matrix], output: Path) -> None:
     figure.align_ylabels()
     figure.supxlabel('vertical lines: means', fontsize='small', color='gray')
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=2, frameon=False)
-    save(figure, output)
+    return figure

@@ -80,16 +80,6 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     return comparisons
 
 
-def _images_of(comparisons: Mapping[str, Comparison]) -> set[int]:
-    """Returns the images that are queries or first candidates of the examples."""
-    shown = set()
-    for direction, comparison in comparisons.items():
-        for example in (example for kind in comparison.examples for example in kind):
-            retrieved = {image for one in example.retrieved for image in one.top}
-            shown |= {example.query} if direction == 'i2t' else retrieved
-    return shown
-
-
 @dataclasses.dataclass(frozen=True)
 class Shown:
     """Examples of two groups, with the data to show them.
@@ -109,11 +99,6 @@ class Shown:
     split: Split
     pictures: Mapping[int, str]
     hint: str
-
-    @property
-    def directions(self) -> Mapping[str, tuple[str, str]]:
-        """The heading and the noun of the queries of each direction."""
-        return DIRECTIONS
 
     @property
     def small(self) -> bool:
@@ -171,6 +156,9 @@ def read_examples(
     run = groups[best].runs[0]
     split = _load_split(first, [run.config['data'], groups[other].runs[0].config['data']], split_name, data_root)
     comparisons = compare(first, second, count)
+    examples = {direction: itertools.chain(*one.examples) for direction, one in comparisons.items()}
+    images = {example.query for example in examples['i2t']}
+    images |= {image for example in examples['t2i'] for one in example.retrieved for image in one.top}
     roots = [data_root, *(groups[n].runs[0].config['data'].get('root') for n in (best, other))]
     if split.pixels is None:
         photos = next(filter(None, (photos, *(recorded_photos(split, root) for root in roots))), None)
@@ -179,7 +167,7 @@ def read_examples(
         (run.workdir.name, groups[other].runs[0].workdir.name),
         comparisons,
         split,
-        pictures_of(split, _images_of(comparisons), photos),
+        pictures_of(split, images, photos),
         NO_PICTURES if split.pixels is None and photos is None else '',
     )
 

@@ -148,7 +148,6 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
     pairs = report['pairs']
     described, html, index, *figures = names(len(pairs))
     contents: dict[str, Callable[[], bytes]] = {}
-    summary = f'{len(pairs)} pairs explained in {folder.path / "explain"}'
     if 'mismatch' in pairs[0]:
         contents[html] = lambda: page(report, picture).encode()
     else:
@@ -160,7 +159,7 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
         with folder.replacing(name) as file:
             file.write(content())
     folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
-    return summary
+    return f'{len(pairs)} pairs explained in {folder.path / "explain"}'
 
 
 def _index(report: Mapping[str, Any], figures: Sequence[str]) -> str:

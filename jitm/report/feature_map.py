@@ -4,13 +4,14 @@ import dataclasses
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jitm.errors import UserError, require
 from jitm.evaluation.retrieval import evenly_spaced
 from jitm.evaluation.saved import Saved, check_same_data, names_of, read_report
-from jitm.report.figures import save
+from jitm.report.figures import new_figure
 
 METHODS = ('tsne', 'pca')
 PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number
@@ -86,20 +87,18 @@ def project(vectors: np.ndarray, method: str) -> np.ndarray:
         return projection.fit_transform(directions)
 
 
-def draw(files: Sequence[Vectors], method: str, pairs: int, output: Path) -> None:
-    """Draws some images and their texts, with a panel per file and a color per image.
+def draw(files: Sequence[Vectors], method: str, pairs: int) -> Any:
+    """Returns a matplotlib figure of some images and their texts, with a panel per file and a color per image.
 
     Args:
       files: Vectors of one split.
       method: The projection, see `project`.
       pairs: Number of images, evenly spaced over the split; all, if there are fewer.
-      output: The file of the figure.
 
     Raises:
-      UserError: If `pairs` is below 2, or the figure cannot be written.
+      UserError: If `pairs` is below 2.
     """
     import matplotlib as mpl
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     if pairs < 2:
@@ -109,7 +108,7 @@ def draw(files: Sequence[Vectors], method: str, pairs: int, output: Path) -> Non
     image_index = np.searchsorted(chosen, files[0].image_of_text[texts])
     colors = mpl.colormaps['hsv'](np.arange(len(chosen)) / len(chosen))
 
-    figure = Figure(figsize=(PANEL_SIZE * len(files), PANEL_SIZE + 0.6), dpi=150, layout='constrained')
+    figure = new_figure(PANEL_SIZE * len(files), PANEL_SIZE + 0.6)
     panels = figure.subplots(1, len(files), squeeze=False)[0]
     for panel, name, file in zip(panels, names_of(files), files, strict=True):
         points = project(np.concatenate([file.images[chosen], file.texts[texts]]), method)
@@ -129,4 +128,4 @@ def draw(files: Sequence[Vectors], method: str, pairs: int, output: Path) -> Non
     figure.legend(handles=marks, loc='outside upper center', ncols=2, frameon=False)
     label = {'tsne': 't-SNE', 'pca': 'PCA'}[method]
     figure.supxlabel(f'{label} of {len(chosen)} images and their {len(texts)} texts', fontsize='small', color='gray')
-    save(figure, output)
+    return figure

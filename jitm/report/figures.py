@@ -61,6 +61,13 @@ def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
     return [('', group.name) for group in groups]
 
 
+def new_figure(width: float, height: float) -> Any:
+    """Returns an empty matplotlib figure of a size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout='constrained')
+
+
 def draw_curves(
     groups: Sequence[Group],
     curves: Sequence[Mapping[str, Curve]],
@@ -81,7 +88,6 @@ def draw_curves(
       A matplotlib figure, and the panels of each quantity, from left to right.
     """
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     arranged = arrange(groups)
     quantities = [quantity for quantity in titles if any(quantity in one for one in curves)]
@@ -90,7 +96,7 @@ def draw_curves(
     styles = dict(zip(labels, itertools.cycle(styles), strict=False))
 
     width = max(6.5, 1 + 3 * len(columns))
-    figure = Figure(figsize=(width, 1 + 1.8 * len(quantities)), dpi=150, layout='constrained')
+    figure = new_figure(width, 1 + 1.8 * len(quantities))
     panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
     handles = {}
     for by_quantity, (column, label) in zip(curves, arranged, strict=True):

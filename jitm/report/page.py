@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jitm.evaluation.tables import mean_and_deviation
 from jitm.report import bootstrap, training
-from jitm.report.examples import Shown, outcomes
+from jitm.report.examples import DIRECTIONS, Shown, outcomes
 from jitm.report.figures import to_svg
 from jitm.report.groups import ABSENT, Group, RunLog, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
@@ -58,7 +58,7 @@ def page(
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        curves=uri(to_svg(training.figure_of(trained)), 'svg+xml') if trained else '',
+        curves=uri(to_svg(training.draw(trained)), 'svg+xml') if trained else '',
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
@@ -66,6 +66,7 @@ def page(
         differences=_differences(groups, found),
         commands=_lacking(runs, split_name, data_root),
         examples=examples,
+        directions=DIRECTIONS,
         outcomes=outcomes(examples) if examples else None,
         command=command,
     )
@@ -82,7 +83,8 @@ def _runs(groups: Sequence[Group]) -> Table:
     rows = []
     for group in groups:
         numbers = [row_of(run) for run in group.runs]
-        epochs = [_progress(row['rsum_by_epoch'][-1][0], row['epochs']) for row in numbers]
+        last = [(row['rsum_by_epoch'][-1][0], row['epochs']) for row in numbers]
+        epochs = [f'{total}' if done >= total else f'{done:g} of {total}' for done, total in last]
         seconds = [row['train_seconds'] for row in numbers]
         cells = (
             group.name,
@@ -94,11 +96,6 @@ def _runs(groups: Sequence[Group]) -> Table:
         )
         rows.append(cells)
     return Table('Runs; minutes without validation, as far as they were logged', columns, rows)
-
-
-def _progress(last: float, epochs: int) -> str:
-    """Returns the number of epochs, with the last one so far if the run is not finished."""
-    return f'{epochs}' if last >= epochs else f'{last:g} of {epochs}'
 
 
 def _keys(groups: Sequence[Group]) -> Table:

@@ -79,9 +79,6 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         for index in indices:
             if not 0 <= index < total:
                 raise UserError(f'{split.name} has no {kind} {index}; give indices from 0 to {total - 1}')
-    folder = None
-    if split.pixels is not None:
-        folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
     texts_of = {
         image: [retrieve(matrix.sims[image], split.image_of_text == image, TOP_TEXTS) for matrix in matrices]
         for image in images
@@ -93,21 +90,17 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         ]
         for text in texts
     }
-    if folder is not None:
+    if split.pixels is not None:
+        folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
         retrieved = {image for row in images_of.values() for one in row for image in one.top}
-        _write_pictures(split.pixels, retrieved.union(images), folder)
+        pictures = {f'{image}.png': image for image in sorted(retrieved.union(images))}
+        folder.claim(pictures)
+        for name, image in pictures.items():
+            with folder.replacing(name) as file:
+                file.write(png(split.pixels[image]))
+        folder.remove(set(folder.names) - pictures.keys())  # those of older panels
     with replacing_own(output) as file:
         file.write(markdown(names_of(matrices), split, texts_of, images_of, f'{output.stem}_images').encode())
-
-
-def _write_pictures(pixels: np.ndarray, images: set[int], folder: OutputFolder) -> None:
-    """Writes `IMAGE.png` of some images, and removes those of older panels."""
-    pictures = {f'{image}.png': image for image in sorted(images)}
-    folder.claim(pictures)
-    for name, image in pictures.items():
-        with folder.replacing(name) as file:
-            file.write(png(pixels[image]))
-    folder.remove(set(folder.names) - pictures.keys())
 
 
 def markdown(

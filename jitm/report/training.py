@@ -3,11 +3,10 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import Curve, curve, draw_curves, save
+from jitm.report.figures import Curve, curve, draw_curves
 from jitm.report.groups import Group, RunLog
 
 PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
@@ -111,7 +110,7 @@ def training(groups: Sequence[Group]) -> str:
     return table(['group', *columns], rows)
 
 
-def figure_of(groups: Sequence[Group]) -> Any:
+def draw(groups: Sequence[Group]) -> Any:
     """Returns a matplotlib figure of the curves of each quantity that is logged.
 
     Raises:
@@ -128,12 +127,3 @@ def figure_of(groups: Sequence[Group]) -> Any:
         else:
             row[0].set_ylim(bottom=0)
     return figure
-
-
-def draw(groups: Sequence[Group], output: Path) -> None:
-    """Draws the curves of each quantity that is logged.
-
-    Raises:
-      UserError: If a run has no line of training, or the figure cannot be written.
-    """
-    save(figure_of(groups), output)

@@ -1,11 +1,11 @@
 """Curves of validation: R@1 of both directions and rsum by epoch (AOQ: Chen et al., 2020, figure 4)."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from typing import Any
 
 from jitm.errors import UserError
 from jitm.evaluation.tables import table
-from jitm.report.figures import Curve, curve, draw_curves, save
+from jitm.report.figures import Curve, curve, draw_curves
 from jitm.report.groups import Group, RunLog
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
@@ -55,13 +55,9 @@ def validation(groups: Sequence[Group]) -> str:
     return table(['group', *columns, 'runs'], rows)
 
 
-def draw(groups: Sequence[Group], output: Path) -> None:
-    """Draws the curves.
-
-    Raises:
-      UserError: If a run has no validation or the figure cannot be written.
-    """
+def draw(groups: Sequence[Group]) -> Any:
+    """Returns a matplotlib figure of the curves; raises a UserError if a run has no validation."""
     figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], TITLES, NOTE)
     for row in panels.values():
         row[0].set_ylim(bottom=0)
-    save(figure, output)
+    return figure

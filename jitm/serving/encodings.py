@@ -13,16 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pixels import in_threads
+from jitm.data.reading import take_images
 from jitm.data.transforms import Photo, Transform, decode
 from jitm.errors import UserError
 from jitm.files import hash_arrays
+from jitm.inference.engine import batches, num_items
 from jitm.inference.features import grid_boxes
 from jitm.inference.networks import FeatureNetwork, crops_of
-from jitm.inference.padding import num_items
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.inputs import ImageFeatures, check_features, check_pixels, check_tags, pad_features, transform_of
+from jitm.serving.inputs import ImageFeatures, check_features, check_pixels, check_tags, transform_of
 from jitm.types import Images, Texts
+
+REGION_MULTIPLE = 4
 
 
 def image_batches(run: Run, images: Any, boxes: Any, tags: Any, size: int) -> Iterator[Images]:
@@ -43,7 +46,27 @@ def image_batches(run: Run, images: Any, boxes: Any, tags: Any, size: int) -> It
         raise UserError(f'{run.workdir} has a model that reads the location of regions: give their boxes')
     tag_tokens = check_tags(features.tags if tags is None else tags, run, len(features))
     for start in range(0, len(features), size):
-        yield pad_features(features, tag_tokens, start, size, reads)
+        rows = np.arange(start, min(start + size, len(features)))
+        yield _pad_regions(take_images(features, rows, reads, tag_tokens), start)
+
+
+def _pad_regions(images: Images, first: int) -> Images:
+    """Pads regions to few numbers; raises a UserError if a feature is not finite, `first` being the first image."""
+    with np.errstate(over='ignore'):
+        finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
+    if not finite.all():
+        raise UserError(
+            f'image {first + int(np.argmin(finite))} has features that are not finite, or whose squares are not in '
+            'float32'
+        )
+    num_regions = images.regions.shape[1]
+    extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
+
+    def pad(x: np.ndarray) -> np.ndarray:
+        return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
+
+    locations = None if images.locations is None else pad(images.locations)
+    return images.replace(regions=pad(images.regions), locations=locations)
 
 
 def shapes(run: Run) -> dict[str, chex.ArrayTree]:
@@ -108,13 +131,13 @@ def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transfo
     """
     view, size = crops_of(transform, network.crops), network.images_per_call
 
-    def batches() -> Iterator[np.ndarray]:
+    def decoded() -> Iterator[np.ndarray]:
         for start in range(0, len(photos), size):
             batch = photos[start : start + size]
             names = [f'image {start + n}' for n in range(len(batch))]
             yield np.stack(in_threads(lambda n, b=batch, m=names: decode(b[n], view, m[n]), len(batch)))
 
-    return _as_features(network.encode(batches()))
+    return _as_features(network.encode(decoded()))
 
 
 def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
@@ -124,8 +147,7 @@ def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
       network: The network.
       crops: The crops of I photos, uint8 [I, C, H, W, 3].
     """
-    size = network.images_per_call
-    features = _as_features(network.encode(crops[start : start + size] for start in range(0, len(crops), size)))
+    features = _as_features(network.encode(batches(crops, network.images_per_call)))
     return Images(features.regions, features.counts)
 
 

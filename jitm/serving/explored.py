@@ -36,7 +36,7 @@ class Explored:
         Raises:
           UserError: If an image of the split cannot be read any more.
         """
-        self.name, self._run, self._data = str(run.run.workdir), run, data
+        self.name, self.run, self._data = str(run.run.workdir), run, data
         self._images: Encoding | Index = (
             run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data.images)
         )
@@ -46,13 +46,8 @@ class Explored:
 
     @functools.cached_property
     def _captions(self) -> Encoding | VectorSearch:
-        captions = self._run.encode_text(self._data.captions)
-        return VectorSearch(self._run.vectors(captions)) if isinstance(self._images, Index) else captions
-
-    @property
-    def root(self) -> str | None:
-        """The data folder of the training."""
-        return self._run.run.config['data'].get('root')
+        captions = self.run.encode_text(self._data.captions)
+        return VectorSearch(self.run.vectors(captions)) if isinstance(self._images, Index) else captions
 
     @property
     def has_index(self) -> bool:
@@ -62,15 +57,11 @@ class Explored:
     @functools.cached_property
     def view(self) -> View | None:
         """See `view_of`."""
-        return view_of(self._run.run)
+        return view_of(self.run.run)
 
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
-        return self._run.search([caption], self._images, len(self._data.image_ids))[0]
-
-    def describe_unknown_words(self, caption: str) -> str:
-        """See `LoadedRun.describe_unknown_words`."""
-        return self._run.describe_unknown_words(caption)
+        return self.run.search([caption], self._images, len(self._data.image_ids))[0]
 
     def rank_captions(self, image: int) -> list[Hit]:
         """Returns all captions of the split in descending order of their scores with an image."""
@@ -78,12 +69,12 @@ class Explored:
         if isinstance(self._captions, VectorSearch):
             return self._captions.top(self._images.vectors[image : image + 1], count)[0]
         one = jax.tree.map(lambda x: x[image : image + 1], self._images)
-        return rank(self._run.similarity(one, self._captions)[0], count)
+        return rank(self.run.similarity(one, self._captions)[0], count)
 
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
         """The pairs of the split that the model believes least, by `jitm audit` with one round, without noise."""
-        doubt = audit.doubts(self._run.run, self._data.split, rounds=1, options=ScoringOptions())
+        doubt = audit.doubts(self.run.run, self._data.split, rounds=1, options=ScoringOptions())
         return audit.describe(doubt, self._data.split, DOUBTFUL)
 
     def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
@@ -98,16 +89,16 @@ class Explored:
         Raises:
           UserError: If the model cannot read photos, or this one.
         """
-        count, one = len(self._data.captions), self._run.encode_image([photo])
+        count, one = len(self._data.captions), self.run.encode_image([photo])
         if not isinstance(self._images, Index):
-            return [], rank(self._run.similarity(one, self._captions)[0], count)
-        vector = self._run.vectors(one)
+            return [], rank(self.run.similarity(one, self._captions)[0], count)
+        vector = self.run.vectors(one)
         return self._images.top(vector, len(self._images))[0], self._captions.top(vector, count)[0]
 
     @functools.cached_property
     def _outputs(self) -> WordOutputs | None:
-        run = self._run.run
-        text_network = self._run.text_network if run.model.text_format.vectors else None
+        run = self.run.run
+        text_network = self.run.text_network if run.model.text_format.vectors else None
         return WordOutputs(run, self._data.split, text_network=text_network) if has_word_outputs(run) else None
 
     def words(self, image: int, caption: str) -> dict[str, Any] | None:

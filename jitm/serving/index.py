@@ -116,10 +116,6 @@ class Index:
         """The names of the I images, in the order of the hits' indices."""
         return [entry.name for entry in self.entries]
 
-    def row(self, name: str) -> int | None:
-        """Returns the position of an image; None if the index has none of this name."""
-        return next((row for row, entry in enumerate(self.entries) if entry.name == name), None)
-
     @functools.cached_property
     def _search(self) -> VectorSearch:
         return VectorSearch(self.vectors)
@@ -212,6 +208,9 @@ class _Known:
         self.entries.update((entry.name, entry) for entry in rows.entries)
         self.vectors.update(zip((entry.checksum for entry in rows.entries), rows.vectors, strict=True))
 
+    def rows(self, entries: Sequence[Entry]) -> Rows:
+        return Rows(entries, np.stack([self.vectors[entry.checksum] for entry in entries]))
+
 
 def update(
     source: ImageSource,
@@ -245,7 +244,30 @@ def update(
     if (index := _read_current(source, output, model, batch_size)) is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
-        return _update(source, output, model, encode, batch_size, report)
+        known, complete = _read_known(output, model)
+        changed = [name for name in source.names if not _is_unchanged(source.stat(name), known.entries.get(name))]
+        unreadable, waiting, done = {}, [], 0
+        parts = (name for n in itertools.count() if not (folder / (name := f'{PARTS}{n}.npz')).exists())
+        for items in _read_ahead(source.read, changed, batch_size):
+            readable = [item for item in items if not item.problem]
+            unreadable |= {item.entry.name: item.problem for item in items if item.problem}
+            _encode_new(source, readable, known, encode)
+            known.entries.update((item.entry.name, item.entry) for item in readable)
+            waiting += [item.entry for item in readable]
+            done += len(items)
+            if len(waiting) >= IMAGES_PER_PART:
+                known.rows(waiting).write_part(output, next(parts), model)
+                waiting = []
+            if report is not None:
+                report(done, len(changed))
+        entries = [known.entries[name] for name in source.names if name not in unreadable]
+        if not entries:
+            name, problem = next(iter(unreadable.items()))
+            raise UserError(f'none of {len(unreadable)} images can be read; the first is {name}: {problem}')
+        if complete is None or (complete.entries, complete.unreadable) != (entries, unreadable):
+            write(output, known.rows(entries), model, unreadable)
+        output.remove(_parts(output))
+        return Index(folder)
 
 
 def _parts(folder: OutputFolder) -> list[str]:
@@ -274,29 +296,6 @@ def _read_current(source: ImageSource, folder: OutputFolder, model: str, batch_s
     return None if _parts(folder) else index
 
 
-def _update(
-    source: ImageSource,
-    folder: OutputFolder,
-    model: str,
-    encode: Encode,
-    batch_size: int,
-    report: Callable[[int, int], None] | None,
-) -> Index:
-    known, complete = _read_known(folder, model)
-    changed = [name for name in source.names if not _is_unchanged(source.stat(name), known.entries.get(name))]
-    unreadable = _encode_changed(source, changed, known, folder, model, encode, batch_size, report)
-    names = [name for name in source.names if name not in unreadable]
-    if not names:
-        name, problem = next(iter(unreadable.items()))
-        raise UserError(f'none of {len(unreadable)} images can be read; the first is {name}: {problem}')
-    entries = [known.entries[name] for name in names]
-    if complete is None or (complete.entries, complete.unreadable) != (entries, unreadable):
-        vectors = np.stack([known.vectors[entry.checksum] for entry in entries])
-        write(folder, Rows(entries, vectors), model, unreadable)
-    folder.remove(_parts(folder))
-    return Index(folder.path)
-
-
 def _is_unchanged(stat: tuple[int, int] | None, entry: Entry | None) -> bool:
     return stat is not None and entry is not None and stat == (entry.size, entry.time)
 
@@ -314,42 +313,6 @@ def _read_known(folder: OutputFolder, model: str) -> tuple[_Known, Index | None]
         if (rows := Rows.read_part(folder.path / name, model)) is not None:
             known.add(rows)
     return known, complete
-
-
-def _encode_changed(
-    source: ImageSource,
-    names: Sequence[str],
-    known: _Known,
-    folder: OutputFolder,
-    model: str,
-    encode: Encode,
-    batch_size: int,
-    report: Callable[[int, int], None] | None,
-) -> dict[str, str]:
-    """Reads some images, encodes those whose content is new, and adds them to what is known.
-
-    Returns:
-      Name -> problem, of those that cannot be read.
-    """
-    unreadable, waiting, done = {}, [], 0
-    parts = (name for n in itertools.count() if not (folder.path / (name := f'{PARTS}{n}.npz')).exists())
-    for items in _read_ahead(source.read, names, batch_size):
-        readable = [item for item in items if not item.problem]
-        unreadable |= {item.entry.name: item.problem for item in items if item.problem}
-        _encode_new(source, readable, known, encode)
-        known.entries.update((item.entry.name, item.entry) for item in readable)
-        waiting += [item.entry for item in readable]
-        done += len(items)
-        if len(waiting) >= IMAGES_PER_PART:
-            _rows(waiting, known.vectors).write_part(folder, next(parts), model)
-            waiting = []
-        if report is not None:
-            report(done, len(names))
-    return unreadable
-
-
-def _rows(entries: Sequence[Entry], vectors: Mapping[str, np.ndarray]) -> Rows:
-    return Rows(entries, np.stack([vectors[entry.checksum] for entry in entries]))
 
 
 def _encode_new(source: ImageSource, items: Sequence[Item], known: _Known, encode: Encode) -> None:

@@ -9,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pixels import Photos
-from jitm.data.reading import take_images, tokenize_tags
+from jitm.data.reading import tokenize_tags
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import Tokens, join
 from jitm.data.transforms import Transform, View, decode, is_photo
 from jitm.errors import UserError
 from jitm.runs.run import Run
-from jitm.types import Images
 
-REGION_MULTIPLE = 4
 CENTRE = {'crop': 'centre', 'min_area': 1.0, 'flip': False}  # only training samples crops
 
 
@@ -107,14 +105,8 @@ class SplitData:
 
 def data_of(split: Split, reads: Collection[str] = ('regions',)) -> SplitData:
     """Returns a split with the images that a model reads, see `Matcher.reads`."""
-    return SplitData(
-        name=split.name,
-        images=images_of(split, reads),
-        captions=split.captions,
-        image_of_text=split.image_of_text,
-        image_ids=split.image_ids,
-        split=split,
-    )
+    images = images_of(split, reads)
+    return SplitData(split.name, images, split.captions, split.image_of_text, split.image_ids, split)
 
 
 def is_list(value: Any) -> bool:
@@ -252,47 +244,6 @@ def check_tags(tags: Any, run: Run, num_images: int) -> Tokens | None:
     if not is_list(tags) or len(tags) != num_images or not all(isinstance(words, str) for words in tags):
         raise UserError(f"tags must be {num_images} strings, such as 'dog person', one for each image")
     return tokenize_tags(tags, run.vocabulary)
-
-
-def pad_features(features: ImageFeatures, tags: Tokens | None, start: int, size: int, reads: Collection[str]) -> Images:
-    """Returns up to `size` images from `start` on, with their regions padded to few numbers.
-
-    Args:
-      features: All images.
-      tags: Their encoded object tags; None for models that do not read them.
-      start: The first image.
-      size: The number of images.
-      reads: See `Matcher.reads`.
-
-    Raises:
-      UserError: if a feature is not finite.
-    """
-    rows = np.arange(start, min(start + size, len(features)))
-    split = Split(
-        name='',
-        regions=features.regions,
-        counts=features.counts,
-        captions=(),
-        image_of_text=np.zeros(0, np.int32),
-        image_ids=(),
-        boxes=features.boxes,
-    )
-    images = take_images(split, rows, reads, tags)
-    with np.errstate(over='ignore'):
-        finite = np.isfinite(np.square(images.regions, dtype=np.float32).sum(axis=(1, 2)))
-    if not finite.all():
-        raise UserError(
-            f'image {start + int(np.argmin(finite))} has features that are not finite, or whose squares are not '
-            'in float32'
-        )
-    num_regions = images.regions.shape[1]
-    extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
-
-    def pad(x: np.ndarray) -> np.ndarray:
-        return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
-
-    locations = None if images.locations is None else pad(images.locations)
-    return images.replace(regions=pad(images.regions), locations=locations)
 
 
 def read_captions(captions: Sequence[str], run: Run) -> Tokens:

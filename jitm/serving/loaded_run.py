@@ -15,9 +15,8 @@ from jitm.data.pixels import Photos
 from jitm.data.reading import pad_texts
 from jitm.data.transforms import is_photo
 from jitm.errors import UserError, did_you_mean, require
-from jitm.inference.engine import Engine
+from jitm.inference.engine import Engine, concatenate, num_items, pad
 from jitm.inference.networks import FeatureNetwork, restore
-from jitm.inference.padding import concatenate, num_items, pad
 from jitm.inference.text_network import TextNetwork
 from jitm.inference.text_network import restore as restore_text
 from jitm.models.matcher import DualEncoder, Encoding

@@ -66,7 +66,7 @@ class Site:
         runs = [
             {
                 'name': run.name,
-                'unknown': run.describe_unknown_words(caption),
+                'unknown': run.run.describe_unknown_words(caption),
                 'images': self._image_results(run.rank_images(caption), IMAGES, caption),
                 'command': self._search(run, IMAGES, *_argument(caption)),
             }
@@ -238,13 +238,13 @@ class Site:
         )
 
     def _caption_results(self, hits: Sequence[Hit], image: int | None = None) -> list[Result]:
-        return [self._caption_result(hit, image) for hit in hits]
-
-    def _caption_result(self, hit: Hit, image: int | None) -> Result:
-        """Returns a caption with a link to its words on an image; on its own image if none is given."""
-        text, own = self.data.captions[hit.index], int(self.data.image_of_text[hit.index])
-        link = f'/image/{own if image is None else image}?{urlencode({"q": text})}'
-        return Result(text, hit.score, link=link, right=own == image)
+        """Returns captions with links to their words on an image; on their own images if none is given."""
+        results = []
+        for hit in hits:
+            text, own = self.data.captions[hit.index], int(self.data.image_of_text[hit.index])
+            link = f'/image/{own if image is None else image}?{urlencode({"q": text})}'
+            results.append(Result(text, hit.score, link=link, right=own == image))
+        return results
 
     def _words(self, run: Explored, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of a caption's words on an image, or its mismatched words; None for other models."""

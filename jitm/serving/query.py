@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,21 +15,6 @@ from jitm.serving.inputs import SplitData
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.sources import ImageSource, check_photos, unique_ids
 from jitm.serving.vectors import Hit, VectorSearch, best_and_first, rank
-
-
-@dataclasses.dataclass(frozen=True)
-class Query:
-    """What is searched, and with what.
-
-    Attributes:
-      caption: '' to search with an image.
-      image: The name of an indexed image, or a photo; None to search with a caption.
-      captions: The captions to find; None to find images.
-    """
-
-    caption: str
-    image: str | None = None
-    captions: Sequence[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +40,11 @@ def answer(
     run: LoadedRun,
     index: Index,
     source: ImageSource,
-    query: Query,
     top_k: int,
     *,
+    caption: str,
+    image: str | None = None,
+    captions: Sequence[str] | None = None,
     data: SplitData | None = None,
     rerank: LoadedRun | None = None,
     top_m: int = 100,
@@ -69,8 +55,10 @@ def answer(
       run: The run that made the index.
       index: The images.
       source: The source of the images.
-      query: See `Query`.
       top_k: The number of results.
+      caption: The caption to search with; '' to search with an image.
+      image: The name of an indexed image, or a photo; None to search with a caption.
+      captions: The captions to find; None to find images.
       data: The split of the images, whose matches are marked; None for other images.
       rerank: A run that orders the best results; None for none.
       top_m: The number of results that it orders; the others are left out.
@@ -78,65 +66,56 @@ def answer(
     Raises:
       UserError: if the query cannot be read, or the second run cannot read these images.
     """
-    names = index.names if query.captions is None else query.captions
+    names = index.names if captions is None else captions
     count = top_k if data is None else len(names)  # of all, for the rank of the first match
     count = count if rerank is None else max(top_k, top_m)
-    row = find_row(index, query.image) if query.image else None
-    vector = _vector(run, index, query, row)
-    if query.captions is None:
+    row = find_row(index, image) if image else None
+    vector = _vector(run, index, caption, image, row)
+    if captions is None:
         hits = index.top(vector, count + (row is not None))[0]
         hits = [hit for hit in hits if hit.index != row][:count]  # an image is not a result for itself
     else:
-        hits = VectorSearch(run.vectors(run.encode_text(query.captions))).top(vector, count)[0]
+        hits = VectorSearch(run.vectors(run.encode_text(captions))).top(vector, count)[0]
     if rerank is not None:
-        photo = [query.image] if row is None else source.take([index.names[row]], rerank.run)
-        hits = _rerank(rerank, source, query, photo, hits, names)
-    image = query.image if row is None else index.names[row]
-    matches = set() if data is None else _matches(data, query, image)
+        found = [names[hit.index] for hit in hits]
+        if captions is None:
+            encoded = rerank.encode_image(source.take(found, rerank.run)), rerank.encode_text([caption])
+        else:
+            photo = [image] if row is None else source.take([index.names[row]], rerank.run)
+            encoded = rerank.encode_image(photo), rerank.encode_text(found)
+        scores = rerank.similarity(*encoded).ravel()
+        hits = [Hit(hits[one.index].index, one.score) for one in rank(scores, len(hits))]
+    shown_image = image if row is None else index.names[row]
+    matches = set()
+    if data is not None:  # the names of the images, or captions, that match
+        ids = unique_ids(data.split)
+        if captions is None:
+            matches = {ids[match] for match in data.images_with(caption)}
+        elif shown_image in ids:
+            matches = {*data.captions_of(ids.index(shown_image))}
     shown = best_and_first(hits, top_k, {n for n, name in enumerate(names) if name in matches})
     results = [Result(names[hit.index], hit.score, rank=n, right=names[hit.index] in matches) for n, hit in shown]
-    return Answer(query.image or query.caption, results[:top_k], query.captions is None, image, results[top_k:])
-
-
-def _matches(data: SplitData, query: Query, image: str | None) -> set[str]:
-    """Returns the names of the images, or captions, of a split that match a query; `image` is the name of its image."""
-    ids = unique_ids(data.split)
-    if query.captions is None:
-        return {ids[row] for row in data.images_with(query.caption)}
-    return set(data.captions_of(ids.index(image))) if image in ids else set()
+    return Answer(image or caption, results[:top_k], captions is None, shown_image, results[top_k:])
 
 
 def find_row(index: Index, image: str) -> int | None:
     """Returns the position of an image, given by its name or as a file; None if it is not in the index."""
-    row = index.row(image)
-    if row is not None or not Path(image).is_file():
-        return row
-    checksum = hash_file(Path(image))
+    if image in index.names:
+        return index.names.index(image)
+    checksum = hash_file(Path(image)) if Path(image).is_file() else None
     return next((row for row, entry in enumerate(index.entries) if entry.checksum == checksum), None)
 
 
-def _vector(run: LoadedRun, index: Index, query: Query, row: int | None) -> np.ndarray:
+def _vector(run: LoadedRun, index: Index, caption: str, image: str | None, row: int | None) -> np.ndarray:
     """Returns the vector of a query: [1, D]; `row` is the position of its image in the index, or None."""
-    if not query.image:
-        return run.vectors(run.encode_text([query.caption]))
+    if not image:
+        return run.vectors(run.encode_text([caption]))
     if row is not None:
         return index.vectors[row : row + 1]
-    if Path(query.image).is_file():
-        check_photos(run.run, f'the photo {query.image}')
-        return run.vectors(run.encode_image([query.image]))
-    raise UserError(f"the index has no image '{query.image}'{did_you_mean(query.image, index.names)}")
-
-
-def _rerank(
-    run: LoadedRun, source: ImageSource, query: Query, image: Any, hits: Sequence[Hit], names: Sequence[str]
-) -> Sequence[Hit]:
-    """Orders hits by the scores of another run; `image` is that of the query, as `LoadedRun.encode_image` reads it."""
-    found = [names[hit.index] for hit in hits]
-    if query.captions is None:
-        images, captions = run.encode_image(source.take(found, run.run)), run.encode_text([query.caption])
-    else:
-        images, captions = run.encode_image(image), run.encode_text(found)
-    return [Hit(hits[one.index].index, one.score) for one in rank(run.similarity(images, captions).ravel(), len(hits))]
+    if Path(image).is_file():
+        check_photos(run.run, f'the photo {image}')
+        return run.vectors(run.encode_image([image]))
+    raise UserError(f"the index has no image '{image}'{did_you_mean(image, index.names)}")
 
 
 def page(found: Answer, source: ImageSource, command: str, data: SplitData | None = None) -> str:

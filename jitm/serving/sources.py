@@ -1,6 +1,7 @@
 """Where the images of an index come from: photos, the features of a split, or a file of features."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from jitm.data.arrays import open_npy
 from jitm.data.photo_files import list_files
 from jitm.data.pixels import Photos
-from jitm.data.precomp import FEATURES, read_lines
+from jitm.data.precomp import FEATURES, name_texts, read_lines
 from jitm.data.reading import take_images, tokenize_tags
 from jitm.data.splits import Split
 from jitm.data.transforms import View, decode, reading
@@ -211,14 +212,16 @@ def read_features(path: Path) -> Split:
 
 
 def _read_names(path: Path, images: int) -> tuple[str, ...]:
-    """Returns the names of the images of a file of features, which may be listed once for each caption."""
+    """Returns the names of the images of a file of features, which may be listed once for each of their captions."""
     names = path.with_name(f'{path.name.removesuffix(FEATURES)}_ids.txt')
     if not path.name.endswith(FEATURES) or not names.exists():
         return tuple(map(str, range(images)))
-    lines = read_lines(str(names))
-    if len(lines) % images:
-        raise UserError(f'{names} has {len(lines)} ids for the {images} images of {path.name}: give one for each')
-    return lines[:: len(lines) // images]
+    ids = read_lines(str(names))
+    if len(ids) == images or (not len(ids) % images and not name_texts(ids, len(ids))):
+        return ids[:: len(ids) // images]
+    if len(ids := tuple(name for name, _ in itertools.groupby(ids))) != images:
+        raise UserError(f'{names} names {len(ids)} images, but {path.name} has {images}: give an id for each')
+    return ids
 
 
 def check_photos(run: Run, photos: str) -> None:
@@ -268,12 +271,6 @@ def open_source(
         files = Photos([str(path / name) for name in names], transform)
         if 'pixels' in run.model.reads:
             return PhotoFiles(names, files, label, problems)
-        return PhotoFiles(
-            names=names,
-            photos=files,
-            label=label,
-            problems=problems,
-            view=crops_of(transform, run.encoded_by['crops']),
-            as_images=lambda crops: images_of_crops(network(), crops),
-        )
+        view = crops_of(transform, run.encoded_by['crops'])
+        return PhotoFiles(names, files, label, problems, view, lambda crops: images_of_crops(network(), crops))
     return SplitImages(read_features(path), run, photos, label)

@@ -15,8 +15,7 @@ import numpy as np
 from jitm import parallel
 from jitm.data.reading import bucket
 from jitm.errors import UserError
-from jitm.inference.engine import TILE, products
-from jitm.inference.padding import fill, padded_count
+from jitm.inference.engine import TILE, fill, padded_count, products
 from jitm.layers.linear import product
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates

@@ -17,7 +17,7 @@ from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
 from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import similarity_matrix
+from jitm.inference.scoring import Scorer
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
@@ -38,7 +38,7 @@ def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     variables = jax.device_get(state.members[member].variables)
     options = ScoringOptions(evaluation['dtype'], setup.config['run']['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
-    sims = similarity_matrix(model, variables, data.validation, data.validation_tokens, options)
+    sims = Scorer(model, variables, data.validation, data.validation_tokens, options).score_together()
     return metrics.retrieval_metrics(sims, data.validation.image_of_text)
 
 

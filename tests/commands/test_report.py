@@ -38,16 +38,17 @@ VOID = {'meta', 'img', 'input', 'br', 'wbr'}
 
 
 class Page(HTMLParser):
-    """A parsed page: the text of each element by its tag, and the addresses that it loads."""
+    """A parsed page: the text of each element by its tag, all attributes, and the addresses that it loads."""
 
     def __init__(self, text):
         super().__init__()
-        self.texts, self.addresses, self._open = {}, [], []
+        self.texts, self.attributes, self.addresses, self._open = {}, [], [], []
         self.feed(text)
         self.close()
         assert not self._open, self._open
 
     def handle_starttag(self, tag, attributes):
+        self.attributes.append((tag, dict(attributes)))
         self.addresses += [value for name, value in attributes if name in ('src', 'href')]
         if tag not in VOID:
             self._open.append(tag)
@@ -64,7 +65,7 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True)
 def without_curves(monkeypatch):
     """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.report.page.training.figure_of', lambda groups: Figure(figsize=(1, 1)))
+    monkeypatch.setattr('jitm.report.page.training.draw', lambda groups: Figure(figsize=(1, 1)))
 
 
 @pytest.fixture

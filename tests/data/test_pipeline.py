@@ -10,6 +10,7 @@ from jitm.data.augmentation import Augmentation
 from jitm.data.perturbations import PerturbedCaptions, perturber
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
+from jitm.data.splits import locations as locations_of
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
@@ -136,7 +137,7 @@ def test_padding_fills_with_zero(pipeline):
 def test_locations_are_corners_sizes_and_area_as_fractions(pipeline):
     box = np.array([10, 20, 60, 120], np.float32) / 200
     split = dataclasses.replace(pipeline.split, boxes=np.broadcast_to(box, pipeline.split.boxes.shape))
-    locations = split.locations(np.array([3, 1]))
+    locations = locations_of(split.boxes[[3, 1]])
     assert locations.dtype == np.float32
     assert locations.shape == (2, split.regions.shape[1], 7)
     want = [0.05, 0.1, 0.3, 0.6, 0.25, 0.5, 0.125]
@@ -146,7 +147,7 @@ def test_locations_are_corners_sizes_and_area_as_fractions(pipeline):
 def test_batches_have_locations_if_these_are_asked_for(pipeline):
     assert pipeline.batch(1).images.locations is None
     batch = dataclasses.replace(pipeline, reads=LOCATIONS).batch(1)
-    np.testing.assert_array_equal(batch.images.locations, pipeline.split.locations(batch.image_index))
+    np.testing.assert_array_equal(batch.images.locations, locations_of(pipeline.split.boxes[batch.image_index]))
     np.testing.assert_array_equal(batch.images.locations[..., :4], pipeline.split.boxes[batch.image_index])
 
 

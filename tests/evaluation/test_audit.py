@@ -3,14 +3,12 @@
 import json
 
 import numpy as np
-import pytest
 
 from jitm.commands import cli
 from jitm.data.load import load_split
-from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import similarity_matrix
+from jitm.inference.scoring import Scorer
 from jitm.runs.run import load_run, read_split, read_tokens
 
 OPTIONS = ScoringOptions()
@@ -20,11 +18,11 @@ def test_doubts_equal_a_loop(finished, monkeypatch):
     monkeypatch.setattr(audit, 'PAIRS', 32)  # of 80: two groups and a filled one
     run = load_run(finished)
     split = read_split([run], 'train')
-    got = audit.doubts(run, split, rounds=2, seed=5, options=OPTIONS)
+    got = audit.doubts(run, split, rounds=2, options=OPTIONS)
     options = ScoringOptions('float32', 512, 'highest')
-    sims = similarity_matrix(run.model, run.variables, split, read_tokens(run, split), options)
+    sims = Scorer(run.model, run.variables, split, read_tokens(run, split), options).score_together()
     found = {text: [] for text in range(split.num_texts)}
-    for rows in audit._groups(split.num_texts, 2, 5):
+    for rows in audit._groups(split.num_texts, 2):
         assert len(set(rows)) == 32
         for text in rows:
             own, others = (
@@ -64,5 +62,3 @@ def test_the_command_writes_a_page_and_lines(finished, tmp_path, capsys):
 
 def test_pairs_of_one_image_have_no_doubt():
     np.testing.assert_array_equal(audit._doubts(np.ones((2, 2)), np.array([3, 3])), 0)
-    with pytest.raises(UserError):
-        load_run('no/such/run')

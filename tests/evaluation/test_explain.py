@@ -16,7 +16,7 @@ from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
-from jitm.evaluation.retrieval import Retrieved, evenly_spaced
+from jitm.evaluation.retrieval import Retrieved
 from jitm.evaluation.saved import EVALUATION
 from jitm.inference.features import grid_boxes
 from jitm.layers import text
@@ -81,20 +81,6 @@ def test_attention_equals_the_oracle(case):
             assert not got[name][n, :, count:].any()
 
 
-@pytest.mark.slow
-def test_padding_does_not_change_attention(case):
-    model, variables, _ = case
-    images, texts = INPUTS
-    *_, want = attention(model, variables, images, texts)
-    images = Images(np.pad(images.regions, [(0, 0), (0, 3), (0, 0)], constant_values=7), images.counts)
-    texts = Texts(np.pad(texts.ids, [(0, 0), (0, 2)], constant_values=3), texts.lengths)
-    *_, got = attention(model, variables, images, texts)
-    for name in want:
-        np.testing.assert_allclose(got[name][:, :-2, :-3], want[name], atol=1e-6)
-        assert not got[name][:, -2:].any()
-        assert not got[name][:, :, -3:].any()
-
-
 def test_retrieve_images_by_hand():
     """Four images with two texts each; ties count against the text."""
     sims = np.zeros((4, 8), np.float32)
@@ -116,14 +102,6 @@ def test_retrieve_images_by_hand():
     assert retrieved(folds=2) == [(0, 0, 1), (2, 1, 1), (4, 2, 1), (6, 2, 2)]
     assert retrieved(folds=1) == [(0, 0, 1), (2, 2, 2), (4, 1, 2), (6, 2, 2)]
     assert [text for text, _ in explain.retrieve_images(sims, image_of_text, 99)] == list(range(8))
-
-
-def test_evenly_spaced_by_hand():
-    assert evenly_spaced(3, 10) == [0, 3, 6]
-    assert evenly_spaced(5, 2) == [0, 1]
-    assert evenly_spaced(0, 2) == []
-    with pytest.raises(ValueError, match='count is -1; it must be at least 0'):
-        evenly_spaced(-1, 2)
 
 
 CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}

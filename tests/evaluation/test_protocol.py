@@ -195,7 +195,7 @@ def test_runs_of_different_sources_are_named_by_these(run):
 
 def test_all_runs_are_checked_before_scoring(run, dev, monkeypatch):
     monkeypatch.setattr(Scorer, 'score', lambda *_: pytest.fail('a run was scored'))
-    with pytest.raises(UserError, match='was trained on 7'):
+    with pytest.raises(UserError, match=r'scenes/dev has 200 features per region, but .* was trained on 7'):
         evaluate_runs([run, dataclasses.replace(run, feature_size=7)], dev)
 
 
@@ -295,11 +295,6 @@ def test_default_folders_are_named_by_the_flags(tmp_path):
     assert other.startswith('dev_f30k-')
 
 
-def test_commands_write_to_the_folder_of_their_flags(finished):
-    assert evaluate(finished, '--step=28', '--dtype=bfloat16') == 0
-    assert (finished / 'eval' / 'dev_step28_bfloat16' / 'metrics.json').exists()
-
-
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
 INTERRUPTED = """
 import atexit, os, sys
@@ -358,11 +353,6 @@ def test_too_long_captions_are_refused(run, dev, monkeypatch):
     monkeypatch.setattr(vse.VSE, 'text_format', TextFormat('words', 7))
     with pytest.raises(UserError, match=r'scenes/dev, .* \d+ has \d+ words .* at most 7'):
         evaluate_runs([run], dev)
-
-
-def test_features_of_another_size_are_refused(run, dev):
-    with pytest.raises(UserError, match=r'scenes/dev has 200 features per region, but .* was trained on 7'):
-        evaluate_runs([dataclasses.replace(run, feature_size=7)], dev)
 
 
 def test_protocol_has_what_a_run_expects_of_its_data(finished, tmp_path, capsys):

@@ -5,8 +5,7 @@ import pytest
 
 import jitm.inference.engine
 from jitm.data.reading import pad_texts
-from jitm.inference.engine import Engine
-from jitm.inference.padding import batches, first, pad, padded_count
+from jitm.inference.engine import Engine, batches, first, pad, padded_count
 from tests.inference.test_scoring import make_problem
 
 

@@ -11,12 +11,11 @@ from PIL import Image
 
 from jitm.data import transforms
 from jitm.data.pixels import Photos
-from jitm.data.splits import Split
-from jitm.errors import UserError
 from jitm.report.examples import compare
 from jitm.report.matrices import Matrix
 from jitm.report.pictures import EDGE, are_small, pictures_of, pixels_of
 from tests.data.test_transforms import odd_photos
+from tests.report.test_matrices import make_split
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.
 A = np.array([[0.9, 0.8, 0.7, 0.1], [0.1, 0.2, 0.6, 0.1]], np.float32)
@@ -60,15 +59,8 @@ def test_examples_are_evenly_spaced_and_agree_with_the_ranks():
 
 @pytest.fixture
 def split():
-    return Split(
-        name='tiny/dev',
-        regions=np.zeros((2, 1, 3), np.float32),
-        counts=np.ones(2, np.int32),
-        captions=('a', 'b'),
-        image_of_text=np.arange(2, dtype=np.int32),
-        image_ids=('dog.jpg', 'cat'),
-        pixels=np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8),
-    )
+    pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
+    return dataclasses.replace(make_split('tiny/dev', [0, 1]), image_ids=('dog.jpg', 'cat'), pixels=pixels)
 
 
 def decode(data_uri):
@@ -88,14 +80,6 @@ def test_photographs_are_found_by_their_ids_and_reduced(split, tmp_path):
     pictures = pictures_of(split, [0, 1], tmp_path)
     assert [Image.open(decode(pictures[n])).size for n in (0, 1)] == [(EDGE, EDGE // 2), (30, 20)]
     assert all(picture.startswith('data:image/jpeg;base64,') for picture in pictures.values())
-
-
-def test_missing_and_damaged_photographs_are_refused(split, tmp_path):
-    with pytest.raises(UserError, match=r'has no file dog.jpg; give the --photos'):
-        pictures_of(split, [0], tmp_path)
-    (tmp_path / 'dog.jpg').write_text('no image')
-    with pytest.raises(UserError, match=r'dog.jpg is not an image that Pillow can read'):
-        pictures_of(split, [0], tmp_path)
 
 
 @pytest.mark.parametrize('name', ['turned.jpg', 'clear.png', 'deep.png', 'inks.jpg', 'few.png'])

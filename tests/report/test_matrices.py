@@ -3,16 +3,14 @@ import json
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from jitm.commands import cli
 from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
-from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import names_of
-from jitm.outputs import MARK, OWNED, OutputFolder
+from jitm.outputs import MARK, OutputFolder
 from jitm.report import cross_retrieval, distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices
@@ -86,22 +84,6 @@ def test_a_matrix_that_is_not_of_the_report_beside_it_is_refused(tmp_path):
     (tmp_path / 'a' / 'mine.npy').write_bytes(sims.read_bytes())
     with pytest.raises(UserError, match=r'mine\.npy is not of the evaluation in metrics.json beside it'):
         read_matrices([tmp_path / 'a' / 'mine.npy'])
-
-
-def test_similarities_of_a_killed_evaluation_are_refused(tmp_path, monkeypatch):
-    """Killed after the new similarities and before the new report."""
-    sims = write(tmp_path / 'a', runs=['a'])
-
-    def killed(split):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Split, 'identity', property(killed))
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / 'a', -SIMS, runs=['b'])
-    monkeypatch.undo()
-    np.testing.assert_array_equal(np.load(sims), -SIMS)
-    with pytest.raises(UserError, match=r'is not of the evaluation in metrics\.json beside it'):
-        read_matrices([sims])
 
 
 def test_the_image_of_each_text_is_read(tmp_path):
@@ -178,24 +160,10 @@ def test_command_draws_cross_retrieval(tmp_path, capsys):
     ]
 
 
-def test_ties_count_against_the_query():
-    scores = np.array([0.5, 0.75, 0.5, 0.5, 0.25], np.float32)
-    matches = np.array([True, False, False, True, True])
-    assert retrieve(scores, matches, 3) == Retrieved([1, 2, 0], [0.75, 0.5, 0.5], [False, False, True], 3)
-    want = Retrieved([1, 2, 0, 3, 4], [0.75, 0.5, 0.5, 0.5, 0.25], [False, False, True, True, True], 3)
-    assert retrieve(scores, matches, 9) == want
-
-
 @pytest.fixture
 def split():
-    return Split(
-        name='tiny/dev',
-        regions=np.zeros((2, 1, 3), np.float32),
-        counts=np.ones(2, np.int32),
-        captions=('a dog', 'a <b> | *c*', 'two cats', 'a cat'),
-        image_of_text=np.array([0, 0, 1, 1], np.int32),
-        image_ids=('dog_1.jpg', 'cats'),
-    )
+    named = {'captions': ('a dog', 'a <b> | *c*', 'two cats', 'a cat'), 'image_ids': ('dog_1.jpg', 'cats')}
+    return dataclasses.replace(make_split('tiny/dev', [0, 0, 1, 1]), **named)
 
 
 def test_panels_by_hand(tmp_path, split):
@@ -222,18 +190,6 @@ def test_panels_by_hand(tmp_path, split):
         '| first match | 2 | 2 |\n'
     )
     assert not (tmp_path / 'new' / 'panels_images').exists()
-
-
-def test_panels_with_pixels_have_images(tmp_path, split):
-    pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3)).astype(np.uint8)
-    matrices = read_matrices([write(tmp_path / 'a')])
-    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [1], [], tmp_path / 'panels.md')
-    assert 'Image 1: cats<br>![cats](panels_images/1.png)' in (tmp_path / 'panels.md').read_text(encoding='utf-8')
-    assert {path.name for path in (tmp_path / 'panels_images').iterdir()} == {OWNED, '1.png'}
-    panels.write(matrices, dataclasses.replace(split, pixels=pixels), [], [0], tmp_path / 'panels.md')
-    for n in range(2):
-        read = imread(tmp_path / 'panels_images' / f'{n}.png')[..., :3]
-        np.testing.assert_array_equal(np.round(read * 255), pixels[n])
 
 
 def test_command_writes_panels(tmp_path, precomp_folder, capsys):

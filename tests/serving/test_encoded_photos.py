@@ -15,7 +15,7 @@ from PIL import Image
 import jitm
 from jitm import config as config_lib
 from jitm.commands import cli
-from jitm.data import photos, precomp, scenes
+from jitm.data import precomp
 from jitm.errors import UserError
 from jitm.inference import features, networks
 from jitm.report.pictures import recorded_photos
@@ -29,7 +29,7 @@ from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
 from tests.importers import test_clip as published
 from tests.inference.test_features import load, make_network
-from tests.test_photos_runs import make_clip, write_config
+from tests.test_photos_runs import draw, make_clip, write_config
 
 SIZES = {'train': 8, 'dev': 4}
 SIZE = 32  # pixels
@@ -37,11 +37,7 @@ SIZE = 32  # pixels
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    """Photos of scenes."""
-    folder = tmp_path_factory.mktemp('photos') / 'drawn'
-    for name, images in SIZES.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
+    return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
 
 
 def train(data_root, workdir):

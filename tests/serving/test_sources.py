@@ -180,20 +180,6 @@ def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
     assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 
-def test_only_changed_photos_are_read(folder, tmp_path, monkeypatch):
-    read = []
-    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
-    os.rename(folder / 'b.png', folder / 'renamed.png')
-    (folder / 'a.JPG').unlink()
-    source = open_source(folder, RUN)
-    original = source.read
-    monkeypatch.setattr(source, 'read', lambda name: (read.append(name), original(name))[1])
-    encoded = []
-    update = index_lib.update(source, index.folder, 'model', lambda images: encoded.append(images), 2)
-    assert (sorted(read), encoded) == (['cut.jpg', 'renamed.png'], [])
-    assert update.names == ['deep/c.png', 'link.png', 'renamed.png']
-
-
 def test_photos_take_the_transform_of_the_training_data():
     assert transform_of(RUN) == Transform(8, 10, 'bicubic', 'centre', 1.0, False)
     plain = types.SimpleNamespace(model=RUN.model, image_size=(8, 8), config={'data': {}})

@@ -1,6 +1,5 @@
 """How well a model distinguishes captions from perturbed captions, finds their mismatched words and corrects them."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,35 +86,20 @@ def evaluate(
     Raises:
       UserError: if a set is empty, or a score is not finite.
     """
-    images = split.image_of_text[texts]
-    captions = _encode([split.captions[t] for t in texts], scorer.run.vocabulary)
-    scores = scorer.score(images, captions)
-    likelihoods = scorer.log_likelihoods(images, captions) if perplexity else None
-    originals = _Originals(
-        scorer=scorer, split=split, images=images, captions=captions, scores=scores, likelihoods=likelihoods
-    )
+    originals = _Originals(scorer, split, texts, perplexity)
     return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Originals:
-    """N captions, to compare perturbed captions with.
+    """N captions of a split, to compare perturbed captions with; for the arguments see `evaluate`."""
 
-    Attributes:
-      scorer: A scorer of the split's images.
-      split: Images and captions.
-      images: The image of each caption, int [N].
-      captions: The captions.
-      scores: float32 [N], of each caption with its image.
-      likelihoods: float32 [N, L], of their words; None without pseudo-perplexities.
-    """
-
-    scorer: PairScorer
-    split: Split
-    images: np.ndarray
-    captions: Tokens
-    scores: np.ndarray
-    likelihoods: np.ndarray | None
+    def __init__(self, scorer: PairScorer, split: Split, texts: np.ndarray, perplexity: bool):
+        self.scorer, self.split, self.images = scorer, split, split.image_of_text[texts]
+        self.captions = _encode([split.captions[t] for t in texts], scorer.run.vocabulary)
+        self.scores = scorer.score(self.images, self.captions)  # float32 [N], with the own images
+        self.likelihoods = None  # of the words, float32 [N, L]
+        if perplexity:
+            self.likelihoods = scorer.log_likelihoods(self.images, self.captions)
 
     @property
     def _predicts_words(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from jitm.data import perturbations, scene_graphs
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
-from jitm.inference.padding import batches
+from jitm.inference.engine import batches
 from jitm.inference.pair_scorer import PairScorer
 from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
