@@ -269,6 +269,7 @@ GROUPS = {
                 {
                     **BAG,
                     **_from(f'photo_rc_{loss}', 'target'),
+                    'initialize.image': '',
                     'epochs': 4,
                     'optimizer.learning_rate': 5e-5,
                     'terms.ranking.loss': f'ranking.{loss}_of_hinges',
@@ -291,7 +292,7 @@ GROUPS = {
             BAG
             | flags
             | _from(f'photo_rc_{loss}', 'target')
-            | {'data.short_side': 128, 'epochs': 1, 'optimizer.learning_rate': 1e-9},
+            | {'initialize.image': '', 'data.short_side': 128, 'epochs': 1, 'optimizer.learning_rate': 1e-9},
         )
         for loss, (system, flags) in PHOTO_LOSSES.items()
     },

@@ -54,7 +54,7 @@ def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else():
 
 
 @pytest.mark.slow
-def test_processes_that_cannot_be_one_job_are_told(base, tmp_path):
+def test_processes_that_cannot_be_one_job_are_refused(base, tmp_path):
     refuse(inputs.job_rows(), base, tmp_path / 'copy')
 
 

@@ -35,18 +35,20 @@ FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        if words:
-            found = select(presets(), words)
-            print(table(dict(sorted(found.items(), key=lambda item: not item[1])), published.load()))  # published first
-        else:
-            lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
-            for name, its in (('config', 'words'), *lines):
-                print(textwrap.fill(f'{name:<14}{its}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip())
-            print(NEXT)
+        print(table(select(presets(), words), published.load()) if words else f'{overview()}\n{NEXT}')
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
+
+
+def overview() -> str:
+    """Returns a line for each system: the words of its presets."""
+    lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
+    return '\n'.join(
+        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
+        for name, words in (('config', 'words'), *lines)
+    )
 
 
 def presets() -> published.Presets:
@@ -109,7 +111,7 @@ def select(
 
 
 def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[published.Row]) -> str:
-    """Returns a line for each published row of each preset, without the columns that none of them has.
+    """Returns a line for each published row of each preset, and then for the others, without columns that none has.
 
     A preset without a row has its kind instead: a reduced variant, or '-'.
 
@@ -118,7 +120,7 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
       rows: All published rows.
     """
     lines = [HEADER]
-    for name, keys in presets.items():
+    for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
         found = [(key, row) for key in keys for row in published.find(key, rows)]
         file, _, words = name.partition(':')
         is_reduced = {*reduced.VARIANTS.get(file, ())} & {*words.split(',')}

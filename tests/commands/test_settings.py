@@ -56,7 +56,7 @@ def test_table_has_published_numbers():
         *('vse:fc,selhn,f30k', 'VSE', '(FC)', '+', 'SelHN', 'Flickr30K', '1K'),
         *('77.1', '56.3', '496.1', 'single', 'SelHN', 'table', '3'),
     ]
-    assert lines[2] == ['vse:fc,selhn,f8k', 'reduced:', 'small,', 'for', 'a', 'CPU', *'------']
+    assert lines[-1] == ['vse:fc,selhn,f8k', 'reduced:', 'small,', 'for', 'a', 'CPU', *'------']
     assert settings.table({'vse:fc,selhn,f8k': ()}, []).splitlines() == [
         'preset            system',
         'vse:fc,selhn,f8k  reduced: small, for a CPU',

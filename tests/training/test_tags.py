@@ -108,7 +108,6 @@ def set_up_with(config, **changes):
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
         ({'candidates__source': 'x'}, "'candidates.source' is 'x', but jitm.training.candidates has no 'x'"),
-        ({'relevance__source': 'cider.from_captions'}, "'relevance.source' is set but unused"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
 )

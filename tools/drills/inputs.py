@@ -226,6 +226,7 @@ TOGETHER = {  # assignments, and what the message says
     ),
     'data.root=absent': 'absent is not a folder',
     'data.root=run': r"run has no split 'train': it holds no \*_ims.npy file",
+    'evaluation.split=val': "data has no split 'val': its splits are dev, train",
     'epochs=many': 'epochs',
     'data.sed=1': "'data.sed' is unknown",
     'optimizer.lerning_rate=1': "did you mean 'optimizer.learning_rate'",
@@ -437,10 +438,7 @@ def _replaced(at: int, by: bytes) -> Callable[[bytes], bytes]:
 
 
 BYTES = {
-    'missing': (
-        None,
-        r"cannot be read \(No such file or directory\): add the file, or|has no split '\w+': its splits are",
-    ),
+    'missing': (None, 'cannot be read .No such file or directory.: add the file, or make it readable'),
     'empty': (lambda data: b'', 'is no .npy file'),
     'one byte': (lambda data: data[:1], 'is no .npy file'),
     'a header cut off': (lambda data: data[:60], 'is no .npy file or its header is damaged'),
