@@ -35,17 +35,20 @@ FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the systems, the presets with the given words, or the changes of one."""
     if values.show is None:
-        if words:
-            print(table(select(presets(), words), published.load()))
-        else:
-            lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
-            for name, its in (('config', 'words'), *lines):
-                print(textwrap.fill(f'{name:<14}{its}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip())
-            print(NEXT)
+        print(table(select(presets(), words), published.load()) if words else f'{overview()}\n{NEXT}')
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
+
+
+def overview() -> str:
+    """Returns a line for each system: the words of its presets."""
+    lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
+    return '\n'.join(
+        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
+        for name, words in (('config', 'words'), *lines)
+    )
 
 
 def presets() -> published.Presets:

@@ -108,11 +108,8 @@ def load_from_run(
         loaded['params'] = member.model.add_heads(loaded['params'])
         kept = {path for path in wanted['params'] if path in loaded['params'] or not member.model.is_head(path)}
         wanted['params'] = {path: wanted['params'][path] for path in kept}  # other heads stay randomly initialized
-    if changed or _shapes(loaded) != _shapes(wanted):
+    shapes = [jax.tree.map(np.shape, parts) for parts in (loaded, wanted)]
+    if changed or shapes[0] != shapes[1]:
         reason = '; '.join(changed) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} is of another model ({reason}); set members.{name}.model to its')
     return loaded
-
-
-def _shapes(parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {part: jax.tree.map(np.shape, values) for part, values in parts.items()}
