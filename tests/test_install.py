@@ -1,6 +1,7 @@
 """The requirements, the wheel and the editable installation, each in an environment of its own, without the network."""
 
 import ast
+import functools
 import itertools
 import os
 import re
@@ -60,6 +61,10 @@ def distributions(requirements: Iterable[str]) -> set[str]:
     return {canonicalize_name(one.name) for one in parsed if not one.marker or one.marker.evaluate({'extra': ''})}
 
 
+packages_distributions = functools.cache(metadata.packages_distributions)
+
+
+@functools.cache
 def requirements_of(name: str) -> set[str]:
     """Returns what a distribution requires itself; nothing if it is not installed."""
     try:
@@ -93,7 +98,7 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 def test_every_import_is_of_a_requirement():
     direct = distributions([*PROJECT['dependencies'], *itertools.chain.from_iterable(EXTRAS.values())])
     plain = direct.union(*map(requirements_of, direct))
-    known = metadata.packages_distributions()
+    known = packages_distributions()
     found = {pair for path in (ROOT / 'jitm').rglob('*.py') for pair in imports(path)}
     for package, extra in sorted(found):
         names = {canonicalize_name(name) for name in known.get(package, [package])}
@@ -112,7 +117,7 @@ def benchmark_imports(name: str, lines: str = '^ *') -> set[str]:
 
 @pytest.mark.parametrize('page', sorted((ROOT / 'docs').glob('*.md')), ids=lambda page: page.name)
 def test_printed_benchmarks_need_what_their_page_installs(page):
-    text, known = page.read_text(), metadata.packages_distributions()
+    text, known = page.read_text(), packages_distributions()
     extras = set(re.findall(r"pip install -e '\.\[(.+?)]'", text))
     direct = distributions(PROJECT['dependencies']).union(
         *(all_extras(extra) for names in extras for extra in names.split(','))

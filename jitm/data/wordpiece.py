@@ -19,7 +19,7 @@ PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
 class WordPiece(Pieces):
     """The word pieces of a BERT; those that continue a word start with `##`.
 
-    A caption begins with `[CLS]` and ends with `[SEP]`, and a word without known pieces is `[UNK]`.
+    A caption starts with `[CLS]` and ends with `[SEP]`, and a word without known pieces is `[UNK]`.
     """
 
     NAME = 'word pieces'
