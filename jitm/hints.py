@@ -123,6 +123,10 @@ def checked(loss: Loss) -> Loss:
         given, sizes = signature.bind(*args, **keywords), {}
         for name, value in given.arguments.items():
             given.arguments[name] = _argument(name, value, signature.parameters[name].annotation, sizes)
+        masks = [given.arguments.get(name) for name in ('positives', 'negatives')]
+        known = all(mask is not None and not isinstance(mask, jax.core.Tracer) for mask in masks)
+        if known and np.logical_and(*map(np.asarray, masks)).any():
+            raise ArgumentError('negatives', 'has candidates that are in positives, too; take them out of one')
         return loss(*given.args, **given.kwargs)
 
     return call
@@ -133,8 +137,10 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
     wanted = next((one for one in arrays if isinstance(one, str)), None)
-    if wanted is None and getattr(value, 'shape', None) == () and not isinstance(value, Real):
-        return value  # such as a learned temperature
+    if getattr(value, 'shape', None) == () and (wanted is None or len(kinds) > 1):
+        if isinstance(value, jax.core.Tracer):
+            return value  # such as a learned temperature
+        value = value.item() if hasattr(value, 'item') else value
     if wanted is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
         check_value(name, value, hint, argument=True)
         return value

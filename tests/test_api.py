@@ -312,8 +312,10 @@ SCORES = np.array([[0.5, 0.4, 0.1], [0.1, 0.7, 0.6]], np.float32)
 
 @pytest.mark.parametrize('mask', [MASK.tolist(), MASK.astype(int), jax.numpy.asarray(MASK, int), 'torch'])
 def test_losses_take_what_holds_numbers(mask):
-    mask = pytest.importorskip('torch').tensor(MASK) if isinstance(mask, str) else mask
-    got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=0.2)
+    margin = np.array(0.2)
+    if isinstance(mask, str):
+        mask, margin = map(pytest.importorskip('torch').tensor, (MASK, 0.2))
+    got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=margin)
     np.testing.assert_allclose(got, [0.1, 0.1], atol=1e-6)
 
 
@@ -331,6 +333,10 @@ def test_losses_take_what_holds_numbers(mask):
         ('max_of_hinges', {'negatives': MASK.T}, 'negatives is bool [3, 2]; it must be bool [Q, C], Q = 2, C = 3'),
         ('max_of_hinges', {'margin': '0.2'}, "margin is '0.2'; it must be a number"),
         ('max_of_hinges', {'margin': -1}, 'margin is -1; it must be at least 0'),
+        ('max_of_hinges', {'margin': np.array(-1.0)}, 'margin is -1.0; it must be at least 0'),
+        ('max_of_hinges', {'margin': np.array(True)}, 'margin is True; it must be a number'),
+        ('softmax_contrastive', {'temperature': jax.numpy.float32(0)}, 'temperature is 0.0; it must be above 0'),
+        ('max_of_hinges', {'negatives': MASK}, 'negatives has candidates that are in positives, too; take them out'),
         ('softmax_contrastive', {'temperature': 0.0}, 'temperature is 0.0; it must be above 0'),
         ('adaptive_margin', {'margins': SCORES[0]}, 'margins is float32 [3]; it must be float [Q, C], Q = 2, C = 3'),
         ('soft_margin', {'labels': [0, 1, 1]}, 'labels is float32 [3]; it must be float [Q], Q = 2'),
