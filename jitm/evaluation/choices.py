@@ -33,7 +33,7 @@ def find_images(
     transform: Transform | None,
     name: str,
 ) -> tuple[Split, list[tuple[Choice, list[int]]], list[str]]:
-    """Finds the images of choices by their names, with or without folders, suffix, `COCO_val2014_` and leading zeros.
+    """Finds the images of choices by their names, see `_row_of`.
 
     Args:
       choices: The choices.
@@ -98,16 +98,19 @@ def _short(name: str) -> str:
 
 
 def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the image that a name is of, among those of its short name; None if there is none.
+    """Returns the image that a name is of, with or without folders and suffix; None if there is none.
 
-    An id that is a number has the digits of the name, zeros included, unless the split is of COCO. Between several
-    images, the whole name or else folder and suffix decide.
+    `COCO_val2014_` and leading zeros need not be the same in a split of COCO, nor if the name is one of COCO and the id
+    more than a number. Between several images, the whole name, or else the file's name in the same folders, decides.
 
     Raises:
       UserError: If they do not.
     """
+    stem = _stem(name)
     ids = {row: split.image_ids[row] for row in rows_of.get(_short(name), ())}
-    ids = {row: i for row, i in ids.items() if split.dataset == 'coco' or not i.isdecimal() or i == _stem(name)}
+    of_coco = re.fullmatch(r'COCO_.*|\d{12}', stem)
+    alike = {row for row, i in ids.items() if split.dataset == 'coco' or (of_coco and not i.isdecimal())}
+    ids = {row: i for row, i in ids.items() if row in alike or _stem(i) == stem}
     if len(ids) < 2:
         return next(iter(ids), None)
     named = [row for row in ids if ids[row] == name] or [row for row in ids if _agree(ids[row], name)]
@@ -118,11 +121,9 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
 
 
 def _agree(*names: str) -> bool:
-    """Returns whether two names have the same suffix and the same folders, as far as both have some."""
-    one, other = map(PurePath, names)
-    folders = zip(reversed(one.parent.parts), reversed(other.parent.parts), strict=False)
-    suffixes = {one.suffix.lower(), other.suffix.lower()} - {''}
-    return len(suffixes) < 2 and all(a == b for a, b in folders)
+    """Returns whether two names have the same file, suffix included, and the same folders, as far as both have some."""
+    parts = (reversed(PurePath(name).parts) for name in names)
+    return all(a == b for a, b in zip(*parts, strict=False))
 
 
 def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:

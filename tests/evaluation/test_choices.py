@@ -181,13 +181,18 @@ COCO = 'COCO_val2014_000000000139.jpg'
         ('139.jpg', ('39', '139', '1'), 'f30k', 1),
         ('000000000139.jpg', ('39', '000000000139', '1'), '', 1),
         (COCO, ('a/39.jpg', 'b/139.png', 'a/1.jpg'), '', 1),
-        # The whole name, or folder and suffix, decide between several.
-        ('12.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 0),
-        ('x/a/12.jpg', ('a/0012.jpg', 'b/12.jpg', '1.jpg'), '', 0),
-        ('b/12', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 1),
+        # Names of Visual Genome are none of COCO.
+        ('2345.jpg', ('COCO_val2014_000000002345.jpg', '1.jpg', '2.jpg'), '', None),
+        ('2345.jpg', ('COCO_val2014_000000002345.jpg', '1.jpg', '2.jpg'), 'coco', 0),
+        ('000000002345', ('1.jpg', 'COCO_val2014_000000002345.jpg', '2.jpg'), '', 1),
+        ('12.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 1),
+        # The whole name, or else the name of the file, decides between several.
+        ('12.jpg', ('a/12.png', 'b/12.jpg', '1.jpg'), '', 1),
+        ('x/a/12.jpg', ('a/12.jpg', 'b/12.jpg', '1.jpg'), '', 0),
         ('12.jpg', ('12.jpg', 'small/12.jpg', '1.jpg'), '', 0),
-        ('12.jpg', ('train/0012.jpg', 'val/12.jpg', '1.jpg'), '', 'train/0012.jpg or val/12.jpg'),
-        ('c/012.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), '', 'a/0012.jpg or b/12.png'),
+        ('12.jpg', ('a/0012.jpg', 'b/12.png', '1.jpg'), 'coco', 'a/0012.jpg or b/12.png'),
+        ('12.jpg', ('train/12.jpg', 'val/12.jpg', '1.jpg'), '', 'train/12.jpg or val/12.jpg'),
+        ('a/12.jpg', ('a/12.png', 'b/12.jpg', '1.jpg'), '', 'a/12.png or b/12.jpg'),
         ('12.jpg', ('12.jpg', '12.jpg', '1.jpg'), '', '12.jpg or 12.jpg'),
     ],
 )
