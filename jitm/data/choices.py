@@ -8,7 +8,8 @@ al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) ar
 from __future__ import annotations  # Pillow is optional
 
 import json
-import math
+import reprlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,16 +142,19 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
     for (where, _), choice in zip(rows, choices, strict=True):
         if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
             raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
+        if any(len({*names}) < len(names) for names in (choice.images, choice.captions)):
+            raise UserError(f'{where} has a caption or an image twice, which always ties: correct or remove the choice')
         within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
         if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
             raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
         if choice.box is not None and not _is_box(choice.box):
-            raise UserError(f'{where} has the box {choice.box}: give x, y, and a width and height above 0, in pixels')
+            box = reprlib.repr(choice.box)
+            raise UserError(f'{where} has the box {box}: give x, y, and a width and height above 0, in pixels')
     return choices, pictures
 
 
 def _is_box(box: tuple[Any, ...]) -> bool:
-    numbers = all(type(side) in (int, float) and math.isfinite(side) for side in box)
+    numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
     return numbers and len(box) == 4 and min(box[2:]) > 0
 
 
