@@ -225,8 +225,9 @@ class LoadedRun:
 
     def encode(
         self,
-        inputs: Any,
+        inputs: Any = None,
         *,
+        sentences: Any = None,
         batch_size: int | None = None,
         show_progress_bar: bool | None = False,
         convert_to_numpy: bool = True,
@@ -239,6 +240,7 @@ class LoadedRun:
         Args:
           inputs: A caption or a list of captions; or images as `encode_image` takes them, where a path is a
             `pathlib.Path`; or a single photo.
+          sentences: The same by SentenceTransformer's keyword.
           batch_size: The number of inputs that are encoded at a time; None for all.
           show_progress_bar: Shows the progress over the batches.
           convert_to_numpy: Returns an array; False for a list of tensors of torch.
@@ -257,6 +259,9 @@ class LoadedRun:
         if wrong := [name for name, value in others.items() if value is not None]:
             known = inspect.signature(self.encode).parameters.keys() - {'others'}
             raise UserError(f'encode takes no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
+        if (inputs is None) == (sentences is None):
+            raise UserError('encode takes captions or images, as its first argument or as sentences: give one of them')
+        inputs = sentences if inputs is None else inputs
         one = is_photo(inputs)
         listed, batches = [inputs] if one else inputs, [inputs]
         if is_list(listed) or isinstance(listed, Photos):

@@ -31,7 +31,7 @@ def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data, cap
     assert images.dtype == captions.dtype == np.float32
     want = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(images @ captions.T, want, atol=1e-5)
-    one = run.encode(data.captions[3])
+    one = run.encode(sentences=data.captions[3])
     assert one.shape == images.shape[1:]
     np.testing.assert_allclose(one, captions[3], atol=1e-6)
     batched = run.encode(data.images, batch_size=4, show_progress_bar=True, convert_to_numpy=True)
@@ -45,6 +45,9 @@ def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
     for nothing in ([], np.zeros((0, 3, 200))):
         with pytest.raises(UserError, match='there is nothing to encode; give captions or images'):
             run.encode(nothing)
+    for wrong in ({}, {'inputs': 'a ring', 'sentences': 'a ring'}):
+        with pytest.raises(UserError, match='^encode takes captions or images, .*: give one of them'):
+            run.encode(**wrong)
     with pytest.raises(UserError, match=r'^encode takes no device, prompt_name here: leave it out; known are batch'):
         run.encode('a ring', device='cuda', prompt_name='query', prompt=None)
     with pytest.raises(UserError, match=r"takes no normalise_embeddings .* did you mean 'normalize_embeddings'"):
