@@ -93,8 +93,10 @@ def with_arguments(config: ConfigDict, given: Mapping[str, str | None]) -> Confi
         if leaf not in (node or ()):
             arguments = (f'{section}.{name}' for name in _parameters(config, section))
             known = *flatten(config.to_dict()), *arguments, *OPTIONAL
-            nearest = next(iter(difflib.get_close_matches(key, known, n=1)), find_key(config, leaf))
+            nearest = next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.7)), find_key(config, leaf))
             hint = f", did you mean '{nearest}'?" if nearest else did_you_mean(key, config)
+            if not nearest and (naming := _naming(config, section)):
+                hint = f': {naming[1]} is {naming[2]}, which has no {leaf}'
             raise UserError(f"config key '{key}' is unknown{hint}")
         with node.unlocked(), node.ignore_type():
             node[leaf] = _parse(key, text, node[leaf])
@@ -140,11 +142,16 @@ def _enter(config: ConfigDict, section: str) -> ConfigDict | None:
 
 def _parameters(config: ConfigDict, section: str) -> Mapping[str, inspect.Parameter]:
     """Returns the arguments of what a section names, none if it names nothing."""
-    for key in (f'{section}.{leaf}' for leaf in ('loss', 'name', 'source')):
-        if (named := _named(key)) and (name := _find(config, key)):
-            function = names.resolve(named.package, name, where=key, own=named.own)
-            return inspect.signature(function).parameters
+    if naming := _naming(config, section):
+        named, key, name = naming
+        return inspect.signature(names.resolve(named.package, name, where=key, own=named.own)).parameters
     return {}
+
+
+def _naming(config: ConfigDict, section: str) -> tuple[Named, str, str] | None:
+    """Returns what a section may name, the key and the name that it has there; None if it names nothing."""
+    found = ((_named(key), key, _find(config, key)) for key in (f'{section}.{x}' for x in ('loss', 'name', 'source')))
+    return next((naming for naming in found if naming[0] and naming[2]), None)
 
 
 def _has(config: ConfigDict, section: str, argument: str) -> bool:

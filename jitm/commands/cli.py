@@ -198,12 +198,11 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     except flags.UnrecognizedFlagError as error:
         from jitm.commands import arguments  # imports jax, which not every command needs
 
-        hint = _one_line(error)
-        if 'config' in values and 'mean' not in hint:
-            key = arguments.find_key(configs.load('default'), error.flagname)
-            value = ''.join(error.flagvalue.partition('=')[1:])
-            hint += f'. Did you mean: --config.{key}{value} ?' if key else ''
-        raise UserError(f'{hint}{see_help}') from None
+        nearest = next(iter(difflib.get_close_matches(error.flagname, values, n=1)), None)
+        if 'config' in values and not nearest and (key := arguments.find_key(configs.load('default'), error.flagname)):
+            nearest = f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'
+        hint = f", did you mean '--{nearest}'?" if nearest else ''
+        raise UserError(f"Unknown command line flag '{error.flagname}'{hint}{see_help}") from None
     except (flags.Error, TypeError, ValueError) as error:
         raise UserError(f'{_one_line(error)}{see_help}') from None
     for name in values:

@@ -118,6 +118,22 @@ def test_other_keys_are_refused(given, sentence):
         override(*given)
 
 
+def test_a_key_that_a_source_lacks_is_refused():
+    with pytest.raises(UserError, match=r"'data\.root' is unknown: data\.source is scenes\.load, which has no root$"):
+        override('data.root=x', setting='demo')
+
+
+@pytest.mark.parametrize(
+    ('flag', 'hint'),
+    [('foo', ''), ('workdr=x', ", did you mean '--workdir'?"), ('epoch=3', ", did you mean '--config.epochs=3'?")],
+)
+def test_unknown_flags_are_refused(flag, hint):
+    with pytest.raises(UserError) as error:
+        cli._parse(cli.load_command('train'), [f'--{flag}'])
+    name = flag.partition('=')[0]
+    assert str(error.value) == f"Unknown command line flag '{name}'{hint} (jitm train --help lists the flags)"
+
+
 def test_given_keys_of_the_former_loss_are_kept():
     """They are refused by the loss, which does not have them."""
     assert override(LOSS, 'terms.ranking.epsilon=3').terms.ranking.epsilon == 3
