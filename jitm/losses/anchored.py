@@ -60,7 +60,7 @@ def relative_sum(
     extreme: Positive | None = None,
 ) -> PerQuery:
     """RS (DBL, eq. 7; soft: eq. 17): the sum over n of [margin + (a_p - a_n) - (s_p - s_n)]_+."""
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
@@ -76,7 +76,7 @@ def relative_max(
     extreme: Positive | None = None,
 ) -> PerQuery:
     """RM (DBL, eq. 8; soft: eq. 18): [margin + (a_p - a_n) - (s_p - s_n)]_+ of the hardest negative n."""
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
     return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)
 
@@ -97,7 +97,7 @@ def absolute_sum(
     m_1 is alpha margin, and m_2 is (1 - alpha) margin. The hinge of the positive counts once for each negative. With
     fixed margins the loss is at least `relative_sum`.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
@@ -117,6 +117,6 @@ def absolute_max(
 
     m_1 is alpha margin, and m_2 is (1 - alpha) margin. With fixed margins the loss is at least `relative_max` (eq. 13).
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
     return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)

@@ -57,7 +57,7 @@ def rank_distillation(
         x / temperature. DarkRank takes distances x and skips the nearest, the query itself. For scores this is the
         order of the candidates from the lowest score on, without the lowest.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     candidates, skipped = positives | negatives, int(hard)
     target, anchor = (-3 * x**3 if hard else x / temperature for x in (scores, anchor_scores))
     _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + LENGTH, scores.shape[1]))
@@ -82,7 +82,7 @@ def relational_distillation(
 
     Published: 10 times the mean over the matrix, which is the mean of either direction: mean, weight 5.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     distances = jnp.abs(scores - anchor_scores)
     values = jnp.where(distances > 1, distances - 0.5, distances**2 / 2)
     return jnp.where(valid, masked_mean(values, positives | negatives), 0)
@@ -99,7 +99,7 @@ def similarity_preserving(
 
     Released: mean, weight 10.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     candidates = positives | negatives
 
     def unit(row):
@@ -127,7 +127,7 @@ def mutual_learning(
 
     Published: mean.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))
     return jnp.where(valid, jnp.sum(jnp.exp(anchor) * (anchor - target), axis=1), 0)
 
@@ -157,7 +157,7 @@ def self_distillation(
       subtract_entropy: Subtracts the entropy of the first distribution, which gives KL(P_A || P_S), or KL(P_S || P_A)
         with `inverse`, as released for DINO*. The paper has the cross-entropy.
     """
-    negatives, valid = prepare(scores, positives, negatives, anchor_scores)
+    negatives, valid = prepare(positives, negatives)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))
     first, second = (target, anchor) if inverse else (anchor, target)
     entropy = -jnp.sum(jnp.exp(first) * first, axis=1) if subtract_entropy else 0

@@ -30,7 +30,7 @@ def complementary_contrastive(
 
     Published: mean; temperature 0.05.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     probabilities = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
     losses = -jnp.log(jnp.maximum(_one_minus(probabilities), MIN_PROBABILITY))
     return jnp.sum(jnp.where(negatives & valid[:, None], losses, 0), axis=1)
@@ -57,7 +57,7 @@ def active_complementary(
 
     Published: mean; temperature 0.05, weight 5.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
     tangents = jnp.tan(jnp.exp(logs))
     active = -hardest_positive(jnp.where(positives, logs, 0), positives)
@@ -95,7 +95,7 @@ def evidential(
 
     Published: mean; temperature and weight 0.1.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     candidates, valid = positives | negatives, negatives.any(axis=1)
 
     def total(values: chex.Array) -> chex.Array:
@@ -164,7 +164,7 @@ def ladder(
         raise ArgumentError(
             'ladder_margins', f'has {len(ladder_margins)} margins for {len(thresholds)} thresholds: give one for each'
         )
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     loss = max_of_hinges(scores, positives, negatives, margin=margin)
     for ladder_margin, threshold in zip(ladder_margins, thresholds, strict=True):
         related = positives | (negatives & (relevance >= threshold))

@@ -83,7 +83,7 @@ def adaptive_offline_quintuplet(
     n is the hardest negative. With `weigh_by_positive`, the weight has s_p in place of s_off ("w/o OfflineAdap" of
     table 3). The gradient flows through the weight, as in eq. 6. The weight and the loss can be negative.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     upper = hardest_positive(scores, positives) if weigh_by_positive else offline_scores
     return offline_quintuplet(
         scores,
@@ -113,7 +113,7 @@ def online_quintuplet(
     the queries i and t, so each direction takes half of both hinges. A pair that is not a negative, such as ibar with
     its own text, has no hinge.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     if len(scores) != scores.shape[1]:
         raise ArgumentError('scores', f'has the shape {list(scores.shape)}; it must be square, a batch of pairs')
     margins = {'online_margin': online_margin, 'offline_margin': offline_margin}

@@ -42,12 +42,9 @@ def hardest_negative(scores: Scores, negatives: Mask, values: Scores | None = No
     return jnp.where(negatives.any(axis=1), value, 0)
 
 
-def prepare(scores: Scores, positives: Mask, negatives: Mask | None, *others: Scores) -> tuple[Mask, chex.Array]:
-    """Checks shapes and types; returns the negatives and a mask [Q] of the queries with a positive and a negative."""
-    chex.assert_rank(scores, 2)
-    chex.assert_type([positives] if negatives is None else [positives, negatives], bool)
+def prepare(positives: Mask, negatives: Mask | None) -> tuple[Mask, chex.Array]:
+    """Returns the negatives and a mask [Q] of the queries with a positive and a negative."""
     negatives = ~positives if negatives is None else negatives
-    chex.assert_equal_shape([scores, positives, negatives, *others])
     return negatives, positives.any(axis=1) & negatives.any(axis=1)
 
 
@@ -57,7 +54,7 @@ def sum_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
 
     Published: sum; margin 0.2.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
     return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
 
@@ -68,7 +65,7 @@ def mean_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = Non
 
     Published: mean; margin 0.2, for scores that are probabilities.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     total = sum_of_hinges(scores, positives, negatives, margin=margin)
     return total / jnp.maximum(negatives.sum(axis=1), 1)
 
@@ -79,7 +76,7 @@ def max_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
 
     Published: sum; margin 0.2.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     hinge = margin + hardest_negative(scores, negatives) - hardest_positive(scores, positives)
     return jnp.where(valid, jnp.maximum(hinge, 0), 0)
 
@@ -90,7 +87,7 @@ def semi_hard_hinge(scores: Scores, positives: Mask, negatives: Mask | None = No
 
     Published: sum; margin 0.2.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     semi_hard = negatives & (scores < hardest_positive(scores, positives)[:, None])
     return max_of_hinges(scores, positives, semi_hard, margin=margin)
 
@@ -104,7 +101,7 @@ def selective_contrastive(
     The loss is below 0 where s_p <= s_n < 0. Xuan et al. (2020), for image retrieval, weight s_n and take a softmax of
     the pair in place of the hinge. Published: sum; margin 0.2.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     negative = hardest_negative(scores, negatives)
     hard = valid & (negative >= hardest_positive(scores, positives))
     return jnp.where(hard, negative, max_of_hinges(scores, positives, negatives, margin=margin))
@@ -121,7 +118,7 @@ def selective_hard_negative(
 
     Published: sum; released: mean, weight 0.5. Margin 0.2, epsilon 0.01.
     """
-    negatives, _ = prepare(scores, positives, negatives)
+    negatives, _ = prepare(positives, negatives)
     average = mean_of_hinges(scores, positives, negatives, margin=margin)
     gap = jnp.abs(hardest_negative(scores, negatives) - hardest_positive(scores, positives))
     return jnp.where(gap > epsilon, max_of_hinges(scores, positives, negatives, margin=margin), average)
@@ -137,7 +134,7 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
 
     Published: mean.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
     value = jnp.maximum(jnp.polyval(jnp.asarray((0.2, -0.7, 0.5), scores.dtype), positive), 0)
     value += jnp.maximum(jnp.polyval(jnp.asarray((0.9, -0.4, 0.03), scores.dtype), negative), 0)
@@ -173,7 +170,7 @@ def projection_matching(
 
     Published: mean.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     predicted = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
     matching = positives / jnp.maximum(positives.sum(axis=1, keepdims=True), 1)
     divergence = predicted * jnp.log(1e-8 + predicted / (matching.astype(scores.dtype) + 1e-8))
@@ -201,7 +198,7 @@ def softmax_contrastive(
 
     Published (CLIP): mean, weight 0.5; the temperature is learned, from 0.07, and labels are not smoothed.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
     smoothed = (1 - label_smoothing) * masked_mean(logs, positives)
     smoothed += label_smoothing * masked_mean(logs, positives | negatives)
@@ -220,7 +217,7 @@ def sigmoid_contrastive(
     with weight 0.5 have the same value if every query has one positive. Temperature and bias are learned, from 0.1
     and -10.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     logits = scores / temperature + bias
     losses = jax.nn.softplus(jnp.where(positives, -logits, logits))
     return jnp.sum(jnp.where((positives | negatives) & valid[:, None], losses, 0), axis=1)
@@ -235,6 +232,6 @@ def matching_cross_entropy(scores: Scores, positives: Mask, negatives: Mask | No
 
     Published: mean, weight 0.5.
     """
-    negatives, valid = prepare(scores, positives, negatives)
+    negatives, valid = prepare(positives, negatives)
     matches, mismatches = (-jnp.log(jnp.maximum(probability, MIN_PROBABILITY)) for probability in (scores, 1 - scores))
     return jnp.where(valid, (masked_mean(matches, positives) + masked_mean(mismatches, negatives)) / 2, 0)
