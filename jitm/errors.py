@@ -113,3 +113,10 @@ def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = Map
     if nearest := difflib.get_close_matches(name, [*known, *meant], n=1):
         return f", did you mean '{meant.get(nearest[0], nearest[0])}'?"
     return f'; known are {", ".join(known)}' if 0 < len(known) <= LISTED else ''
+
+
+def stated_names(known: Mapping[str, object]) -> dict[str, str]:
+    """Returns the names of papers that docstrings start with, such as `selhn`, with the name of the first of these."""
+    heads = {name: re.match('[^:\n]*(?=:)', value.__doc__ or '') for name, value in reversed(known.items())}
+    words = ((word, name) for name, head in heads.items() if head for word in re.split(r'[\s(,;)]+', head[0]))
+    return {word.lower().replace('+', 'p'): name for word, name in words if word[:1].isupper()}

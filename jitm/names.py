@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jitm.errors import UserError, did_you_mean
+from jitm.errors import UserError, did_you_mean, stated_names
 
 _JITM = Path(__file__).parent
 _LIBRARIES = ('site-packages', 'dist-packages', '<frozen', sysconfig.get_path('stdlib'))
@@ -63,7 +63,8 @@ def resolve(
         raise UserError(f'{wrong} there is no module {path}{near}') from None
     known = _public(module)
     if attribute not in known:
-        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known)}")
+        papers = stated_names({name: getattr(module, name) for name in known})
+        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known, papers)}")
     return getattr(module, attribute)
 
 
@@ -102,13 +103,15 @@ def _modules(package: str) -> list[str]:
 
 def _near_full_name(package: str, name: str) -> str:
     """Returns a hint to append to a message about a name without its module."""
-    known = {module: f'{module}.NAME' for module in _modules(package)}
+    known, papers = {module: f'{module}.NAME' for module in _modules(package)}, {}
     for module in list(known):
         with contextlib.suppress(ImportError):  # of an optional library
-            public = _public(importlib.import_module(f'{package}.{module}'))
+            public = _public(imported := importlib.import_module(f'{package}.{module}'))
             known |= {attribute: f'{module}.{attribute}' for attribute in public}
+            papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
     nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean '{known[nearest[0]]}'?" if nearest else '; see jitm/configs/default.py'
+    meant = papers.get(name.lower()) or (known[nearest[0]] if nearest else None)
+    return f", did you mean '{meant}'?" if meant else '; see jitm/configs/default.py'
 
 
 def is_own(value: Any) -> bool:

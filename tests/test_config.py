@@ -31,6 +31,8 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
         ('jitm.models', 'VSE', r"names of jitm.models have the form MODULE.NAME, did you mean 'vse.VSE'\?"),
         ('jitm.losses', 'rnking', r"^config key 'section.key' is 'rnking', but .*, did you mean 'ranking.NAME'\?"),
         ('jitm.losses', 'max_of_hinge', r"did you mean 'ranking.max_of_hinges'\?"),
+        ('jitm.losses', 'SelHN', r"did you mean 'ranking.selective_hard_negative'\?"),
+        ('jitm.losses', 'ranking.selhn', r"has no 'selhn', did you mean 'selective_hard_negative'\?"),
         ('jitm.losses', 'x', 'MODULE.NAME; see jitm/configs/default.py$'),
     ],
 )

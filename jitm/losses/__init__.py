@@ -8,7 +8,7 @@ query. A query without a positive has loss 0. Arrays may be of numpy, JAX or tor
 unless they are traced. An argument of another shape, type or range is a ValueError that names it.
 """
 
-from jitm.errors import did_you_mean
+from jitm.errors import did_you_mean, stated_names
 from jitm.losses.anchored import absolute_max, absolute_sum, relative_max, relative_sum
 from jitm.losses.distillation import (
     mutual_learning,
@@ -75,8 +75,5 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Names the loss that is meant, also by a name that its docstring states, such as `infonce`."""
-    papers = {}
-    for loss in reversed(__all__):
-        words = globals()[loss].__doc__.partition(':')[0].translate(str.maketrans('(,;)', '    ')).split()
-        papers |= {word.lower().replace('+', 'p'): loss for word in words if word[0].isupper()}
+    papers = stated_names({loss: globals()[loss] for loss in __all__})
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}{did_you_mean(name.lower(), __all__, papers)}')
