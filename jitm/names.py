@@ -109,8 +109,7 @@ def _near_full_name(package: str, name: str) -> str:
             public = _public(imported := importlib.import_module(f'{package}.{module}'))
             known |= {attribute: f'{module}.{attribute}' for attribute in public}
             papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
-    nearest = difflib.get_close_matches(name, known, n=1)
-    meant = papers.get(name.lower()) or (known[nearest[0]] if nearest else None)
+    meant = papers.get(name.lower()) or next((known[near] for near in difflib.get_close_matches(name, known, n=1)), '')
     return f", did you mean '{meant}'?" if meant else '; see jitm/configs/default.py'
 
 

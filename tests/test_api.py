@@ -254,7 +254,9 @@ def test_captions_longer_than_the_model_reads_are_refused(run, monkeypatch):
         run.encode_text(['a ring', 'a b c d e f g'])
 
 
-def test_a_loaded_run_says_what_it_is(run, finished):
+def test_a_loaded_run_says_what_it_is(finished, monkeypatch):
+    monkeypatch.setenv('HOME', str(finished.parent))
+    run = jitm.load(f'~/{finished.name}')
     assert repr(run) == repr(run.run) == f'<VSE target of {finished}, step {run.run.step}>'
 
 

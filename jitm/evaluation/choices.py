@@ -108,9 +108,8 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     """
     stem = _stem(name)
     ids = {row: split.image_ids[row] for row in rows_of.get(_short(name), ())}
-    of_coco = re.fullmatch(r'COCO_.*|\d{12}', stem)
-    alike = {row for row, i in ids.items() if split.dataset == 'coco' or (of_coco and not i.isdecimal())}
-    ids = {row: i for row, i in ids.items() if row in alike or _stem(i) == stem}
+    coco = re.fullmatch(r'COCO_.*|\d{12}', stem)
+    ids = {n: i for n, i in ids.items() if _stem(i) == stem or split.dataset == 'coco' or (coco and not i.isdecimal())}
     if len(ids) < 2:
         return next(iter(ids), None)
     named = [row for row in ids if ids[row] == name] or [row for row in ids if _agree(ids[row], name)]
@@ -122,8 +121,7 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
 
 def _agree(*names: str) -> bool:
     """Returns whether two names have the same file, suffix included, and the same folders, as far as both have some."""
-    parts = (reversed(PurePath(name).parts) for name in names)
-    return all(a == b for a, b in zip(*parts, strict=False))
+    return all(a == b for a, b in zip(*(reversed(PurePath(name).parts) for name in names), strict=False))
 
 
 def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
-from jitm.files import hash_arrays
+from jitm.files import expand, hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.inference.engine import pad
 from jitm.layers.normalization import l2_normalize
@@ -231,8 +231,8 @@ def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None
         return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), *computed)
     config, member = config_lib.check(origin['config']), origin['member']
     if moved and config['members'][member].get('init_from'):
-        section = {**config['members'][member], 'init_from': str(moved)}
+        section = {**config['members'][member], 'init_from': expand(str(moved))}
         config = {**config, 'members': {**config['members'], member: section}}
     elif moved:
-        config = {**config, 'initialize': {**config['initialize'], 'image': str(moved)}}
+        config = {**config, 'initialize': {**config['initialize'], 'image': expand(str(moved))}}
     return of_config(config, member, tuple(encoded_by['image_size']), *computed)

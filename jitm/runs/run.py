@@ -14,6 +14,7 @@ from jitm.data.splits import Split
 from jitm.data.text import Tokens
 from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.errors import UserError, did_you_mean
+from jitm.files import expand
 from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
@@ -74,7 +75,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       UserError: if the run, checkpoint or model does not exist, or is damaged; or if the model is of a module that is
         not of jitm and was not imported before.
     """
-    workdir = Path(workdir)
+    workdir = Path(expand(str(workdir)))
     files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
     exported = all(path.is_file() for path in files) and not (workdir / 'checkpoints').is_dir()
     step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
@@ -202,7 +203,7 @@ def read_split(
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return load_split(runs[0].config['data'], split_name, data_root, noisy)
+    return load_split(runs[0].config['data'], split_name, data_root and expand(str(data_root)), noisy)
 
 
 def check_split(split: Split, run: Run) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from jitm.data.pixels import num_threads
 from jitm.errors import UserError, require
-from jitm.files import hash_arrays, hash_file, leads_out, locked, parse_json
+from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
 from jitm.outputs import MARK, OutputFolder, check_own, replacing_own
 from jitm.serving.sources import Entry, ImageSource, Item
 from jitm.serving.vectors import Hit, VectorSearch
@@ -90,7 +90,7 @@ class Index:
         Raises:
           UserError: if there is none, or it is damaged.
         """
-        self.folder = Path(folder)
+        self.folder = Path(expand(str(folder)))
         manifest = _read_manifest(self.folder)
         try:
             self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
