@@ -1,5 +1,6 @@
 """Image files in folders and tar archives, with captions in files of the same names as img2dataset writes them."""
 
+import ast
 import contextlib
 import os
 import tarfile
@@ -71,15 +72,18 @@ def is_photo(name: str) -> bool:
 
 
 def captions_in(row: dict[str, Any], keys: Sequence[str], where: str) -> list[str]:
-    """Returns the captions in an object or a row of a table: a text, a list of texts, or such a list as JSON.
+    """Returns the captions in an object or a row of a table: a text, a list of texts, or one as JSON or Python.
 
     Raises:
       UserError: If it has none of the keys, or something else there.
     """
     captions = next((row[key] for key in keys if key in row), None)
-    if isinstance(captions, str) and captions.startswith('["'):
-        with contextlib.suppress(ValueError):
-            captions = parse_json(captions)
+    if isinstance(captions, str) and (text := captions.strip())[:1] + text[-1:] in ('[]', '()'):
+        for parse in (parse_json, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                parsed = parse(text)
+                if isinstance(parsed, list | tuple) and all(isinstance(one, str) for one in parsed):
+                    return [*parsed]
     captions = [captions] if isinstance(captions, str) else captions
     if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
         raise UserError(f'{where} has no captions: give a list of them as captions, or one as caption')
