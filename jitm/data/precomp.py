@@ -108,7 +108,7 @@ def load(
     evidence = path if image_of_text is None else evidence
     row_of_image = np.arange(len(stored))
     if len(stored) == len(captions):
-        image_of_text, row_of_image = _find_images(stored, image_of_text, ids, path, evidence)
+        image_of_text, row_of_image = _find_images(stored, image_of_text, ids, path)
     elif image_of_text is None:
         image_of_text = _count_captions(len(stored), len(captions), ids, captions_path, path)
     images = len(row_of_image)
@@ -182,15 +182,14 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _find_images(
-    stored: np.ndarray, given: np.ndarray | None, ids: Sequence[str], path: str, evidence: str
+    stored: np.ndarray, given: np.ndarray | None, ids: Sequence, path: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the image of each of T captions with rows [T, R, D], and a row of each image: int32 [T], int [I]."""
-    texts, runs = len(stored), number_runs(stored)
+    texts, runs, stem, few = len(stored), number_runs(stored), path.removesuffix(FEATURES), ids or given is not None
     starts = np.unique(runs, return_index=True)[1]
     equal = first_equal(stored, starts)[runs]
     if given is None:
-        names: Sequence[Any] = [ids[row] for row in starts] if name_texts(ids, texts) else ids
-        names = names if len(names) == len(starts) else range(len(starts))
+        names = [ids[row] for row in starts] if name_texts(ids, texts) else ids if len(ids) == len(starts) else starts
         numbers: dict[tuple, int] = {}
         images = [numbers.setdefault(key, len(numbers)) for key in zip(equal[starts], names, strict=True)]
         given = np.array(images, np.int32)[runs]
@@ -199,13 +198,12 @@ def _find_images(
         rows = np.arange(texts)
     elif len(wrong := np.flatnonzero(equal != equal[rows[given]])):
         raise UserError(
-            f'{path}, rows {rows[given[wrong[0]]]} and {wrong[0]} differ, but {evidence} gives them image '
-            f'{given[wrong[0]]}: correct one of the files'
+            f'{path}, rows {rows[given[wrong[0]]]} and {wrong[0]} differ, but {stem}_image_of_text.npy gives '
+            f'them image {given[wrong[0]]}: correct one of the files'
         )
     repeated = np.setdiff1d(np.arange(len(rows)), np.unique(equal[rows], return_index=True)[1])
-    if len(repeated) > (max(1, texts // 10) if ids or evidence != path else 0):
+    if len(repeated) > (max(1, texts // 10) if few else 0):
         row = rows[repeated[0]]
-        stem = path.removesuffix(FEATURES)
         raise UserError(
             f'{path}, rows {equal[row]} and {row} are equal, but would be different images: name the image of each '
             f'caption in {stem}_ids.txt, or give its number in {stem}_image_of_text.npy'

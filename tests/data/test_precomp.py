@@ -135,13 +135,6 @@ def test_ids_that_contradict_the_images_of_captions(root, ids, files, reason):
     assert reason in message(root)
 
 
-def test_equal_neighbours_are_one_image(root):
-    ims = features(4)
-    ims[1] = ims[0]
-    write(root, ims=np.repeat(ims, 3, axis=0), captions=[str(n) for n in range(12)])
-    assert precomp.load('train', root=str(root)).image_of_text.tolist() == [0] * 6 + [1] * 3 + [2] * 3
-
-
 def test_equal_images_with_captions_of_their_own_are_kept(root):
     ims = np.repeat(features(2), 2, axis=0)
     write(root, ims=ims, captions=[str(n) for n in range(8)])
