@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import os
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from jitm.files import Member, open_file, parse_json, read_text, split_lines
 
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
+PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
 CAPTION = ('captions', 'caption', 'text', 'comment', 'title', 'raw')  # keys or columns of captions
 
 
@@ -83,6 +85,8 @@ def captions_in(row: dict[str, Any], keys: Sequence[str], where: str) -> list[st
             with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 parsed = parse(text)
                 if isinstance(parsed, list | tuple) and all(isinstance(one, str) for one in parsed):
+                    if parse is ast.literal_eval and text.count(',') < len(re.findall(PIECE, text)) - 1:
+                        raise UserError(f'{where} has a list of captions without commas between them: write it as JSON')
                     return [*parsed]
     captions = [captions] if isinstance(captions, str) else captions
     if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
