@@ -1,5 +1,7 @@
 """Large arrays in `.npy` files, which stay on disk and are memory-mapped."""
 
+import collections
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -82,6 +84,18 @@ def number_runs(array: np.ndarray) -> np.ndarray:
     for row in np.flatnonzero(~differs):
         differs[row] = not np.array_equal(bits[row], bits[row + 1])
     return np.cumsum([False, *differs], dtype=np.int32)
+
+
+def first_equal(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns the first of some rows [N] that is equal to each of them: int [N]; most are compared by 64 numbers."""
+    starts = [array[row, 0, :64].tobytes() for row in rows]
+    often = collections.Counter(starts)
+    keys = [
+        start if often[start] == 1 else hashlib.sha256(array[row].tobytes()).digest()
+        for row, start in zip(rows, starts, strict=True)
+    ]
+    first: dict[bytes, int] = {}
+    return np.array([first.setdefault(key, row) for key, row in zip(keys, rows, strict=True)])
 
 
 def check_finite(array: np.ndarray, path: str) -> None:

@@ -203,7 +203,7 @@ def _lines(
 def _unquote(field: str) -> str:
     """Removes blanks around a field and the quotes of CSV; Kaggle's file has them around captions with commas only."""
     field = field.strip()
-    quoted = len(field) > 1 and field[0] == field[-1] == '"'
+    quoted = len(field) > 1 and field[0] == field[-1] == '"' and '"' not in field[1:-1].replace('""', '')
     return field[1:-1].replace('""', '"') if quoted else field
 
 

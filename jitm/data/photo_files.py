@@ -1,7 +1,9 @@
 """Image files in folders and tar archives, with captions in files of the same names as img2dataset writes them."""
 
+import ast
 import contextlib
 import os
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from jitm.files import Member, open_file, parse_json, read_text, split_lines
 
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
+PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
 CAPTION = ('captions', 'caption', 'text', 'comment', 'title', 'raw')  # keys or columns of captions
 
 
@@ -71,15 +74,20 @@ def is_photo(name: str) -> bool:
 
 
 def captions_in(row: dict[str, Any], keys: Sequence[str], where: str) -> list[str]:
-    """Returns the captions in an object or a row of a table: a text, a list of texts, or such a list as JSON.
+    """Returns the captions in an object or a row of a table: a text, a list of texts, or one as JSON or Python.
 
     Raises:
       UserError: If it has none of the keys, or something else there.
     """
     captions = next((row[key] for key in keys if key in row), None)
-    if isinstance(captions, str) and captions.startswith('["'):
-        with contextlib.suppress(ValueError):
-            captions = parse_json(captions)
+    if isinstance(captions, str) and (text := captions.strip())[:1] + text[-1:] in ('[]', '()'):
+        for parse in (parse_json, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                parsed = parse(text)
+                if isinstance(parsed, list | tuple) and all(isinstance(one, str) for one in parsed):
+                    if parse is ast.literal_eval and text.count(',') < len(re.findall(PIECE, text)) - 1:
+                        raise UserError(f'{where} has a list of captions without commas between them: write it as JSON')
+                    return [*parsed]
     captions = [captions] if isinstance(captions, str) else captions
     if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
         raise UserError(f'{where} has no captions: give a list of them as captions, or one as caption')

@@ -11,13 +11,14 @@ published results, and CC152K has `{split}_caps.tsv`, an image id, a tab and a c
 
 import operator
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitm.data import token_vectors as token_vectors_lib
-from jitm.data.arrays import INTEGERS, Rows, check_finite, number_runs, open_npy
+from jitm.data.arrays import INTEGERS, Rows, check_finite, first_equal, number_runs, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes, read_text, split_lines
@@ -98,18 +99,18 @@ def load(
     captions, ids = _read_captions(captions_path)
     ids_path = os.path.join(root, f'{split}_ids.txt')
     ids, ids_path = (read_lines(ids_path), ids_path) if os.path.exists(ids_path) else (ids, captions_path)
+    if len(ids) == len(captions):
+        ids = tuple(re.sub(r'#\d+$', '', name) for name in ids)  # the number of the caption in Flickr's names
     stored = _open_features(path)
     check_finite(stored, path)
     evidence = os.path.join(root, f'{split}_image_of_text.npy')
-    image_of_text = read_image_of_text(evidence, len(stored), len(captions))
+    image_of_text = read_image_of_text(evidence, len(stored), len(captions), len(stored) == len(captions))
+    evidence = path if image_of_text is None else evidence
     row_of_image = np.arange(len(stored))
-    if image_of_text is None:
-        evidence = path
-        if len(stored) == len(captions):  # a row is stored for each caption
-            image_of_text = number_runs(stored)
-            row_of_image = np.unique(image_of_text, return_index=True)[1]
-        else:
-            image_of_text = _count_captions(len(stored), len(captions), ids, captions_path, path)
+    if len(stored) == len(captions):
+        image_of_text, row_of_image = _find_images(stored, image_of_text, ids, path)
+    elif image_of_text is None:
+        image_of_text = _count_captions(len(stored), len(captions), ids, captions_path, path)
     images = len(row_of_image)
     # What else is known of the images.
     image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
@@ -180,6 +181,36 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return captions, ids
 
 
+def _find_images(
+    stored: np.ndarray, given: np.ndarray | None, ids: Sequence, path: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the image of each of T captions with rows [T, R, D], and a row of each image: int32 [T], int [I]."""
+    texts, runs, stem, few = len(stored), number_runs(stored), path.removesuffix(FEATURES), ids or given is not None
+    starts = np.unique(runs, return_index=True)[1]
+    equal = first_equal(stored, starts)[runs]
+    if given is None:
+        names = [ids[row] for row in starts] if name_texts(ids, texts) else ids if len(ids) == len(starts) else starts
+        numbers: dict[tuple, int] = {}
+        images = [numbers.setdefault(key, len(numbers)) for key in zip(equal[starts], names, strict=True)]
+        given = np.array(images, np.int32)[runs]
+    rows = np.unique(given, return_index=True)[1]
+    if len(rows) == texts:  # each row is an image
+        rows = np.arange(texts)
+    elif len(wrong := np.flatnonzero(equal != equal[rows[given]])):
+        raise UserError(
+            f'{path}, rows {rows[given[wrong[0]]]} and {wrong[0]} differ, but {stem}_image_of_text.npy gives '
+            f'them image {given[wrong[0]]}: correct one of the files'
+        )
+    repeated = np.setdiff1d(np.arange(len(rows)), np.unique(equal[rows], return_index=True)[1])
+    if len(repeated) > (max(1, texts // 10) if few else 0):
+        row = rows[repeated[0]]
+        raise UserError(
+            f'{path}, rows {equal[row]} and {row} are equal, but would be different images: name the image of each '
+            f'caption in {stem}_ids.txt, or give its number in {stem}_image_of_text.npy'
+        )
+    return given, rows
+
+
 def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: str, path: str) -> np.ndarray:
     """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
     if name_texts(ids, texts):
@@ -199,8 +230,8 @@ def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: 
 
 
 def name_texts(ids: Sequence[str], texts: int) -> bool:
-    """Returns whether ids name the image of each caption; some published files have the numbers of the captions."""
-    return len(ids) == texts and not any(ids == tuple(map(str, range(n, texts + n))) for n in (0, 1))
+    """Returns whether ids name the image of each caption; different numbers may be those of the captions."""
+    return len(ids) == texts and not (len({*ids}) == texts and all(map(str.isdecimal, ids)))
 
 
 def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.ndarray | None:
@@ -220,10 +251,12 @@ def _read_counts(path: str, images: int, regions: int) -> np.ndarray:
     return np.full(images, regions, np.int32) if counts is None else counts
 
 
-def read_image_of_text(path: str, images: int, texts: int) -> np.ndarray | None:
-    """Reads the image of each of T captions of I images, int32 [T]; None without the file."""
+def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) -> np.ndarray | None:
+    """Reads the image of each of T captions of I images, or of fewer, int32 [T]; None without the file."""
     image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
-    if image_of_text is not None and len(missing := np.setdiff1d(np.arange(images), image_of_text)):
+    if image_of_text is None:
+        return None
+    if len(missing := np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)):
         raise UserError(f'{path} gives image {missing[0]} no caption: every image needs one')
     return image_of_text
 

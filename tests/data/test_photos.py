@@ -15,6 +15,7 @@ from PIL import Image
 
 from jitm.data import photos, scenes
 from jitm.data.augmentation import Augmentation
+from jitm.data.photo_files import captions_in
 from jitm.data.pipeline import Pipeline
 from jitm.data.pixels import Photos
 from jitm.data.reading import tokenize_split
@@ -257,6 +258,33 @@ def test_numbered_captions_are_in_the_order_of_their_numbers(tmp_path):
     assert load(tmp_path, max_captions=3).captions == ('dog 0', 'dog 1', 'dog 2')
 
 
+LISTS = {
+    "['red', 'blue']": ('red', 'blue'),
+    "[\"it's red\", 'blue, green']": ("it's red", 'blue, green'),
+    ' ( \'red\', "blue" ) ': ('red', 'blue'),
+    '[ "red", "blue" ]': ('red', 'blue'),
+    '["\\ud83d\\ude00", "a\\/b"]': ('\N{GRINNING FACE}', 'a/b'),
+    '(a dog)': ('(a dog)',),
+}
+
+
+@pytest.mark.parametrize('name', ['metadata.csv', 'metadata.jsonl'])
+@pytest.mark.parametrize('text', LISTS)
+def test_lists_in_a_text(text, name, tmp_path):
+    draw(tmp_path / 'train', ['a.png'])
+    with (tmp_path / 'train' / name).open('w', newline='') as file:
+        if name.endswith('.csv'):
+            csv.writer(file).writerows([['file_name', 'caption'], ['a.png', text]])
+        else:
+            json.dump({'file_name': 'a.png', 'caption': text}, file)
+    assert load(tmp_path).captions == LISTS[text]
+
+
+def test_lists_without_commas(tmp_path):
+    with pytest.raises(UserError, match='without commas between them: write it as JSON'):
+        captions_in({'caption': "['a dog' 'two dogs']"}, ['caption'], 'x')
+
+
 @pytest.mark.parametrize('name', ['val', 'valid', 'validation'])
 def test_other_names_of_dev(name, root):
     (root / 'dev').rename(root / name)
@@ -296,6 +324,7 @@ LINES = {  # of captions.txt -> name and caption
     'a#0.png , not b.png, a dog': ('a#0.png', 'not b.png, a dog'),
     '"a" b.png,a dog': ('"a" b.png', 'a dog'),
     'a.ppm,a dog, running': ('a.ppm', 'a dog, running'),
+    'a.jpg,"Stop" and "go"': ('a.jpg', '"Stop" and "go"'),
     'a,b.jpg#4,a dog #1, running #2': ('a,b.jpg', 'a dog #1, running #2'),
 }
 

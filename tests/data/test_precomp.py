@@ -135,13 +135,6 @@ def test_ids_that_contradict_the_images_of_captions(root, ids, files, reason):
     assert reason in message(root)
 
 
-def test_equal_neighbours_are_one_image(root):
-    ims = features(4)
-    ims[1] = ims[0]
-    write(root, ims=np.repeat(ims, 3, axis=0), captions=[str(n) for n in range(12)])
-    assert precomp.load('train', root=str(root)).image_of_text.tolist() == [0] * 6 + [1] * 3 + [2] * 3
-
-
 def test_equal_images_with_captions_of_their_own_are_kept(root):
     ims = np.repeat(features(2), 2, axis=0)
     write(root, ims=ims, captions=[str(n) for n in range(8)])
@@ -220,11 +213,49 @@ def test_images_may_have_different_numbers_of_captions(root):
     assert two.image_of_text.tolist() == [0, 1, 0, 0]
 
 
-def test_equal_rows_are_different_images_if_these_are_given(root):
-    write(root, ims=features(1).repeat(2, axis=0), captions=['a', 'b'], train_image_of_text=np.array([1, 0], np.uint8))
+TILED = [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ('rows', 'ids', 'given', 'images'),
+    [
+        (TILED, 'abcabc', None, TILED),
+        (TILED, 'abc', TILED, TILED),
+        (TILED, ['a#0', 'b#0', 'c#0', 'a#1', 'b#1', 'c#1'], None, TILED),
+        ([0, 0, 1, 1, 1], None, [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]),
+        ([0, 0, 1, 1], ['a.jpg#0', 'a.jpg#1', 'b.jpg#0', 'b.jpg#1'], None, [0, 0, 1, 1]),
+        ([0, 0, 1, 1], ['771', '12', '90', '3'], None, [0, 0, 1, 1]),
+        ([0, 1, 0], 'abc', None, [0, 1, 2]),
+        ([0, 0], None, [1, 0], [1, 0]),
+    ],
+)
+def test_images_of_rows_stored_for_each_caption(root, rows, ids, given, images):
+    write(root, ims=features(3)[rows], captions=['a'] * len(rows), ids=ids)
+    if given:
+        np.save(root / 'train_image_of_text.npy', given)
     split = precomp.load('train', root=str(root))
-    assert split.num_images == 2
-    assert split.image_of_text.tolist() == [1, 0]
+    assert split.image_of_text.tolist() == images
+    if images != [1, 0]:
+        np.testing.assert_array_equal(split.regions[split.image_of_text], features(3)[rows])
+
+
+@pytest.mark.parametrize(
+    ('rows', 'ids', 'given', 'message'),
+    [
+        (TILED, None, None, 'rows 0 and 3 are equal, but would be different images: name the image of each caption in'),
+        ([2, 0, 1, 0, 2], None, None, 'rows 1 and 3 are equal'),
+        (TILED, '312645', None, 'rows 0 and 3 are equal'),
+        ([0] * 5 + [1] * 5, None, [*range(10)], 'rows 0 and 1 are equal'),
+        (TILED, None, [0, 0, 1, 0, 1, 2], r'rows 0 and 1 differ, but \S+_image_of_text.npy gives them image 0'),
+        ([0, 1], None, [1, 1], 'image_of_text.npy gives image 0 no caption'),
+    ],
+)
+def test_rows_that_do_not_tell_the_images_of_captions(root, rows, ids, given, message):
+    write(root, ims=features(3)[rows], captions=['a'] * len(rows), ids=ids)
+    if given:
+        np.save(root / 'train_image_of_text.npy', given)
+    with pytest.raises(UserError, match=message):
+        precomp.load('train', root=str(root))
 
 
 def test_images_may_have_different_numbers_of_regions(root):
