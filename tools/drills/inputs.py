@@ -731,7 +731,7 @@ def flag_rows() -> Iterator[Row]:
 
 
 LINES = {  # more commands, and what the message says
-    'eval --wrkdir=x': "Unknown command line flag 'wrkdir'. Did you mean: workdir",
+    'eval --wrkdir=x': "did you mean '--workdir'",
     'eval runs/x': r"'runs/x' is not a flag \(jitm eval --help lists the flags\)",
     'eval --split test': r'--workdir is missing \(jitm eval --help lists the flags\)',
     'eval --workdir': 'Missing value for flag --workdir',
@@ -752,8 +752,8 @@ LINES = {  # more commands, and what the message says
     '{new} --config.drop_last=7': "'drop_last' is 7; it must be True or False",
     '{new} --config.epochs=many': "'epochs' is 'many'; it must be an integer",
     '{new} --config.epochs': "'epochs' is True; it must be an integer",
-    '{new} --epochs=3': 'Did you mean: --config.epochs=3',
-    '{new} --lr=3': 'Did you mean: --config.optimizer.learning_rate=3',
+    '{new} --epochs=3': "did you mean '--config.epochs",
+    '{new} --lr=3': "did you mean '--config.optimizer.learning_rate",
     '{new} --config.lr=0.1': "did you mean 'optimizer.learning_rate'",
     '{new} --config.clip_norm=2': "did you mean 'optimizer.clip_norm'",
     '{new} --config.model.text.recurrent=False': "'model.text_pooling' is 'last', which ignores all words where",
