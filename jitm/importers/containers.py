@@ -29,7 +29,7 @@ FILES = ('model.safetensors', 'pytorch_model.bin')
 OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
 BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of what else training saves
-WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod)\.')  # of torch.nn.DataParallel and torch.compile
+WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod|_checkpoint_wrapped_module)\.')  # modules of torch around others
 DEEPEST = 50  # containers in each other
 COMPRESSED = 100  # times that an archive may be larger than its file
 
@@ -106,8 +106,8 @@ def open_checkpoint(
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
-    inside = [name for name in stored if name.startswith(base) and (base or not BESIDE.match(name))]
-    renamed = {name: current(name[len(prefix if name.startswith(prefix) else base) :]) for name in inside}
+    inside = [name for name in stored if name.startswith(prefix) and (base or not BESIDE.match(name))]
+    renamed = {name: current(name[len(prefix) :]) for name in inside}
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules

@@ -52,9 +52,11 @@ def below(prefix, tensors=MODEL):
         {'checkpoint': {'model': below('net.clip.')}, 'ema': below('net.clip.')},
         {**MODEL, 'optimizer': ADAM, 'rng_state': np.zeros(3, np.int8), 'step': 3},
         [{'epoch': 3}, MODEL],
+        {'state_dict': below('model.') | {'loss_fn.scale': MODEL['scale'], 'head.weight': MODEL['scale']}},
+        {name.replace('0.mlp', '0._checkpoint_wrapped_module.mlp'): x for name, x in MODEL.items()},
         {**MODEL, 'visual': Call(Global('torch', 'dtype'), ()), '_extra': np.dtype},
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_weights_are_found_in_every_container(tmp_path, write, content):
     tensors = opened(tmp_path / 'x.pth', content, write).tensors
