@@ -69,6 +69,8 @@ class Checkpoint(NamedTuple):
             if _is_unread(value):
                 what = f"'{place}' as an object of '{value.origin}'"
                 raise UserError(f'{self.path} has {what}, which is not read: save a dict')
+            if isinstance(value, str | list | tuple) and not {*OPTIONS} & {*place.split('.')[:-1]}:
+                raise UserError(f"{self.path} has '{place}' = {value!r:.60}, not named options: save a dict")
         return default
 
 
@@ -130,6 +132,7 @@ _TENSORS = (Tensor, functools.partial)  # of files of torch, and of others
 
 def _leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields the keys of everything in nested containers; lists without containers are values."""
+    node = _as_options(node) if keys and keys[-1] in OPTIONS else node
     inner = vars(node) if isinstance(node, types.SimpleNamespace) else node
     if isinstance(node, list | tuple) and not isinstance(node, Tensor):
         inner = dict(enumerate(node)) if any(isinstance(part, _CONTAINERS) for part in node) else node
@@ -198,8 +201,24 @@ def _read(file: pathlib.Path, name: str, leaf: Any) -> np.ndarray:
 
 
 def _as_number(value: Any) -> Any:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            number = parse_json(value)
+            return number if type(number) in {int, float} and math.isfinite(number) else value
     is_number = isinstance(value, Tensor) and math.prod(value.shape) == 1
     return value.numpy().item() if is_number else value
+
+
+def _as_options(node: Any) -> Any:
+    """Returns options that are JSON or pairs as a dict, and others as they are."""
+    if isinstance(node, str):
+        with contextlib.suppress(ValueError):
+            parsed = parse_json(node)
+            node = parsed if isinstance(parsed, dict | list) else node
+    is_pairs = isinstance(node, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in node
+    )
+    return dict(node) if is_pairs else node
 
 
 def _find(path: str, model: str) -> pathlib.Path:
