@@ -43,6 +43,7 @@ STORAGES = {
     'QInt32Storage': np.int32,
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
+GZIP = b'\x1f\x8b'  # start of a file
 OLD_MEMBER = 'storages'  # of the archives that torch wrote before 0.1.10
 MEMBERS, SHOWN = 100, 5  # files of an archive that are looked at, and named in a message
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
@@ -192,6 +193,10 @@ def load(path: str | Path) -> Any:
         if tarfile.is_tarfile(path):
             with tarfile.open(path) as archive:
                 raise _archive(path, [member.name for member in itertools.islice(archive, MEMBERS) if member.isfile()])
+        with path.open('rb') as file:
+            is_gzip = file.read(2) == GZIP
+        if is_gzip:
+            raise UserError(f'{path} is compressed with gzip: unpack it with gunzip')
         return _load_zip(path) if zipfile.is_zipfile(path) else _load_legacy(path)
     except UserError:
         raise

@@ -1,6 +1,7 @@
 import argparse
 import collections
 import contextlib
+import gzip
 import pathlib
 import pickle
 import random
@@ -256,6 +257,13 @@ def test_archives_of_checkpoints_are_refused(tmp_path, mode):
     with tarfile.open(path, 'w') as archive:
         archive.add(__file__, 'storages')
     with pytest.raises(UserError, match=re.escape(f'{path} was written by torch before 0.1.10; save it again')):
+        torch_files.load(path)
+
+
+def test_gzip_is_named(tmp_path):
+    path = tmp_path / 'x.pth'
+    path.write_bytes(gzip.compress(pickle.dumps({})))
+    with pytest.raises(UserError, match=r'x\.pth is compressed with gzip: unpack it'):
         torch_files.load(path)
 
 
