@@ -14,7 +14,6 @@ from jitm.files import parse_json, read_bytes
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
 FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
-PICKLES = ('.pkl', '.pickle', '.p')  # ends of the names of files of any protocol
 BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
@@ -37,7 +36,7 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
         return Subwords.load(path, **limit)
     if path.endswith(BYTE_PAIRS) and model.get('type') != 'WordPiece':
         return BPE.load(path, **limit)
-    if path.endswith(PICKLES) or _is_pickle(path):
+    if path.endswith(('.pkl', '.pickle', '.p')) or _is_pickle(path):
         return vocabulary_pickles.load(path)
     return WordPiece.load(path) if path.endswith(('.txt', 'tokenizer.json')) else Vocabulary.load(path)
 

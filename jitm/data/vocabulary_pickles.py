@@ -12,13 +12,12 @@ from jitm.errors import UserError
 from jitm.files import open_file
 
 FIELDS = ('word2idx', 'idx2word', 'idx')
-CLASSES = ('Vocabulary', 'Vocab')
 
 
 class _Unpickler(BoundedUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
-        return types.SimpleNamespace if name in CLASSES else super().find_class(module, name)
+        return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
 
 
 def load(path: str) -> Vocabulary:

@@ -211,10 +211,9 @@ def _as_number(value: Any) -> Any:
 
 def _as_options(node: Any) -> Any:
     """Returns options that are JSON or pairs as a dict, and others as they are."""
-    if isinstance(node, str):
-        with contextlib.suppress(ValueError):
-            parsed = parse_json(node)
-            node = parsed if isinstance(parsed, dict | list) else node
+    with contextlib.suppress(ValueError):
+        parsed = parse_json(node) if isinstance(node, str) else node
+        node = parsed if isinstance(parsed, dict | list) else node
     is_pairs = isinstance(node, list | tuple) and all(
         isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in node
     )

@@ -43,7 +43,6 @@ STORAGES = {
     'QInt32Storage': np.int32,
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
-GZIP = b'\x1f\x8b'  # start of a file
 OLD_MEMBER = 'storages'  # of the archives that torch wrote before 0.1.10
 MEMBERS, SHOWN = 100, 5  # files of an archive that are looked at, and named in a message
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
@@ -193,10 +192,6 @@ def load(path: str | Path) -> Any:
         if tarfile.is_tarfile(path):
             with tarfile.open(path) as archive:
                 raise _archive(path, [member.name for member in itertools.islice(archive, MEMBERS) if member.isfile()])
-        with path.open('rb') as file:
-            is_gzip = file.read(2) == GZIP
-        if is_gzip:
-            raise UserError(f'{path} is compressed with gzip: unpack it with gunzip')
         return _load_zip(path) if zipfile.is_zipfile(path) else _load_legacy(path)
     except UserError:
         raise
@@ -242,6 +237,9 @@ def _load_zip(path: Path) -> Any:
 
 def _load_legacy(path: Path) -> Any:
     with path.open('rb') as file:
+        if file.read(2) == b'\x1f\x8b':
+            raise UserError(f'{path} is compressed with gzip: unpack it with gunzip')
+        file.seek(0)
         heads = [_TorchUnpickler(file, path).load() for _ in range(3)]
         if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
             raise ValueError('it has no header of torch')
