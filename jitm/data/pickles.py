@@ -7,7 +7,7 @@ or called. No file can repeat its content without end.
 import collections
 import pickle
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import IO, Any, ClassVar, NamedTuple
 
 REPEATED = 16  # times that a file may repeat its content, on average
@@ -56,8 +56,7 @@ class Function(NamedTuple):
 
 def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
     pairs = pairs.items() if isinstance(pairs, Mapping) else pairs
-    keys, values = zip(*pairs, strict=True) if pairs else ((), ())
-    return collections.OrderedDict(zip(check_keys(keys), values, strict=True))
+    return collections.OrderedDict((key, value) for key, value in pairs if _is_key(key))
 
 
 _DICT, _LIST, _NEW = Function(_make_dict), Function(list), Function(lambda kind, *_: kind())
@@ -125,6 +124,17 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         self._count(args)
         super()._instantiate(kind, args)
 
+    def _drop_items(self) -> None:
+        """Drops the items of a dict whose keys are of other types."""
+        pairs = zip(self.stack[::2], self.stack[1::2], strict=True)
+        self.stack[:] = [part for pair in pairs if _is_key(pair[0]) for part in pair]
+
+    def _load_item(self) -> None:
+        if _is_key(self.stack[-2]):
+            super().load_setitem()
+        else:
+            del self.stack[-2:]
+
     def _after(check: Callable, load: Callable) -> Callable:
         def check_and_load(self: 'BoundedUnpickler') -> None:
             check(self)
@@ -137,9 +147,9 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         # A function may copy its arguments; an object copies a dict of attributes.
         pickle.REDUCE[0]: _after(lambda self: self._count(self.stack[-1]), _base.load_reduce),
         pickle.BUILD[0]: _after(lambda self: self._count(self.stack[-1:]), _base.load_build),
-        pickle.DICT[0]: _after(lambda self: check_keys(self.stack[::2]), _base.load_dict),
-        pickle.SETITEM[0]: _after(lambda self: check_keys(self.stack[-2:-1]), _base.load_setitem),
-        pickle.SETITEMS[0]: _after(lambda self: check_keys(self.stack[::2]), _base.load_setitems),
+        pickle.DICT[0]: _after(_drop_items, _base.load_dict),
+        pickle.SETITEM[0]: _load_item,
+        pickle.SETITEMS[0]: _after(_drop_items, _base.load_setitems),
         pickle.BYTEARRAY8[0]: _base.load_binbytes8,
         pickle.EMPTY_SET[0]: _base.load_empty_list,
         pickle.ADDITEMS[0]: _base.load_appends,
@@ -147,13 +157,10 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
     }
 
 
-def check_keys(keys: Collection[Any]) -> Collection[Any]:
-    """Returns the keys of a dict; raises a ValueError if one is not a string or number, or a few of them."""
-    for key in keys:
-        parts = key if isinstance(key, tuple) and len(key) <= LONGEST_KEY else [key]
-        if not all(isinstance(part, KEYS) for part in parts):
-            raise ValueError('a key is neither a string nor a number')
-    return keys
+def _is_key(key: Any) -> bool:
+    """Returns whether a key of a dict is a string or number, or a few of them; items with other keys are dropped."""
+    parts = key if isinstance(key, tuple) and len(key) <= LONGEST_KEY else [key]
+    return all(isinstance(part, KEYS) for part in parts)
 
 
 def _read_line(file: IO[bytes]) -> bytes:

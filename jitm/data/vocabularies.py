@@ -18,7 +18,7 @@ BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of the
 
 
 def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
-    """Reads a vocabulary of words from a JSON file or a `.pkl`, the word pieces of a BERT from a `.txt`, or others.
+    """Reads a vocabulary of words from a JSON file or a pickle, the word pieces of a BERT from a `.txt`, or others.
 
     CLIP's byte pairs are read from `merges.txt` or a file that ends in `.gz`, SigLIP's pieces from a `.model`, those of
     all three from `tokenizer.json`.
@@ -36,9 +36,17 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
         return Subwords.load(path, **limit)
     if path.endswith(BYTE_PAIRS) and model.get('type') != 'WordPiece':
         return BPE.load(path, **limit)
-    if path.endswith('.pkl'):
+    if path.endswith(('.pkl', '.pickle', '.p')) or _is_pickle(path):
         return vocabulary_pickles.load(path)
     return WordPiece.load(path) if path.endswith(('.txt', 'tokenizer.json')) else Vocabulary.load(path)
+
+
+def _is_pickle(path: str) -> bool:
+    """Returns whether a file starts as a pickle of protocol 2 or later."""
+    try:
+        return read_bytes(path)[:1] == b'\x80'
+    except OSError:
+        return False
 
 
 def _model_in(path: str) -> dict[str, Any]:

@@ -17,15 +17,15 @@ FIELDS = ('word2idx', 'idx2word', 'idx')
 class _Unpickler(BoundedUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
-        return types.SimpleNamespace if name == 'Vocabulary' else super().find_class(module, name)
+        return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
 
 
 def load(path: str) -> Vocabulary:
     """Reads a vocabulary.
 
     Args:
-      path: A pickle of an object or a dict with `word2idx`, `idx2word` and `idx`, or of a dict {word: id}, written by
-        any version of Python. Words that are bytes are read as UTF-8.
+      path: A pickle of an object or a dict with `word2idx` and perhaps `idx2word` and `idx`, or of a dict {word: id},
+        written by any version of Python. Words that are bytes are read as UTF-8.
 
     Returns:
       The vocabulary, see `Vocabulary.from_json`.
@@ -39,7 +39,12 @@ def load(path: str) -> Vocabulary:
         fields = vars(content) if isinstance(content, types.SimpleNamespace) else content
         if not isinstance(fields, Mapping) or not fields:
             raise ValueError(f'it has {content!r:.60}')
-        fields = {name: fields[name] for name in FIELDS} if FIELDS[0] in fields else fields
+        if 'word2idx' in fields and 'idx2word' not in fields:
+            fields = fields['word2idx']
+        elif 'word2idx' in fields:
+            fields = {'idx': len(fields['word2idx'])} | {name: fields[name] for name in FIELDS if name in fields}
+            if isinstance(words := fields['idx2word'], list):
+                fields['idx2word'] = dict(enumerate(words))
         text = json.dumps(_decoded(fields))
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error

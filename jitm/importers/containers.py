@@ -29,7 +29,7 @@ FILES = ('model.safetensors', 'pytorch_model.bin')
 OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
 BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of what else training saves
-WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod)\.')  # of torch.nn.DataParallel and torch.compile
+WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod|_checkpoint_wrapped_module)\.')  # modules of torch around others
 DEEPEST = 50  # containers in each other
 COMPRESSED = 100  # times that an archive may be larger than its file
 
@@ -69,6 +69,8 @@ class Checkpoint(NamedTuple):
             if _is_unread(value):
                 what = f"'{place}' as an object of '{value.origin}'"
                 raise UserError(f'{self.path} has {what}, which is not read: save a dict')
+            if isinstance(value, str | list | tuple) and not {*OPTIONS} & {*place.split('.')[:-1]}:
+                raise UserError(f"{self.path} has '{place}' = {value!r:.60}, not named options: save a dict")
         return default
 
 
@@ -106,8 +108,8 @@ def open_checkpoint(
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
-    inside = [name for name in stored if name.startswith(base) and (base or not BESIDE.match(name))]
-    renamed = {name: current(name[len(prefix if name.startswith(prefix) else base) :]) for name in inside}
+    inside = [name for name in stored if name.startswith(prefix) and (base or not BESIDE.match(name))]
+    renamed = {name: current(name[len(prefix) :]) for name in inside}
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules
@@ -130,6 +132,7 @@ _TENSORS = (Tensor, functools.partial)  # of files of torch, and of others
 
 def _leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields the keys of everything in nested containers; lists without containers are values."""
+    node = _as_options(node) if keys and keys[-1] in OPTIONS else node
     inner = vars(node) if isinstance(node, types.SimpleNamespace) else node
     if isinstance(node, list | tuple) and not isinstance(node, Tensor):
         inner = dict(enumerate(node)) if any(isinstance(part, _CONTAINERS) for part in node) else node
@@ -198,8 +201,23 @@ def _read(file: pathlib.Path, name: str, leaf: Any) -> np.ndarray:
 
 
 def _as_number(value: Any) -> Any:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            number = parse_json(value)
+            return number if type(number) in {int, float} and math.isfinite(number) else value
     is_number = isinstance(value, Tensor) and math.prod(value.shape) == 1
     return value.numpy().item() if is_number else value
+
+
+def _as_options(node: Any) -> Any:
+    """Returns options that are JSON or pairs as a dict, and others as they are."""
+    with contextlib.suppress(ValueError):
+        parsed = parse_json(node) if isinstance(node, str) else node
+        node = parsed if isinstance(parsed, dict | list) else node
+    is_pairs = isinstance(node, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in node
+    )
+    return dict(node) if is_pairs else node
 
 
 def _find(path: str, model: str) -> pathlib.Path:

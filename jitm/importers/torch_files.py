@@ -237,6 +237,9 @@ def _load_zip(path: Path) -> Any:
 
 def _load_legacy(path: Path) -> Any:
     with path.open('rb') as file:
+        if file.read(2) == b'\x1f\x8b':
+            raise UserError(f'{path} is compressed with gzip: unpack it with gunzip')
+        file.seek(0)
         heads = [_TorchUnpickler(file, path).load() for _ in range(3)]
         if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
             raise ValueError('it has no header of torch')

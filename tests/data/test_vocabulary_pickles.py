@@ -71,6 +71,20 @@ def test_words_and_their_ids_are_enough(tmp_path):
             load_vocabulary(str(tmp_path / 'x.pkl'))
 
 
+@pytest.mark.parametrize('name', ['x.pkl', 'x.pickle', 'x.p', 'x.vocab'])
+@pytest.mark.parametrize(
+    'others', [{}, {'idx': 5}, {'idx2word': list(CAFE)}, {'idx2word': [word.encode() for word in CAFE], 'idx': 5}]
+)
+def test_ids_of_words_are_enough_in_pickles_of_any_name(tmp_path, monkeypatch, name, others):
+    kind = type('Vocab', (), {'__module__': '__main__'})
+    monkeypatch.setattr(sys.modules['__main__'], 'Vocab', kind, raising=False)
+    made, fields = kind(), {'word2idx': {word: number for number, word in enumerate(CAFE)}, **others}
+    vars(made).update(fields)
+    for content in (made, fields):
+        (tmp_path / name).write_bytes(pickle.dumps(content))
+        assert load_vocabulary(str(tmp_path / name)) == Vocabulary(CAFE)
+
+
 class Hostile:
     def __init__(self, path):
         self.path = path

@@ -52,9 +52,11 @@ def below(prefix, tensors=MODEL):
         {'checkpoint': {'model': below('net.clip.')}, 'ema': below('net.clip.')},
         {**MODEL, 'optimizer': ADAM, 'rng_state': np.zeros(3, np.int8), 'step': 3},
         [{'epoch': 3}, MODEL],
+        {'state_dict': below('model.') | {'loss_fn.scale': MODEL['scale'], 'head.weight': MODEL['scale']}},
+        {name.replace('0.mlp', '0._checkpoint_wrapped_module.mlp'): x for name, x in MODEL.items()},
         {**MODEL, 'visual': Call(Global('torch', 'dtype'), ()), '_extra': np.dtype},
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_weights_are_found_in_every_container(tmp_path, write, content):
     tensors = opened(tmp_path / 'x.pth', content, write).tensors
@@ -119,11 +121,17 @@ def test_a_weight_that_is_another_object_is_refused(tmp_path):
         ({'margin': 0.2, 'x': {'margin': 0.3}, 'config': {'margin': 0.4}}, 0.4),
         ({'opt': Build(Call(Global('types', 'SimpleNamespace'), ()), {'margin': [0.2]})}, [0.2]),
         ({'opt': {'margin': 0.2}, 'args': {'margin': 0.2}, 'cfg': Call(Global('x', 'Config'), ())}, 0.2),
+        ({'opt': '{"margin": 0.2}'}, 0.2),
+        ({'args': [('margin', '2e-1'), ('name', 'x')]}, 0.2),
+        ({'opt': namespace(margin='0.2', config='x.yaml'), 'args': '[["margin", 0.2]]'}, 0.2),
+        ({'opt': namespace(loss=0.2, config='x.yaml')}, 'none'),
+        ({'args': ['train.py', '--margin', '0.2']}, "has 'args' = ['train.py', '--margin', '0.2'], not named options"),
+        ({'opt': 'margin=0.2'}, "has 'opt' = 'margin=0.2', not named options: save a dict"),
         ({'opt': {'loss': 0.2}}, 'none'),
         ({'opt': {'margin': 0.2}, 'args': {'margin': 0.3}}, 'has opt.margin=0.2 and args.margin=0.3: leave one'),
         ({'opt': Call(Global('x', 'Config'), ())}, "has 'opt' as an object of 'x.Config', which is not read: save"),
     ],
-    ids=range(9),
+    ids=range(15),
 )
 def test_options_are_found_anywhere(tmp_path, content, value):
     checkpoint = opened(tmp_path / 'x.pth', {'model': MODEL, **content})
