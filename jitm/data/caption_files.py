@@ -46,9 +46,12 @@ class Columns(NamedTuple):
     def listed(self, row: dict[str, Any], where: str) -> Listed:
         """Returns the image of a row."""
         numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(NUMBERED.fullmatch(name)[1]))
+        if numbered and (other := next((name for name in self.caption[:2] if name in row), None)):
+            raise UserError(f"{where} has '{other}' and '{numbered[0]}': leave one of these columns or keys")
         captions = [row[name] for name in numbered if row[name]] if numbered else captions_in(row, self.caption, where)
         name = next((name for name in self.image if name in row), self.image[0])
-        return Listed(_get(row, name, str, where), captions, where, str(row.get('split') or ''))
+        split = str(row.get('split') or '').strip()
+        return Listed(_get(row, name, str, where), captions, where, split.lower() if split.lower() in SPLITS else split)
 
 
 class Listing(NamedTuple):
@@ -150,14 +153,17 @@ def _read_table(path: Path, columns: Columns) -> list[Row]:
         if header := columns.known(names):
             break
         named = _name_before(delimiter).match(first)
-        if named and not re.match(rf'\s*\d+\s*{re.escape(delimiter)}', first[named.end() :]):
-            names = [columns.image[0], columns.caption[0]]
+        if named:
+            numbered = re.match(rf'\s*\d+\s*{re.escape(delimiter)}', first[named.end() :])
+            names = [columns.image[0], *(['number'] if numbered else []), columns.caption[0]]
             break
     else:
-        raise Unknown(f"starts with '{printable(first)[:80]}'")
+        raise Unknown("starts with '{}'".format(printable(first.replace('\t', r'\t'))[:80]))
     text = read_text(path)
     rows = _csv_rows(text, delimiter, len(names)) or [*_lines(path, text, delimiter, names, columns)]
     rows = [(f'{path}, line {number}', dict(zip(names, fields, strict=True))) for number, fields in rows[header:]]
+    if wrong := next((where for where, row in rows if not header and not row.get('number', '0').isdecimal()), None):
+        raise UserError(f'{wrong} has no number of its caption, but line 1 has one: add a header such as image,caption')
     image = next(name for name in columns.image if name in names)
     return [(where, row | {image: re.sub(r'#\d+$', '', row[image])}) for where, row in rows]
 
@@ -242,6 +248,11 @@ class _Folder:
         shards = [folder / name for name in _names(folder) if name.endswith('.tar')]
         if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
             listed, members = zip(*map(beside_in_tar, shards), strict=True)
+            if not any(listed) and (found := [*itertools.chain(*members)]):
+                raise UserError(
+                    f'{folder} has {printable(", ".join(found[:3]))}, but photos are read with captions in .txt or '
+                    '.json files of the same names, such as a.jpg and a.txt: write the shards again'
+                )
             return Listing([*itertools.chain(*listed)], [folder], {name: of[name] for of in members for name in of})
         listed = [] if belongs else beside(folder)
         return Listing(listed, [folder]) if listed else None

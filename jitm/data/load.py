@@ -9,6 +9,7 @@ from typing import Any
 from jitm import names
 from jitm.config import bind, choose
 from jitm.data import noise
+from jitm.data.arrays import check_finite
 from jitm.data.cider import Relevance
 from jitm.data.scene_graphs.grammar import CaptionGraph
 from jitm.data.splits import Split, sample_images
@@ -95,13 +96,16 @@ def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
     wrong = f"config key 'data.source' is '{source}', but for the split '{split}' it"
     try:
         loaded = load(split)
-        problem = loaded.problem()
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f'{wrong} returns no jitm.data.splits.Split: {names.describe(error)}') from error
-    if problem:
+        raise UserError(f'{wrong} fails with {names.describe(error)}') from error
+    if not isinstance(loaded, Split):
+        raise UserError(f'{wrong} returns no jitm.data.splits.Split but {type(loaded).__name__}: return a Split')
+    if problem := loaded.problem():
         raise UserError(f'{wrong} returns a split {problem}')
+    if loaded.regions is not None:
+        check_finite(loaded.regions, loaded.name)
     return loaded
 
 

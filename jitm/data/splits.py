@@ -9,13 +9,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jitm.data.arrays import FLOATS, Rows
+from jitm.data.arrays import FLOATS, INTEGERS, Rows
 from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
 from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Index, Share
 
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
+
+_ARRAYS = {  # field -> dtypes and axes
+    'regions': (FLOATS, 'IRD'),
+    'pixels': ((np.uint8,), 'IHW3'),
+    'counts': (INTEGERS, 'I'),
+    'image_of_text': (INTEGERS, 'T'),
+    'boxes': ((np.float32, np.float16, np.float64), 'IR4'),
+}
 
 
 def are_boxes(boxes: np.ndarray) -> bool:
@@ -78,13 +86,28 @@ class Split:
 
     def problem(self) -> str:
         """Returns what is inconsistent in a split that was made by hand; '' if nothing is."""
-        images, texts, regions = self.num_images, self.num_texts, self.regions
-        if regions is not None and (len(regions.shape) != 3 or regions.dtype not in FLOATS):
-            return f'with regions {regions.dtype}{list(regions.shape)}: they are float16 or float32 [I, R, D]'
-        if len(self.image_ids) != images or (regions is not None and np.shape(self.counts) != (images,)):
-            return f'whose image_ids or counts are not one for each of its {images} images'
-        if np.shape(self.image_of_text) != (texts,) or {*self.image_of_text} != {*range(images)}:
+        for name, (dtypes, axes) in _ARRAYS.items():
+            array, kinds = getattr(self, name), ' or '.join(kind.__name__ for kind in dtypes[:2])
+            if array is not None and (getattr(array, 'dtype', None) not in dtypes or len(array.shape) != len(axes)):
+                return f'whose {name} are no array of {kinds} [{", ".join(axes)}]'
+        regions, counts, boxes, owners = self.regions, self.counts, self.boxes, self.image_of_text
+        if (regions is None and self.pixels is None) or not self.num_images:
+            return 'without images: give regions or pixels of at least one'
+        images, texts = self.num_images, self.num_texts
+        known = [one for one in (self.pixels, self.tags, boxes) if one is not None]
+        counted = [] if regions is None else [() if counts is None else counts]
+        if {*map(len, [*known, *counted, self.image_ids or ()])} != {images}:
+            return (
+                f'whose image_ids or counts are not one for each of its {images} images, or its pixels, tags or boxes'
+            )
+        if regions is not None and not 1 <= counts.min() <= counts.max() <= regions.shape[1]:
+            return f'whose counts are not from 1 to {regions.shape[1]}, the number of regions'
+        if not all(isinstance(caption, str) and caption.strip() for caption in self.captions):
+            return 'whose captions are not all texts, or blank'
+        if np.shape(owners) != (texts,) or not np.array_equal(np.unique(owners), np.arange(images)):
             return f'whose image_of_text is not the image of each of its {texts} captions, with one for each image'
+        if boxes is not None and (regions is None or boxes.shape[1:] != (regions.shape[1], 4) or not are_boxes(boxes)):
+            return f'whose boxes are not [I, R, 4], {BOXES}'
         return ''
 
     @property

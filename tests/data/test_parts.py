@@ -8,7 +8,7 @@ import pytest
 from jitm.commands import cli
 from jitm.data import candidates, photos, precomp, scenes
 from jitm.data.load import load_split, load_whole
-from jitm.data.splits import sample_images
+from jitm.data.splits import Split, sample_images
 from jitm.errors import UserError
 from jitm.training import setup
 from tests.mining.test_mining import make_lists, save_lists
@@ -143,6 +143,9 @@ def load(split, *, root, images: int = 3):
 def wrong(split):
     return [split]
 
+def nothing(split):
+    pass
+
 def broken(split):
     return {}[split]
 
@@ -177,8 +180,9 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
             "for the split 'dev' it returns a split whose image_ids or counts are not",
         ),
         ('load', {'root': 'x', 'images': 'four'}, "'data.images' is 'four'; it must be an integer"),
-        ('wrong', {}, 'it returns no jitm.data.splits.Split: AttributeError in line'),
-        ('broken', {}, r'it returns no jitm.data.splits.Split: KeyError in line \d+ of \S+own_data.py'),
+        ('wrong', {}, 'it returns no jitm.data.splits.Split but list: '),
+        ('nothing', {}, 'it returns no jitm.data.splits.Split but NoneType: return a Split'),
+        ('broken', {}, r'it fails with KeyError in line \d+ of \S+own_data.py'),
         ('no_loader', {}, 'a source a function of split, a model a class'),
         ('laod', {}, "has no 'laod', did you mean 'load'"),
     ],
@@ -187,3 +191,35 @@ def test_own_sources_that_fail(source, keys, message, tmp_path):
     (tmp_path / 'own_data.py').write_text(LOADER)
     with pytest.raises(UserError, match=message):
         load_whole({'source': f'{tmp_path}/own_data.py:{source}', **keys}, 'dev', imports=True)
+
+
+PROBLEMS = {
+    'regions': ([[1.0]], r'whose regions are no array of float16 or float32 \[I, R, D\]'),
+    'regions, none': (None, 'without images: give regions or pixels'),
+    'regions, NaN': (np.full((3, 2, 4), np.nan, np.float32), 'mine, row 0 has NaN or infinite features'),
+    'counts, zero': (np.array([1, 0, 2]), 'whose counts are not from 1 to 2, the number of regions'),
+    'counts, none': (None, 'whose image_ids or counts are not one for each of its 3 images'),
+    'captions': (('a', ' ', 'c'), 'whose captions are not all texts, or blank'),
+    'image_of_text': ([0, 1, 2], r'whose image_of_text are no array of int32 or int64 \[T\]'),
+    'image_of_text, range': (np.array([0, 1, -1]), 'whose image_of_text is not the image of each of its 3 captions'),
+    'image_ids': (None, 'whose image_ids or counts are not one for each'),
+    'boxes': (np.zeros((3, 1, 4), np.float32), r'whose boxes are not \[I, R, 4\], x1'),
+    'tags': (('a', 'b'), 'of its 3 images, or its pixels, tags or boxes'),
+    'pixels': (np.zeros((3, 4, 4), np.uint8), 'whose pixels are no array of uint8'),
+}
+
+
+@pytest.mark.parametrize('name', PROBLEMS)
+def test_own_splits_with_a_problem(name, tmp_path, monkeypatch):
+    value, message = PROBLEMS[name]
+    fields = {'regions': np.ones((3, 2, 4), np.float32), 'counts': np.array([1, 2, 2], np.int32)}
+    fields |= {'captions': ('a', 'b', 'c'), 'image_of_text': np.arange(3), 'image_ids': ('x', 'y', 'z')}
+    assert Split(name='mine', **fields).problem() == ''
+    monkeypatch.setattr(
+        Split, 'made', lambda: Split(name='mine', **fields | {name.split(',')[0]: value}), raising=False
+    )
+    (tmp_path / 'made.py').write_text(
+        'from jitm.data.splits import Split\n\ndef load(split):\n    return Split.made()\n'
+    )
+    with pytest.raises(UserError, match=message):
+        load_whole({'source': f'{tmp_path}/made.py:load'}, 'dev', imports=True)

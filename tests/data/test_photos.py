@@ -377,6 +377,7 @@ TABLES = {
     'tabs': 'filepath\ttitle\n1.jpg\tA red .\n1.jpg\tOne , red .\n2, #x.jpg\tA "big" one .\n',
     'tabs, no header': '1.jpg#0\tA red .\n1.jpg#1\tOne , red .\n2, #x.jpg#0\tA "big" one .\n',
     'commas, no header': '1.jpg,A red .\n1.jpg,One , red .\n2, #x.jpg,A "big" one .\n',
+    'numbers, no header': '1.jpg,0,A red .\n1.jpg,1,One , red .\n2, #x.jpg,0,A "big" one .\n',
     'semicolons': 'Image;Caption\n1.jpg;A red .\n1.jpg;One , red .\n2, #x.jpg;A "big" one .\n',
     'order': 'id,caption,image\n0,A red .,1.jpg\n0,"One , red .",1.jpg\n1,"A ""big"" one .","2, #x.jpg"\n',
     'two lines': 'image,caption\n1.jpg,A red .\n1.jpg,"One ,\nred ."\n"2, #x.jpg","A ""big"" one ."\n',
@@ -404,7 +405,9 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
     ('table', 'message'),
     [
         ('img,description\n1.jpg,a dog\n', "captions.csv starts with 'img,description'"),
-        ('1.jpg,0,a dog\n', "captions.csv starts with '1.jpg,0,a dog'"),
+        ('1.jpg,3, red dogs\n1.jpg,red, blue\n', 'line 2 has no number of its caption, but line 1 has one'),
+        ('img\tdescription\n', r"captions.csv starts with 'img\tdescription'"),
+        ('image,caption,caption_0\n1.jpg,a,b\n', "line 2 has 'caption' and 'caption_0': leave one"),
         ('image,caption\n1.jpg,a dog\n'.encode('utf-16'), 'captions.csv is not UTF-8 in line 1; '),
         ('image,caption\n1.jpg,süß\n'.encode('latin-1'), 'captions.csv, line 2 is not UTF-8'),
         (
@@ -481,6 +484,22 @@ def test_two_photos_of_one_caption_file_are_named(tmp_path):
     draw(tmp_path / 'train' / '00001', ['a.jpg'])
     with pytest.raises(UserError, match=r'train has 00001/a.jpg and 00001/a.png for \S+/00001/a.txt: rename one'):
         load(tmp_path)
+
+
+def test_shards_without_captions_say_what_they_hold(tmp_path):
+    draw(tmp_path / 'all', ['a.image.png'])
+    (tmp_path / 'all' / 'a.cls').write_text('3')
+    with tarfile.open(tmp_path / 'train-0.tar', 'w') as archive:
+        for name in ('a.cls', 'a.image.png'):
+            archive.add(tmp_path / 'all' / name, name)
+    with pytest.raises(UserError, match=r'has train-0.tar/a.cls, train-0.tar/a.image.png, but photos are read with'):
+        load(tmp_path)
+
+
+def test_the_case_of_a_split_does_not_matter(tmp_path):
+    draw(tmp_path / 'images', ['a.png', 'b.png'])
+    (tmp_path / 'all.csv').write_text('image,caption,Split\na.png,a dog,Train\nb.png,a cat, TEST\n')
+    assert (load(tmp_path).captions, load(tmp_path, 'test').captions) == (('a dog',), ('a cat',))
 
 
 def test_shards_are_read_in_place(tmp_path):
