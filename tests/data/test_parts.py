@@ -182,15 +182,15 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
         ('load', {'root': 'x', 'images': 'four'}, "'data.images' is 'four'; it must be an integer"),
         ('wrong', {}, 'it returns no jitm.data.splits.Split but list: '),
         ('nothing', {}, 'it returns no jitm.data.splits.Split but NoneType: return a Split'),
-        ('broken', {}, r'it fails with KeyError in line \d+ of \S+own_data.py'),
+        ('broken', {}, r'it fails with KeyError in line \d+ of \S+failing.py'),
         ('no_loader', {}, 'a source a function of split, a model a class'),
         ('laod', {}, "has no 'laod', did you mean 'load'"),
     ],
 )
 def test_own_sources_that_fail(source, keys, message, tmp_path):
-    (tmp_path / 'own_data.py').write_text(LOADER)
+    (tmp_path / 'failing.py').write_text(LOADER)
     with pytest.raises(UserError, match=message):
-        load_whole({'source': f'{tmp_path}/own_data.py:{source}', **keys}, 'dev', imports=True)
+        load_whole({'source': f'{tmp_path}/failing.py:{source}', **keys}, 'dev', imports=True)
 
 
 PROBLEMS = {
