@@ -185,11 +185,13 @@ def _find_images(
     stored: np.ndarray, given: np.ndarray | None, ids: Sequence, path: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the image of each of T captions with rows [T, R, D], and a row of each image: int32 [T], int [I]."""
-    texts, runs, stem, few = len(stored), number_runs(stored), path.removesuffix(FEATURES), ids or given is not None
+    texts, runs, stem = len(stored), number_runs(stored), path.removesuffix(FEATURES)
+    named, numbered = name_texts(ids, texts), given is not None
+    tolerated = texts if named and numbered else max(1, texts // 10) if ids or numbered else 0  # equal images
     starts = np.unique(runs, return_index=True)[1]
     equal = first_equal(stored, starts)[runs]
     if given is None:
-        names = [ids[row] for row in starts] if name_texts(ids, texts) else ids if len(ids) == len(starts) else starts
+        names = [ids[row] for row in starts] if named else ids if len(ids) == len(starts) else starts
         numbers: dict[tuple, int] = {}
         images = [numbers.setdefault(key, len(numbers)) for key in zip(equal[starts], names, strict=True)]
         given = np.array(images, np.int32)[runs]
@@ -202,7 +204,7 @@ def _find_images(
             f'them image {given[wrong[0]]}: correct one of the files'
         )
     repeated = np.setdiff1d(np.arange(len(rows)), np.unique(equal[rows], return_index=True)[1])
-    if len(repeated) > (max(1, texts // 10) if few else 0):
+    if len(repeated) > tolerated:
         row = rows[repeated[0]]
         raise UserError(
             f'{path}, rows {equal[row]} and {row} are equal, but would be different images: name the image of each '
