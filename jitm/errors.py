@@ -11,7 +11,7 @@ EXIT_INTERRUPTED = 75  # the state was saved: the same command resumes the run
 EXIT_NOT_FINITE = 76  # the loss or a gradient was not finite: the last finite state was kept
 
 LISTED = 40  # the most names that a message lists
-LONGEST = 2000  # characters of a message, without which a value could fill the terminal
+LONGEST = 2000  # characters of a message; a value in it may have millions
 
 
 class UserError(Exception):
