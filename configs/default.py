@@ -37,12 +37,12 @@ def get_config() -> ml_collections.ConfigDict:
         num_views=1,  # views of each pair per batch, changed independently: 2 for ESA's self-expanding
     )
 
-    # The relevance of each caption to each image, for losses with `margins`: a function in jitm.data and its
+    # The relevance of each caption to each image, for losses of `relevance`: a function in jitm.data and its
     # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
     config.relevance = dict(source='')  # '' for none
 
-    # How far each training pair is believed to belong together, for losses with `labels`: a class of
-    # jitm.training.labels and its arguments, such as dict(source='MovingAverage', warm_up_epochs=2, ...).
+    # The correspondence label of each training pair, for losses of `labels`: a class of
+    # jitm.training.sources.labels and its arguments, such as dict(source='MovingAverage', warm_up_epochs=2, ...).
     config.labels = dict(source='')  # '' for none
 
     # Mined negatives, for losses with `offline_scores`.

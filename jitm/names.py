@@ -22,7 +22,13 @@ _LIBRARIES = ('site-packages', 'dist-packages', '<frozen', sysconfig.get_path('s
 
 
 def resolve(
-    package: str, name: str, *, where: str, own: Callable[[Any], bool] | None = None, imports: bool = True
+    package: str,
+    name: str,
+    *,
+    where: str,
+    own: Callable[[Any], bool] | None = None,
+    imports: bool = True,
+    single: bool = False,
 ) -> Callable:
     """Returns a function or class of a package of jitm, or of a module of the user.
 
@@ -36,6 +42,7 @@ def resolve(
       where: The config key with the name, for messages.
       own: Whether an object of a module of the user may be named; None for objects of jitm only.
       imports: Whether a module of the user is imported; otherwise the user must have imported it.
+      single: Whether each module of the package has one such function, which has its name.
 
     Raises:
       UserError: If the module does not exist, cannot be imported or has no such public name.
@@ -47,6 +54,8 @@ def resolve(
     if own and colon:
         return _attribute(_import_file(Path(file), wrong) if imports else _imported(file, wrong), attribute, wrong, own)
     module_name, _, attribute = name.rpartition('.')
+    if single and not module_name:
+        module_name = name
     if not module_name and _modules(package):
         raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
     path = f'{package}.{module_name}' if module_name else package

@@ -161,39 +161,18 @@ class Batch(struct.PyTreeNode):
       images: Images with B rows; an image may occur more than once.
       texts: Texts with B E rows.
       image_index: int32 [B], the row of each image in its split; rows are equal for the same image.
-      relevance: float32 [B, C], a caption metric phi of all C texts of the global batch for each image; optional.
-      offline: two Pairs with B rows, mined negatives of each pair and their corresponding texts and images, see
-        `jitm.data.candidates`; optional.
-      extra: Pairs with P rows, additional candidates; optional.
-      extra_index: int32 [P], the row of each of their images in the split; optional.
-      mismatched: Pairs with B rows, each with its text, or its image, replaced by one of another image; optional.
-      text_replaced: bool [B], whether it is the text that is replaced; optional.
-      masked: K variants of each text, [B, K, L]; optional.
-      caption_words: int32 [B, W], the ids in all captions of each image, padded with -1; optional.
-      clean: bool [B], the pairs that `jitm.data.noise` left together; None without noise.
-      perturbed: Texts with B rows, a perturbed caption of each pair, padded as the texts; optional.
-      is_perturbed: bool [B], whether it differs from the caption; False where there is nothing to perturb; optional.
-      text_index: int32 [B], the row of each pair's text in its split.
-      queue: The pairs of past steps, see `jitm.training.queue`; empty without.
+      text_index: int32 [B], the row of each text in its split.
+      clean: bool [B], the pairs that noise left together, which only diagnostics read; None without noise.
+      drawn: What sources drew for these pairs, by the name of the source; leaves have the rows of this device.
     """
 
     step: chex.Array
     images: Images
     texts: Texts
     image_index: chex.Array
-    relevance: chex.Array | None = None
-    offline: tuple[Pairs, Pairs] | None = None
-    extra: Pairs | None = None
-    extra_index: chex.Array | None = None
-    mismatched: Pairs | None = None
-    text_replaced: chex.Array | None = None
-    masked: Masked | None = None
-    caption_words: chex.Array | None = None
-    clean: chex.Array | None = None
-    perturbed: Texts | None = None
-    is_perturbed: chex.Array | None = None
     text_index: chex.Array | None = None
-    queue: Mapping[str, chex.ArrayTree] = struct.field(default_factory=dict)
+    clean: chex.Array | None = None
+    drawn: Mapping[str, chex.ArrayTree] = struct.field(default_factory=dict)
 
 
 class Ranking(struct.PyTreeNode):
@@ -204,28 +183,24 @@ class Ranking(struct.PyTreeNode):
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates that a loss may use as negatives.
       anchor_scores: float32 [A, Q, C], the scores by each anchor model; optional.
-      margins: float32 [Q, C], per-candidate margins; None without a relevance.
       offline_scores: float32 [Q], the score of each query with its mined negative; optional.
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
       bias: float32 [], the bias that the model learns; None for models that learn none.
       relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
-      labels: float32 [Q], how far the pair of each query is believed to belong together, in [0, 1]; optional.
-      clean: bool [Q], the queries whose pair noise left together, which only diagnostics read; None without noise.
+      labels: float32 [Q], the correspondence label of each query's pair, in [0, 1]; optional.
     """
 
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
     anchor_scores: chex.Array | None = None
-    margins: chex.Array | None = None
     offline_scores: chex.Array | None = None
     offline_pair_scores: chex.Array | None = None
     temperature: chex.Array | None = None
     bias: chex.Array | None = None
     relevance: chex.Array | None = None
     labels: chex.Array | None = None
-    clean: chex.Array | None = None
 
     @classmethod
     def from_list(cls, scores: chex.Array, valid: chex.Array) -> 'Ranking':

@@ -39,10 +39,10 @@ NAMED = {  # pattern of a key -> what its value names
     'model.name': MODEL,
     'members.*.model.name': MODEL,
     '*model.*.name': Named('jitm.layers', is_module),
-    'optimizer.name': Named('jitm.training.optimizer'),
+    'optimizer.name': Named('jitm.training.optimizer', callable),
     'data.source': Named('jitm.data', is_loader, TRAIN_KEYS),
-    'candidates.source': Named('jitm.training.candidates'),
-    'labels.source': Named('jitm.training.labels'),
+    'candidates.source': Named('jitm.training.sources', callable),
+    'labels.source': Named('jitm.training.sources.labels', callable),
     'relevance.source': Named('jitm.data'),
     'scene_graphs.source': Named('jitm.data'),
 }

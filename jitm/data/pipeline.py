@@ -3,24 +3,45 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.candidates import OfflineNegatives
-from jitm.data.cider import Relevance
-from jitm.data.masking import MaskedWords
-from jitm.data.perturbations import PerturbedCaptions
 from jitm.data.pixels import Photos
 from jitm.data.reading import bucket, pad_texts, take_images
+from jitm.data.scene_graphs.grammar import CaptionGraph
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, join
 from jitm.data.vocabularies import Tokenizer
 from jitm.files import hash_arrays, hash_json
 from jitm.types import Batch, Images, Pairs, Texts
 
-# These separate the random numbers of the extra pairs, crops, mismatched pairs and perturbed captions from others.
-_EXTRA, _CROP, _MISMATCHED, _PERTURBED = 2, 3, 4, 5
+CROP = 3  # separates the random numbers of crops from those of sources
+
+
+class Sampler(NamedTuple):
+    """What a source draws for each batch, as a pure function of the seed and the step.
+
+    Attributes:
+      pick: `(step, rows) -> (picked, lengths)` for the rows int64 [B] of the texts of the global batch: a tree of numpy
+        arrays, and the lengths of the captions in it, to which the texts of the batch are padded.
+      take: `(picked, part) -> arrays`, of one process.
+      identity: What identifies the data that it draws from, by name.
+      constants: Metrics of the run that do not change, by name.
+    """
+
+    pick: Callable[[int, np.ndarray], tuple[Any, np.ndarray]]
+    take: Callable[[Any, 'Part'], Any]
+    identity: Mapping[str, object] = MappingProxyType({})
+    constants: Mapping[str, float] = MappingProxyType({})
+
+
+def generator(*entropy: int, stream: int) -> np.random.Generator:
+    """Returns the random generator of some numbers, such as the seed and the step, in a stream of its own."""
+    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(stream,)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -45,16 +66,12 @@ class Pipeline:
       length_multiple: Texts are padded to a multiple of this, at least to the longest text of the batch before
         augmentation.
       augmentation: The augmentation of the examples.
-      relevance: The caption metric of any texts for any images of the split, added to the batches; optional.
       max_length: The maximum length of the padded texts; None for any length.
-      offline: The mined negatives to sample from, added to the batches; optional.
       reads: The fields of `Images` in the batches.
-      num_extra: P, the number of candidate pairs besides those of the batch.
-      mismatched: Whether the batches have a mismatched pair for each pair.
-      masked: The masking of the captions; optional.
-      perturbed: The perturbed captions to sample from, one for each pair of the batches; optional.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
+      load_scene_graphs: The function that loads the scene graphs of the captions; None without.
+      samplers: What sources draw for each batch, by their names: `Batch.drawn`.
     """
 
     split: Split
@@ -64,29 +81,34 @@ class Pipeline:
     seed: int
     length_multiple: int
     augmentation: Augmentation
-    relevance: Relevance | None = None
     max_length: int | None = None
-    offline: OfflineNegatives | None = None
     reads: tuple[str, ...] = ('regions',)
-    num_extra: int = 0
-    mismatched: bool = False
-    masked: MaskedWords | None = None
-    perturbed: PerturbedCaptions | None = None
     drop_last: bool = True
     num_devices: int = 1
+    load_scene_graphs: Callable[[Split], Sequence[CaptionGraph]] | None = None
+    samplers: Mapping[str, Sampler] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def scene_graphs(self) -> Sequence[CaptionGraph] | None:
+        """The scene graphs of the captions of the split; None without."""
+        return self.load_scene_graphs and self.load_scene_graphs(self.split)
 
     @property
     def identity(self) -> dict[str, object]:
         """Identifies the data: the identity of the split, and hashes of all other inputs."""
-        relevance = {'relevance': self.relevance.hash} if self.relevance and self.relevance.hash else {}
-        mined = {'candidates': self.offline.candidates.hash} if self.offline else {}
-        boxes = {'boxes': hash_arrays([self.split.boxes])} if 'locations' in self.reads else {}
-        pixels = {'pixels': list(self.split.pixels.shape)} if 'pixels' in self.reads else {}
-        tags = {'tags': hash_json(self.split.tags)} if 'tags' in self.reads else {}
-        phrases = {'phrases': self.masked.hash} if self.masked else {}
-        graphs = {'perturbed': self.perturbed.hash} if self.perturbed else {}
-        vectors = {'token_vectors': self.split.token_vectors.hash} if self.split.token_vectors else {}
-        return self.split.identity | relevance | mined | boxes | pixels | tags | phrases | graphs | vectors
+        split, drawn = self.split, {}
+        for sampler in self.samplers.values():
+            drawn |= sampler.identity
+        boxes = {'boxes': hash_arrays([split.boxes])} if 'locations' in self.reads else {}
+        pixels = {'pixels': list(split.pixels.shape)} if 'pixels' in self.reads else {}
+        tags = {'tags': hash_json(split.tags)} if 'tags' in self.reads else {}
+        vectors = {'token_vectors': split.token_vectors.hash} if split.token_vectors else {}
+        return split.identity | drawn | boxes | pixels | tags | vectors
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Metrics of the run that do not change, by name."""
+        return {name: value for sampler in self.samplers.values() for name, value in sampler.constants.items()}
 
     @property
     def texts_per_epoch(self) -> int:
@@ -112,8 +134,8 @@ class Pipeline:
         return len({(count, bucket(length, self.length_multiple, self.max_length)) for count, length in longest})
 
     def one_pair(self) -> Batch:
-        """Makes a batch of one pair, without extra pairs, for the shapes of a model's inputs."""
-        return dataclasses.replace(self, num_extra=0).batch(0, 0, self.batch_size)
+        """Makes a batch of one pair, without draws, for the shapes of a model's inputs."""
+        return dataclasses.replace(self, samplers={}).batch(0, 0, self.batch_size)
 
     def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
         """Makes the batch of a step, or the rows of one process.
@@ -128,104 +150,32 @@ class Pipeline:
           every shard.
         """
         text_index = self.text_index(step)
-        offline, extra = self._sample_offline(step, text_index), self._sample_extra(step)
-        mismatched = self._sample_mismatched(step, text_index)
-        all_texts = np.concatenate([text_index, extra, *mismatched[1:2], *(texts for _, texts in offline)])
-        perturbed, is_perturbed = self._sample_perturbed(step, text_index)
-        longest = max(self.tokens.lengths[all_texts].max(), perturbed.lengths.max(initial=0))
-        length = bucket(longest, self.length_multiple, self.max_length)
-        rows = np.split(text_index, num_shards)[shard]
+        picked = {name: sampler.pick(step, text_index) for name, sampler in self.samplers.items()}
+        lengths = np.concatenate([self.tokens.lengths[text_index], *(lengths for _, lengths in picked.values())])
+        part = Part(self, step, bucket(lengths.max(), self.length_multiple, self.max_length), shard, num_shards)
+        rows = part.cut(text_index)
         image_index = self.split.image_of_text[rows]
-        images, texts = self._take_images(step, image_index, rows), pad_texts(self.tokens, rows, length)
+        images, texts = self.take_images(step, image_index, rows), part.texts(rows)
         if self.augmentation.changes:
-            images, texts = self._augment(step, rows, images, length)
-        batch = Batch(
+            images, texts = self._augment(step, rows, images, part.length)
+        return Batch(
             step=np.int32(step),
             images=images,
             texts=texts,
             image_index=image_index,
-            relevance=None if self.relevance is None else self.relevance.phi(image_index, text_index),
-            offline=tuple(
-                self._pairs(step, *(np.split(index, num_shards)[shard] for index in pairs), length) for pairs in offline
-            )
-            or None,
-            clean=None if self.split.clean is None else self.split.clean[rows],
             text_index=rows.astype(np.int32),
+            clean=None if self.split.clean is None else self.split.clean[rows],
+            drawn={name: sampler.take(picked[name][0], part) for name, sampler in self.samplers.items()},
         )
-        if self.num_extra:
-            extra_rows = np.split(extra, num_shards)[shard]
-            extra_index = self.split.image_of_text[extra_rows]
-            batch = batch.replace(extra=self._pairs(step, extra_index, extra_rows, length), extra_index=extra_index)
-        if self.mismatched:
-            image_rows, text_rows, replaced = (np.split(index, num_shards)[shard] for index in mismatched)
-            batch = batch.replace(mismatched=self._pairs(step, image_rows, text_rows, length), text_replaced=replaced)
-        if self.perturbed:
-            positions = np.split(np.arange(len(text_index)), num_shards)[shard]
-            changed = pad_texts(perturbed, positions, length)
-            batch = batch.replace(perturbed=changed, is_perturbed=is_perturbed[positions])
-        if self.masked:
-            masking, phrases = self.masked.masking, [self.masked.phrases[t] for t in rows]
-            variants = masking.mask_batch(texts.ids, phrases, self.vocabulary, seed=self.seed, step=step, texts=rows)
-            batch = batch.replace(masked=variants, caption_words=self.masked.words[image_index])
-        return batch
 
-    def _sample_extra(self, step: int) -> np.ndarray:
-        """Samples the texts of the extra pairs of a step: int64 [P]."""
-        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_EXTRA,)))
-        return rng.choice(self.split.num_texts, self.num_extra, replace=False)
-
-    def _sample_mismatched(self, step: int, text_index: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Samples a mismatched pair for each text of a global batch, as released for OSCAR (Li et al., 2020).
-
-        With equal probability, the text or the image of the pair is replaced by that of another image.
-
-        Returns:
-          Images and texts of the pairs int64 [B], and whether the text was replaced bool [B]; () without `mismatched`.
-        """
-        if not self.mismatched:
-            return ()
-        rng = np.random.default_rng(np.random.SeedSequence([self.seed, step], spawn_key=(_MISMATCHED,)))
-        own, replaced = self.split.image_of_text[text_index], rng.random(len(text_index)) < 0.5
-        others = rng.integers(self.split.num_images - 1, size=len(own))
-        others += others >= own
-        texts = self.split.sample_texts(others, rng)
-        return np.where(replaced, own, others), np.where(replaced, texts, text_index), replaced
-
-    def _sample_perturbed(self, step: int, text_index: np.ndarray) -> tuple[Tokens, np.ndarray]:
-        """Samples a perturbed caption for each text of a global batch.
-
-        Returns:
-          The B captions, and which of them have other ids than the text, bool [B]: the text itself is given for one
-          that cannot be perturbed, or whose perturbed caption is too long. Nothing without `perturbed`.
-        """
-        captions, changed = [np.zeros(0, np.int32)], []
-        for text in map(int, text_index if self.perturbed else ()):
-            rng = np.random.default_rng(np.random.SeedSequence([self.seed, step, text], spawn_key=(_PERTURBED,)))
-            own = self.tokens.ids[self.tokens.starts[text] : self.tokens.starts[text + 1]]
-            caption = self.perturbed.sample(text, rng)
-            ids = own if caption is None else self.vocabulary.encode(caption)
-            changed.append(not np.array_equal(ids, own) and len(ids) <= (self.max_length or len(ids)))
-            captions.append(ids if changed[-1] else own)
-        return join(captions[1:] or captions), np.array(changed, bool)
-
-    def _sample_offline(self, step: int, text_index: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Samples images and texts of the two mined pairs for each example of a global batch; () without `offline`."""
-        if self.offline is None:
-            return ()
-        return self.offline.sample(text_index, self.split, np.random.default_rng([self.seed, step]))
-
-    def _pairs(self, step: int, images: np.ndarray, texts: np.ndarray, length: int) -> Pairs:
-        return Pairs(self._take_images(step, images, texts), pad_texts(self.tokens, texts, length))
-
-    def _take_images(self, step: int, index: np.ndarray, texts: np.ndarray) -> Images:
+    def take_images(self, step: int, index: np.ndarray, texts: np.ndarray) -> Images:
         """Reads the images of some texts; photos are cropped as the seed, the step and the text decide."""
         photos = self.split.pixels
         if 'pixels' not in self.reads or not isinstance(photos, Photos) or not photos.transform.is_random:
             return take_images(self.split, index, self.reads, self.tokens.tags)
 
         def make_generator(position: int) -> np.random.Generator:
-            entropy = [self.seed, step, int(texts[position])]
-            return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(_CROP,)))
+            return generator(self.seed, step, int(texts[position]), stream=CROP)
 
         images = take_images(self.split, index, set(self.reads) - {'pixels'}, self.tokens.tags)
         return images.replace(pixels=photos.sample(index, make_generator))
@@ -252,3 +202,33 @@ class Pipeline:
         if texts:
             return images, pad_texts(join(texts), np.arange(len(texts)), length)
         return images, pad_texts(self.tokens, np.repeat(rows, augmentation.num_views), length)
+
+
+class Part(NamedTuple):
+    """The part of a batch that one process takes.
+
+    Attributes:
+      pipeline: The training batches.
+      step: The step of the batch.
+      length: The length to which the texts of the batch are padded.
+      shard: The number of the part, from 0.
+      num_shards: The number of equal parts of the batch.
+    """
+
+    pipeline: Pipeline
+    step: int
+    length: int
+    shard: int
+    num_shards: int
+
+    def cut(self, rows: np.ndarray) -> np.ndarray:
+        """Returns this part of the rows of a global array."""
+        return np.split(rows, self.num_shards)[self.shard]
+
+    def texts(self, rows: np.ndarray) -> Texts:
+        """Returns the texts of the split in some rows, padded."""
+        return pad_texts(self.pipeline.tokens, rows, self.length)
+
+    def pairs(self, images: np.ndarray, texts: np.ndarray) -> Pairs:
+        """Returns the images and the texts of the split in some rows, int [N] each."""
+        return Pairs(self.pipeline.take_images(self.step, images, texts), self.texts(texts))

@@ -2,7 +2,7 @@
 
 The contract and the notation are those of `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
 query. The label y [Q] of a query is how far its pair is believed to belong together, from 0 to 1; where it comes from
-is a matter of training (`jitm.training.labels`).
+is a matter of training (`jitm.training.sources.labels`).
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ class Synthesis:
             valid = refill.novel(captions, ids, known) & refill.distinct(captions)
             return Synthetic(captions, jnp.repeat(masked.labelled, self.num_samples, axis=0), valid)
 
-        rows = keys, images, batch.texts.ids, batch.texts.lengths, batch.masked, batch.caption_words
-        return map_images(one, rows, largest_array(generator, images, *batch.masked.ids.shape[1:], word_logits=True))
+        views, known = batch.drawn['masked']
+        rows = keys, images, batch.texts.ids, batch.texts.lengths, views, known
+        return map_images(one, rows, largest_array(generator, images, *views.ids.shape[1:], word_logits=True))
 
     def select_hardest(
         self, model: Matcher, variables: chex.ArrayTree, batch: Batch, generated: Synthetic

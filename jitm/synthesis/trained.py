@@ -131,8 +131,7 @@ def generate_captions(
             images=features,
             texts=padded,
             image_index=rows.astype(np.int32),
-            masked=masked,
-            caption_words=known[images],
+            drawn={'masked': (masked, known[images])},
         )
         synthetic = jax.device_get(choose(parallel.put_rows(batch), *shared))
         for n, text in enumerate(rows):

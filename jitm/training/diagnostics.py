@@ -1,42 +1,59 @@
 """Diagnostics logged at each training step, computed from its scores and gradients after differentiation."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from jitm.data.candidates import expected_rank
-from jitm.data.splits import Split
+from jitm import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
 from jitm.types import Ranking
 
-BINS = 20  # of the histogram of difficulty
-EPSILON = 0.01  # of selective hard negatives as published (Li et al., 2023), for losses without an epsilon
+BINS = 20  # bins of the histogram of difficulty
+EPSILON = 0.01  # selective hard negatives as published (Li et al., 2023), for losses without an epsilon
 MODULES = ('image_fc',)  # gradient norms of these modules are logged where a model has them (Li et al., 2023, figure 5)
 
 
-def ranking_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
-    """Returns all diagnostics of a trained model's rankings.
+def step_metrics(
+    values: Mapping[str, tuple[chex.Array, Mapping[str, chex.Array]]],
+    rankings: Mapping[str, Mapping[str, Ranking]],
+    anchors: Mapping[str, Mapping[str, Ranking]],
+    gradients: Mapping[str, chex.ArrayTree],
+    terms: Mapping[str, Mapping[str, Term]],
+    epoch: chex.Numeric,
+    clean: chex.Array | None,
+) -> dict[str, chex.Array]:
+    """Returns the metrics of a step, `NAME/METRIC`.
 
     Args:
-      rankings: The rankings of the model by name.
-      terms: The model's objective.
+      values: The loss of each trained model, and the value of each of its terms.
+      rankings: The rankings of each trained model.
+      anchors: The rankings of each model that others learn from and that does not train.
+      gradients: The gradients of each trained model.
+      terms: The objective of each trained model.
       epoch: int [].
+      clean: bool [B], the pairs of this device that noise left together; None without noise.
 
     Returns:
-      The results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`, and for synthetic captions
-      `generated/` and the results of `difficulty`.
+      The losses and norms, and the results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`;
+      for synthetic captions also `generated/` and the results of `difficulty`.
     """
-    metrics = gap_metrics(rankings, first_argument(terms, 'epsilon', EPSILON))
-    metrics |= collapse_metrics(rankings, terms, epoch) | noise_metrics(rankings, terms, epoch)
-    metrics |= mined_metrics(rankings, first_argument(terms, 'offline_margin', 0.0))
-    if GENERATED in rankings:
-        metrics |= {f'{GENERATED}/{name}': value for name, value in difficulty(rankings[GENERATED]).items()}
-    return metrics
+    metrics, clean = {}, collectives.all_gather(clean)
+    for name, (total, of_terms) in values.items():
+        own, objective_terms = rankings[name], terms[name]
+        metrics[name] = {'loss': total} | {f'terms/{term}': value for term, value in of_terms.items()}
+        metrics[name] |= gap_metrics(own, first_argument(objective_terms, 'epsilon', EPSILON))
+        metrics[name] |= collapse_metrics(own, objective_terms, epoch) | gradient_norms(gradients[name])
+        metrics[name] |= {} if clean is None else noise_metrics(own, objective_terms, epoch, clean)
+        metrics[name] |= mined_metrics(own, first_argument(objective_terms, 'offline_margin', 0.0))
+        if GENERATED in own:
+            metrics[name] |= {f'{GENERATED}/{key}': value for key, value in difficulty(own[GENERATED]).items()}
+    epsilon = first_argument({key: term for one in terms.values() for key, term in one.items()}, 'epsilon', EPSILON)
+    metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in anchors.items()}
+    return {f'{name}/{key}': value for name, own in metrics.items() for key, value in own.items()}
 
 
 def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
@@ -92,56 +109,42 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
     return metrics
 
 
-def noise_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+def noise_metrics(
+    rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric, clean: chex.Array
+) -> dict[str, chex.Array]:
     """Compares the pairs that noise has mixed with the clean ones.
 
     Args:
       rankings: The rankings by name.
       terms: An objective.
       epoch: int [].
+      clean: bool [B], the pairs of the global batch that noise left together.
 
     Returns:
-      For each direction, nothing without noise,
+      For each direction,
       noise/DIRECTION/gradient: The share of mixed pairs in the gradient, by its absolute value at the score of each
         pair. Above the rate of the noise a loss follows mixed pairs more than clean ones.
       noise/DIRECTION/separation: The probability that a clean pair of the batch scores above a mixed one, ties as half:
         the area under the ROC curve; 0.5 in a batch without pairs of both kinds.
     """
-    noisy = {way: ranking for way in DIRECTIONS if (ranking := rankings[way]).clean is not None}
+    noisy = {way: rankings[way] for way in DIRECTIONS}
     metrics, terms = {}, ranking_terms(terms)
 
     def loss(scores: Mapping[str, chex.Array]) -> chex.Array:
         scored = {way: ranking.replace(scores=scores[way]) for way, ranking in noisy.items()}
         return objective(terms, {**rankings, **scored}, epoch)[0]
 
-    gradients = jax.grad(loss)({way: ranking.scores for way, ranking in noisy.items()}) if noisy else {}
+    gradients = jax.grad(loss)({way: ranking.scores for way, ranking in noisy.items()})
     for way, ranking in noisy.items():
+        own = jnp.repeat(clean, len(ranking.scores) // len(clean))  # each view of a pair is a query
         of_pairs = jnp.sum(jnp.where(ranking.positives, jnp.abs(gradients[way]), 0), axis=1)
-        mixed_share = jnp.sum(jnp.where(ranking.clean, 0, of_pairs)) / jnp.maximum(jnp.sum(of_pairs), 1e-30)
+        mixed_share = jnp.sum(jnp.where(own, 0, of_pairs)) / jnp.maximum(jnp.sum(of_pairs), 1e-30)
         scores = hardest_positive(ranking.scores, ranking.positives)
-        both = ranking.clean[:, None] & ~ranking.clean
+        both = own[:, None] & ~own
         above = (jnp.sign(scores[:, None] - scores) + 1) / 2
         separation = jnp.where(both.any(), jnp.sum(jnp.where(both, above, 0)) / jnp.maximum(jnp.sum(both), 1), 0.5)
         metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
-
-
-def expected_ranks(config: Mapping[str, Any], split: Split) -> dict[str, float]:
-    """Returns what the ranks of mined negatives are compared with, a constant of the run.
-
-    Args:
-      config: The whole config.
-      split: The training split.
-
-    Returns:
-      mined/DIRECTION/expected_rank: The expected rank of the hardest negative in the batch, see
-        `jitm.data.candidates.expected_rank`; nothing without mined negatives.
-    """
-    if not config['offline']['path']:
-        return {}
-    pairs = 1 + (config['candidates'].get('num_negatives') or config['batch_size'] - 1)
-    counts = {'i2t': split.num_texts, 't2i': split.num_images}
-    return {f'mined/{name}/expected_rank': expected_rank(count, pairs) for name, count in counts.items()}
 
 
 def difficulty(ranking: Ranking) -> dict[str, chex.Array]:

@@ -21,7 +21,6 @@ from jitm.inference.scoring import Scorer
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
-from jitm.training.diagnostics import expected_ranks
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
@@ -33,10 +32,10 @@ SLOW = 10  # seconds of compiling after which the next length is announced
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     """Evaluates retrieval on the validation split with the evaluated model."""
-    evaluation = setup.config['evaluation']
-    member, data = evaluation['member'], setup.data
+    evaluation, data = setup.plan.evaluation, setup.data
+    member = evaluation['member']
     variables = jax.device_get(state.members[member].variables)
-    options = ScoringOptions(evaluation['dtype'], setup.config['run']['memory_mb'], evaluation['precision'])
+    options = ScoringOptions(evaluation['dtype'], setup.plan.run['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
     sims = Scorer(model, variables, data.validation, data.validation_tokens, options).score_together()
     return metrics.retrieval_metrics(sims, data.validation.image_of_text)
@@ -76,7 +75,7 @@ def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
 def _describe(setup: Setup) -> dict[str, Any]:
     """Returns the description of a run for its checkpoints."""
     return {
-        'config': setup.config,
+        'config': setup.plan.config,
         'vocabulary': describe_vocabulary(setup.data.vocabulary),
         'vocabulary_hash': setup.data.vocabulary.hash,
         'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
@@ -178,9 +177,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         _write_config(config, workdir)  # keys that cannot change a number may differ
         # Train.
+        plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
-        monitor = CollapseMonitor(config['evaluation']['member'], changes, advise(config['terms']))
-        with Logs(folder, restored, setup.total_steps, config['batch_size'], monitor) as logs:
+        monitor = CollapseMonitor(plan.evaluation['member'], changes, advise(config['terms']))
+        with Logs(folder, restored, setup.total_steps, plan.batch_size, monitor) as logs:
             loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
             loop.train(state, resumed=restored is not None)
         # The first validation and the best one, whose checkpoint must be whole.
@@ -205,8 +205,7 @@ class _Loop:
         """Keeps the parts; see `train_and_evaluate`."""
         self._setup, self._checkpoints, self._run = setup, checkpoints, run
         self._logs, self._stop, self._folder = logs, stop, folder
-        self._log_every = setup.config['run']['log_every']
-        self._expected_ranks = expected_ranks(setup.config, setup.data.train)
+        self._log_every = setup.plan.run['log_every']
         self._compiled, self._slow = [], True
 
     def train(self, state: TrainState, resumed: bool) -> None:
@@ -215,7 +214,7 @@ class _Loop:
         The order is fixed: evaluate, save, next batch, step. A resumed run has evaluated and saved its first state.
         """
         setup, start, total = self._setup, int(state.step), self._setup.total_steps
-        periods, every = setup.config['run'], setup.config['evaluation']['every_steps']
+        periods, every = setup.plan.run, setup.plan.evaluation['every_steps']
         batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
@@ -232,8 +231,8 @@ class _Loop:
                 return
             if stopping:
                 raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command resumes it')
-            if setup.pair_hinges and step % setup.pipeline.steps_per_epoch == 0:
-                state = self._split(state, step)
+            if setup.measure and step % setup.pipeline.steps_per_epoch == 0:
+                state = self._revise(state, step)
             # Take the next batch and a step.
             start_of_wait = time.perf_counter()
             batch = next(batches)
@@ -242,20 +241,21 @@ class _Loop:
             self._logs.pace.step = step + 1
             self._log(state, step + 1, values)
 
-    def _split(self, state: TrainState, start: int) -> TrainState:
-        """Tells clean pairs from others before an epoch; repeated by a run that resumes there, with the same result."""
-        setup, steps = self._setup, self._setup.pipeline.steps_per_epoch
-        if start // steps < setup.labels.warm_up_epochs:
+    def _revise(self, state: TrainState, start: int) -> TrainState:
+        """Revises the memory before an epoch; deterministic, so that a resumed run repeats it."""
+        setup, revision = self._setup, self._setup.plan.source.revision
+        steps = range(start, start + setup.pipeline.steps_per_epoch)
+        if start // len(steps) < revision.start_epoch:
             return state
-        found = []
+        measured = []
         with self._logs.pace.doing('evaluating the training pairs'):
-            for step in range(start, start + steps):
-                state, hinges = setup.pair_hinges(state, parallel.put_batch(setup.make_batch(step)))
-                found.append(jax.device_get(hinges))
-        rows = np.concatenate([setup.pipeline.text_index(step) for step in range(start, start + steps)])
-        hinges = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-        stored = setup.labels.split(jax.device_get(state.labels), rows, hinges)
-        return state.replace(labels=parallel.put_everywhere(stored))
+            for step in steps:
+                state, of_batch = setup.measure(state, parallel.put_batch(setup.make_batch(step)))
+                measured.append(jax.device_get(of_batch))
+        rows = np.concatenate([setup.pipeline.text_index(step) for step in steps])
+        measured = jax.tree.map(lambda *parts: np.concatenate(parts), *measured)
+        memory = revision.revise(jax.device_get(state.memory), rows, measured)
+        return state.replace(memory=parallel.put_everywhere(memory))
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         """Takes a step; one that compiles, for a new length of the captions, prints so unless the last was fast."""
@@ -278,7 +278,7 @@ class _Loop:
         return result
 
     def _check_finite(self, state: TrainState, step: int) -> None:
-        """Raises a NotFiniteError, with the last finite state saved, if the state has not kept up with the steps."""
+        """Raises a NotFiniteError, with the last finite state saved, if the state is behind the steps."""
         if int(state.step) == step:
             return
         if int(state.step) not in self._checkpoints.steps():
@@ -287,7 +287,7 @@ class _Loop:
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
-        start, split = time.perf_counter(), self._setup.config['evaluation']['split']
+        start, split = time.perf_counter(), self._setup.plan.evaluation['split']
         with self._logs.pace.doing(f'evaluating {split}'):
             scores = validate(self._setup, state)
         seconds = time.perf_counter() - start
@@ -300,6 +300,6 @@ class _Loop:
             return
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}
         numbers['learning_rate'] = float(self._setup.schedule(step - 1))
-        numbers |= self._expected_ranks
+        numbers |= self._setup.pipeline.constants
         epoch = step / self._setup.pipeline.steps_per_epoch
         self._logs.train(step, epoch, numbers)

@@ -95,21 +95,21 @@ Rule = Gradient | Frozen | EMA
 RULES = {'gradient': Gradient, 'frozen': Frozen, 'ema': EMA}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
     """A matcher and how it is updated.
 
     Attributes:
-      model: The matcher.
       rule: The rule by which its state changes.
+      model: The matcher; None in a plan.
       optimizer: An optax transformation, which sees this member's gradients only; None without a gradient.
       learn_from: The members whose scores are the `anchor_scores` of its losses.
       init_from: The run directory whose parameters and statistics it is initialized from; '' for random initialization.
       frozen: The names of modules for which no gradient is computed.
     """
 
-    model: Matcher
     rule: Rule
+    model: Matcher | None = None
     optimizer: optax.GradientTransformation | None = None
     learn_from: tuple[str, ...] = ()
     init_from: str = ''
@@ -131,10 +131,11 @@ class Member:
         params = variables.pop('params')
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
 
-    def stop_frozen(self, params: chex.ArrayTree) -> chex.ArrayTree:
-        """Returns the parameters, those of frozen modules without gradient."""
+    def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
+        """Returns the variables that the model trains with: no gradient flows to parameters of frozen modules."""
         frozen = select_modules(params, self.frozen)
-        return jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
+        params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
+        return {'params': params, 'batch_stats': state.batch_stats}
 
     def take_gradient_step(
         self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
@@ -178,18 +179,11 @@ def copy_members(members: Mapping[str, Member], states: Mapping[str, MemberState
     }
 
 
-def make_members(
-    configs: Mapping[str, Mapping[str, Any]],
-    models: Mapping[str, Matcher],
-    optimizer: optax.GradientTransformation,
-    frozen: tuple[str, ...] = (),
-) -> dict[str, Member]:
-    """Makes the members of a config.
+def make_members(configs: Mapping[str, Mapping[str, Any]], frozen: tuple[str, ...] = ()) -> dict[str, Member]:
+    """Makes the members of a config, without models and optimizers.
 
     Args:
       configs: Name -> dict(rule=, optionally learn_from=, init_from=, model=, and the rule's arguments).
-      models: The matcher of each.
-      optimizer: The optimizer of every member with a gradient.
       frozen: The names of modules for which no gradient is computed.
 
     Returns:
@@ -198,7 +192,7 @@ def make_members(
     Raises:
       UserError: If a rule, an argument or a member is unknown, or no member has a gradient.
     """
-    members = {name: _make_member(name, section, models[name], optimizer, frozen) for name, section in configs.items()}
+    members = {name: _make_member(name, section, frozen) for name, section in configs.items()}
     if not any(member.trains for member in members.values()):
         raise UserError("config key 'members' has no member with rule 'gradient'; one must train")
     for name, member in members.items():
@@ -206,21 +200,15 @@ def make_members(
     return members
 
 
-def _make_member(
-    name: str,
-    section: Mapping[str, Any],
-    model: Matcher,
-    optimizer: optax.GradientTransformation,
-    frozen: tuple[str, ...],
-) -> Member:
+def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...]) -> Member:
     where, keywords = f'members.{name}', dict(section)
     own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
-    make = bind(Member, options, where=where, later=('model', 'rule', 'optimizer', 'frozen'))
+    make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
     if rule_name not in RULES:
         raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")
     rule = bind(RULES[rule_name], keywords, where=where)()
-    member = make(model=model, rule=rule, optimizer=optimizer if rule.trains else None, frozen=frozen)
+    member = make(rule=rule, frozen=frozen)
     if len({*member.learn_from}) < len(member.learn_from):
         raise UserError(f"config key '{where}.learn_from' is {member.learn_from!r}; give a tuple of names, each once")
     if rule_name == 'frozen' and not (member.init_from or rule.of):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -24,19 +24,16 @@ INPUTS = {
     'anchor_scores': 'add an anchor model to members and name it in learn_from',
     'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
-    'margins': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
-    'relevance': "set relevance.source, such as 'cider.from_file', and candidates.source to 'in_batch'",
+    'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'",
     'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
     'bias': 'set it, or take a model that learns it, from model.initial_bias',
 }
 LEARNED = ('temperature', 'bias')  # by a model, or set by the term
+MASKED = 'masked_language_modeling'
+HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
 # Predictions that need more than a model -> the config key with which they are computed.
-PREDICTED_WITH = {
-    'masked_language_modeling': 'masking.num_views',
-    'word_discrimination': 'synthesis.generator',
-    'word_correction': 'synthesis.generator',
-}
+PREDICTED_WITH = {MASKED: 'masking.num_views', **dict.fromkeys(HEADS, 'synthesis.generator')}
 TERM_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction', 'rankings')  # the others are arguments of its loss
 VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -173,6 +170,12 @@ def ranking_terms(terms: Mapping[str, Term]) -> dict[str, RankingTerm]:
 def token_terms(terms: Mapping[str, Term]) -> dict[str, TokenTerm]:
     """Returns the terms that are losses of token predictions."""
     return {name: term for name, term in terms.items() if isinstance(term, TokenTerm)}
+
+
+def terms_of(learn_from: Collection[str], terms: Mapping[str, Term]) -> dict[str, Term]:
+    """Returns the terms of a model's objective: those with anchor scores only if it learns from others."""
+    anchored = {name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs}
+    return {name: term for name, term in terms.items() if learn_from or name not in anchored}
 
 
 def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:

@@ -24,8 +24,8 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
 from jitm.training.loop import train_and_evaluate
+from jitm.training.plan import make_plan
 from jitm.training.setup import Setup, set_up
-from jitm.training.weights import check_initialize
 from jitm.training.workdir import check_workdir, claim, described
 
 KEYS = ('first', 'top_h_texts', 'top_h_images', 'fine_tune')
@@ -101,7 +101,6 @@ def check_stages(stages: Stages, workdir: Path) -> None:
         raise UserError(
             f'workdir {workdir} exists and does not hold two stages of this version; choose an empty or a new one'
         )
-    check_initialize(stages.second)
     # There is no first stage to be initialized from yet.
     second = _initialized_from(stages.second, '') if stages.fine_tune else stages.second
     setups = []
@@ -109,7 +108,8 @@ def check_stages(stages: Stages, workdir: Path) -> None:
         check_workdir(workdir / name, config)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
         try:
-            setups.append(set_up(checked, resuming=resuming, mined_later=stages.mines and name == 'stage2'))
+            make_plan(config, pending=True)  # the second stage as it is initialized from the first
+            setups.append(set_up(checked, resuming=resuming, pending=stages.mines and name == 'stage2'))
         except UserError as error:  # whose keys, if of the first stage, are in `stages.first`
             raise UserError(f'{name}: {error}') from error
     if stages.mines:
@@ -123,7 +123,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
 
 def _weights(setup: Setup) -> tuple[str, Any]:
     """Returns what a run must share with another to be initialized from it: vocabulary and shapes of parameters."""
-    member = jax.eval_shape(setup.random_state).members[setup.config['evaluation']['member']]
+    member = jax.eval_shape(setup.random_state).members[setup.plan.evaluation['member']]
     return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
 
 

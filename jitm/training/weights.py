@@ -10,36 +10,21 @@ from flax import traverse_util
 from jitm import config as config_lib
 from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
-from jitm.importers.pretrained import Replacements, load_pretrained
+from jitm.importers.pretrained import Replacements
 from jitm.models.joint import JointEncoder
 from jitm.models.make import member_model
 from jitm.runs.run import load_run
 from jitm.training.members import Frozen, Member, MemberState
-
-
-def check_initialize(config: Mapping[str, Any]) -> None:
-    """Raises a UserError if a config names published weights that no member is initialized with."""
-    members = config['members']
-    runs = {name: member['init_from'] for name, member in members.items() if member.get('init_from')}
-    unread = [key for key, path in config['initialize'].items() if path]
-    if unread and all(name in runs or member.get('of') for name, member in members.items()):
-        name, run = next(iter(runs.items()))
-        raise UserError(
-            f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
-            "it to ''"
-        )
+from jitm.training.plan import Plan
 
 
 def load_weights(
-    config: Mapping[str, Any],
-    members: Mapping[str, Member],
-    states: Mapping[str, MemberState],
-    vocabulary: Tokenizer,
+    plan: Plan, members: Mapping[str, Member], states: Mapping[str, MemberState], vocabulary: Tokenizer
 ) -> dict[str, dict[str, Replacements]]:
     """Loads the weights that members are initialized from instead of randomly.
 
     Args:
-      config: The whole config.
+      plan: The plan of the run.
       members: The members by name.
       states: The state of each member; only shapes are read.
       vocabulary: The vocabulary of the run.
@@ -50,14 +35,13 @@ def load_weights(
     Raises:
       UserError: If weights cannot be read, or do not fit.
     """
-    load = config_lib.bind(load_pretrained, config['initialize'], where='initialize', later=('variables', 'words'))
     weights = {}
     for name, member in members.items():
         if member.init_from:
-            weights[name] = load_from_run(name, member, states[name], config, vocabulary)
+            weights[name] = load_from_run(name, member, states[name], plan.models[name], vocabulary)
         elif member.trains:
-            weights[name] = load(states[name].variables, vocabulary.words)
-    generator = config['synthesis']['generator']
+            weights[name] = plan.load_pretrained(states[name].variables, vocabulary.words)
+    generator = plan.generator
     if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
         source = members[generator].copy_of or generator
         head = {path for path in traverse_util.flatten_dict(states[source].params) if path[0] == 'mlm_head'}
@@ -70,7 +54,7 @@ def load_weights(
 
 
 def load_from_run(
-    name: str, member: Member, state: MemberState, config: Mapping[str, Any], vocabulary: Tokenizer
+    name: str, member: Member, state: MemberState, model: Mapping[str, Any], vocabulary: Tokenizer
 ) -> dict[str, Replacements]:
     """Loads the parameters and statistics of the evaluated model in a member's `init_from`.
 
@@ -80,7 +64,7 @@ def load_from_run(
       name: The name of the member.
       member: The member, with `init_from`.
       state: The state of the member; only shapes are read.
-      config: The config of the current run.
+      model: The model section of the member.
       vocabulary: The vocabulary of the current run.
 
     Returns:
@@ -97,7 +81,7 @@ def load_from_run(
     if run.vocabulary.hash != vocabulary.hash:
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     # The models may differ in the heads that are added, and in precision.
-    old, new = member_model(run.config, run.member), member_model(config, name)
+    old, new = member_model(run.config, run.member), model
     changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
     changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
     if lost := set(old.get('heads', ())) - set(new.get('heads', ())):

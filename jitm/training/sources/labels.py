@@ -1,24 +1,37 @@
-"""Labels of training pairs: how far each is believed to belong together, learned while training with noisy captions.
+"""Correspondence labels of training pairs, estimated while training with noisy captions.
 
-A public class is a way to learn them, which a config names in the section `labels`. What it stores for each pair of the
-training split is a part of the training state, so that a resumed run continues exactly.
+A public class is a way to estimate them, which a config names in the section `labels`. What it stores for each pair of
+the training split is kept in the memory of the source, so that a resumed run continues exactly.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm import collectives, parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
+from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import DIRECTIONS
-from jitm.types import Index, Margin, Probability, Ranking, Temperature
+from jitm.training.source import (
+    Conditions,
+    Losses,
+    Memory,
+    Models,
+    Rankings,
+    Revision,
+    Source,
+    View,
+    score_as_anchor,
+)
+from jitm.types import Batch, Index, Margin, Probability, Ranking, Temperature
 
-ITERATIONS, TOLERANCE, LEAST_VARIANCE = 10, 1e-2, 5e-4  # of the mixture, as released for NCR
+ITERATIONS, TOLERANCE, LEAST_VARIANCE = 10, 1e-2, 5e-4  # settings of the mixture, as released for NCR
 CLEAN = 0.5  # the posterior above which NCR calls a pair clean
 
 Stored = Mapping[str, dict[str, chex.Array]]  # model -> what is stored for it, by name, [T]
@@ -26,7 +39,7 @@ Evaluate = Callable[[str], Mapping[str, Ranking]]  # model -> its rankings of th
 
 
 class PairLabels(NamedTuple):
-    """What is believed of the pairs of the global batch.
+    """The labels of the pairs of the global batch.
 
     Attributes:
       labels: float32 [B], in [0, 1].
@@ -37,6 +50,21 @@ class PairLabels(NamedTuple):
     groups: chex.Array
 
 
+class Labels(Protocol):
+    """A way to estimate labels; one with `hinges` and `split` revises them before each epoch."""
+
+    def init(self, names: Sequence[str], num_pairs: int) -> Stored:
+        """Returns what is stored before the first step, for the names of the models that train."""
+
+    def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
+        """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
+
+    def after_batch(
+        self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
+    ) -> Stored:
+        """Returns what is stored after a batch, from the rankings of each model in training."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MovingAverage:
     """CRCL (Qin et al., 2023, released): a label is a moving average of the probability of its pair in the batch.
@@ -45,7 +73,7 @@ class MovingAverage:
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
-      momentum: The weight of the former label.
+      momentum: The weight of the label so far.
       minimum: Labels below this are 0.
       temperature: The temperature of the softmax that gives the probability.
     """
@@ -62,20 +90,16 @@ class MovingAverage:
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
         """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
         del evaluate
-        believed = {}
+        estimated = {}
         for name, values in stored.items():
             average = self.momentum * values['label'][rows] + (1 - self.momentum) * values['probability'][rows]
             labels = jnp.where(average < self.minimum, 0, average)
             labels = jnp.where(epoch < self.warm_up_epochs, 1, labels)
-            believed[name] = PairLabels(labels, jnp.zeros(len(rows), jnp.int32))
-        return believed
+            estimated[name] = PairLabels(labels, jnp.zeros(len(rows), jnp.int32))
+        return estimated
 
     def after_batch(
-        self,
-        stored: Stored,
-        rows: chex.Array,
-        believed: Mapping[str, PairLabels],
-        rankings: Mapping[str, Mapping[str, Ranking]],
+        self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
         """Returns what is stored after a batch, from the rankings of each model in training."""
         updated = {}
@@ -86,7 +110,7 @@ class MovingAverage:
                 scores, candidates = ranking.scores / self.temperature, ranking.positives | ranking.negatives
                 logs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
                 probability += jnp.exp(logs).reshape(len(rows), -1).mean(axis=1) / len(DIRECTIONS)  # over the views
-            new = {'label': believed[name].labels, 'probability': probability}
+            new = {'label': labels[name].labels, 'probability': probability}
             updated[name] = {key: values[key].at[rows].set(new[key]) for key in values}
         return updated
 
@@ -139,24 +163,20 @@ class CoTeaching:
         """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
         predicted = {name: self._predict(self.hinges(evaluate(name), len(rows))) for name in stored}
         other = sum(predicted.values()) / len(predicted)
-        believed = {}
+        estimated = {}
         for name, values in stored.items():
             clean, posterior = values['clean'][rows], values['posterior'][rows]
             labels = jnp.where(clean, posterior + (1 - posterior) * predicted[name], other)
             groups = jnp.where(clean, 0, jnp.where(epoch < self.noisy_epoch, -1, 1))
             warming_up = epoch < self.warm_up_epochs
-            believed[name] = PairLabels(jnp.where(warming_up, 1, labels), jnp.where(warming_up, 0, groups))
-        return believed
+            estimated[name] = PairLabels(jnp.where(warming_up, 1, labels), jnp.where(warming_up, 0, groups))
+        return estimated
 
     def after_batch(
-        self,
-        stored: Stored,
-        rows: chex.Array,
-        believed: Mapping[str, PairLabels],
-        rankings: Mapping[str, Mapping[str, Ranking]],
+        self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
         """Returns what is stored, which a batch does not change."""
-        del rows, believed, rankings
+        del rows, labels, rankings
         return stored
 
     def hinges(self, rankings: Mapping[str, Ranking], pairs: int) -> chex.Array:
@@ -192,9 +212,6 @@ class CoTeaching:
             for key, values in new.items():
                 split[name][key][rows] = values
         return split
-
-
-Labels = MovingAverage | CoTeaching
 
 
 def clean_posterior(losses: np.ndarray) -> np.ndarray:
@@ -244,10 +261,58 @@ def _expect(x: np.ndarray, means: np.ndarray, variances: np.ndarray, shares: np.
     return float(likelihood.mean()), np.exp(logs - likelihood)
 
 
-def labelled(ranking: Ranking, believed: PairLabels) -> Ranking:
+def with_labels(source: Source, labels: Labels) -> Source:
+    """Returns a source whose rankings of both directions have the labels of their pairs.
+
+    Args:
+      source: A source that ranks the pairs of the global batch.
+      labels: The way to estimate the labels.
+    """
+
+    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, tuple]:
+        inner, rows = source.look(view, keys), collectives.all_gather(view.batch.text_index)
+
+        def evaluate(other: str) -> Rankings:
+            return score_as_anchor(source, *view.models[other], view.batch)
+
+        estimated = labels.of_batch(view.memory['labels'], rows, view.epoch, evaluate)
+        return {name: (inner[name], estimated[name], rows) for name in keys}
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: tuple | None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        inner, estimated, _ = seen or (None, None, None)
+        rankings, losses = source.score(matcher, images, texts, batch, inner, train)
+        if estimated is not None:
+            rankings |= {way: labelled(rankings[way], estimated) for way in DIRECTIONS}
+        return rankings, losses
+
+    def init(models: Models, trained: Collection[str], batch: Batch, pairs: int) -> Memory:
+        return {**source.init(models, trained, batch, pairs), 'labels': labels.init(trained, pairs)}
+
+    def remember(memory: Memory, seen: Mapping[str, tuple], rankings: Mapping[str, Rankings]) -> Memory:
+        memory = source.remember(memory, {name: inner for name, (inner, *_) in seen.items()}, rankings)
+        estimated, (*_, rows) = {name: one for name, (_, one, _) in seen.items()}, next(iter(seen.values()))
+        return {**memory, 'labels': labels.after_batch(memory['labels'], rows, estimated, rankings)}
+
+    def measure(models: Models, trained: Collection[str], batch: Batch) -> dict[str, chex.Array]:
+        pairs = len(batch.text_index) * jax.lax.axis_size(parallel.AXIS)
+        return {name: labels.hinges(score_as_anchor(source, *models[name], batch), pairs) for name in trained}
+
+    def revise(memory: Memory, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Memory:
+        return {**memory, 'labels': labels.split(memory['labels'], rows, hinges)}
+
+    revision = Revision(labels.warm_up_epochs, measure, revise) if hasattr(labels, 'split') else None
+    return source._replace(look=look, score=score, init=init, remember=remember, revision=revision)
+
+
+CONDITIONS = Conditions(gives=('labels',), reader='a term with labels')
+
+
+def labelled(ranking: Ranking, pairs: PairLabels) -> Ranking:
     """Returns a ranking of the batch with the labels of its queries, without comparisons of different groups."""
-    views = len(ranking.scores) // len(believed.labels)
-    labels, groups = (jnp.repeat(values, views) for values in believed)
+    views = len(ranking.scores) // len(pairs.labels)
+    labels, groups = (jnp.repeat(values, views) for values in pairs)
     alike = groups[:, None] == groups
     return ranking.replace(
         labels=labels,

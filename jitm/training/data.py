@@ -1,32 +1,26 @@
-"""What training reads: splits, vocabulary and tokens, augmentation, masked words, mined negatives, and the batches."""
+"""The data of a run: splits, vocabulary and tokens, the models that fit them, and the batches."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
-from jitm.config import bind, choose
-from jitm.data import candidates as candidates_lib
+from jitm.config import flatten
 from jitm.data import noise
-from jitm.data.augmentation import Augmentation
-from jitm.data.load import change_train, load_relevance, load_scene_graphs, load_split, load_whole
-from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
-from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, reads_graphs
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import add_vectors, check_encoders, tokenize_split
+from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
 from jitm.data.text import Tokens, Vocabulary
-from jitm.data.vocabularies import Tokenizer, load_vocabulary
+from jitm.data.vocabularies import Tokenizer, kind_of, load_vocabulary
 from jitm.errors import UserError
-from jitm.files import hash_file
-from jitm.models.make import heads_of, member_model
+from jitm.models.make import check_matcher, heads_of, make_model
 from jitm.models.matcher import Matcher
-from jitm.training.step import Source
+from jitm.training.plan import Plan
 
+VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 NO_WORD = "; lower config key 'vocabulary.min_count', or give another 'vocabulary.path'"
-MAX_UNKNOWN = 0.1  # share of unknown words without a warning
+MAX_UNKNOWN = 0.1  # the share of unknown words without a warning
 LONG = 10  # medians: no caption of Flickr30K and COCO is so long
 
 
@@ -51,7 +45,7 @@ class Data:
     warnings: tuple[str, ...]
 
 
-def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
+def load_data(plan: Plan) -> Data:
     """Loads splits and vocabulary and tokenizes the captions.
 
     The vocabulary is built from all training captions, also for a run that trains on a part of them, so that it can be
@@ -61,20 +55,17 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
       UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
-    whole = load_whole(config['data'], 'train', imports=True)
-    train = change_train(whole, config['data'])
-    if train.num_texts < config['batch_size']:
-        raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {config["batch_size"]}')
-    validation = load_split(config['data'], config['evaluation']['split'], imports=True)
+    whole = plan.load_whole('train')
+    train, validation = plan.change_train(whole), plan.load_split(plan.evaluation['split'])
+    if train.num_texts < plan.batch_size:
+        raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {plan.batch_size}')
     if train.feature_size != validation.feature_size:
         raise UserError(
             f'{train.name} has {train.feature_size} features per region and {validation.name} '
             f'{validation.feature_size}; both must come from the same extractor'
         )
     # The vocabulary.
-    section = config['vocabulary']
-    path = section['path']
-    models = [member_model(config, name) for name in config['members']]
+    path, models = plan.vocabulary['path'], plan.models.values()
     if whole.token_vectors is not None:
         if path:
             raise UserError(
@@ -85,9 +76,11 @@ def load_data(config: Mapping[str, Any], augmentation: Augmentation) -> Data:
     else:
         limits = [(model.get('text') or {}).get('max_length') for model in models]
         limit = min((length for length in limits if isinstance(length, int)), default=None)
-        vocabulary = load_vocabulary(path, limit) if path else Vocabulary.build(whole.captions, section['min_count'])
+        vocabulary = (
+            load_vocabulary(path, limit) if path else Vocabulary.build(whole.captions, plan.vocabulary['min_count'])
+        )
     fills_masks = any('mlm' in heads_of(model) for model in models)
-    if augmentation.change_words > 0 or config['masking']['num_views'] or fills_masks:
+    if plan.augmentation.change_words > 0 or plan.masks or fills_masks:
         vocabulary = vocabulary.with_mask()
     # The tokens of the captions.
     splits = train, validation
@@ -139,92 +132,60 @@ def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
     return warnings
 
 
-def load_offline(section: Mapping[str, Any], split: Split, mined_later: bool) -> candidates_lib.OfflineNegatives | None:
-    """Loads the mined negatives that a config's `offline` names; None if it names none.
-
-    Args:
-      section: The section `offline` of the config.
-      split: The training split.
-      mined_later: Whether they are mined in an earlier training stage; zeros of the same shape then stand for them.
+def make_models(plan: Plan, data: Data) -> dict[str, Matcher]:
+    """Makes the matcher of each member.
 
     Raises:
-      UserError: If they are not of this split.
+      UserError: If one is unknown, or cannot read the vocabulary, captions or images of the data.
     """
-    folder, keywords = choose(section, 'path', where='offline')
-    make = bind(candidates_lib.OfflineNegatives, keywords, where='offline', later=('candidates',))
-    if not folder:
-        return None
-    if not mined_later:
-        return make(candidates=candidates_lib.load(folder, split))
-    shapes = (split.num_images, keywords['top_h_texts']), (split.num_texts, keywords['top_h_images'])
-    lists = [np.zeros(np.maximum(shape, 0), np.int32) for shape in shapes]
-    return make(candidates=candidates_lib.Candidates(*lists))
+    models = {}
+    for name, section in plan.models.items():
+        models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
+        check_matcher(models[name])
+        kind, wanted = kind_of(data.vocabulary), models[name].text_format.kind
+        if wanted not in (kind, None):
+            key = 'text.name' if 'text' in section else 'name'
+            raise UserError(
+                f"config key 'vocabulary.path' is '{plan.vocabulary['path']}', which gives {kind}, but "
+                f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
+                'change the model'
+            )
+        for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
+            check_lengths(split, tokens, models[name].text_format)
+            check_images(split, models[name].reads)
+    return models
 
 
-def load_masked_words(config: Mapping[str, Any], data: Data) -> MaskedWords | None:
-    """Finds the phrases of the training captions that a config's `masking` masks; None if it masks nothing."""
-    masking = bind(Masking, config['masking'], where='masking')
-    if not config['masking']['num_views']:
-        return None
-    graphs = load_scene_graphs(config['scene_graphs'], data.train)
-    phrases = find_phrases(data.train.captions, data.vocabulary, graphs)
-    return MaskedWords(masking(), phrases, caption_words(data.train_tokens, data.train.image_of_text))
-
-
-def load_perturbed(config: Mapping[str, Any], split: Split, kinds: Sequence[str]) -> PerturbedCaptions | None:
-    """Prepares the perturbed captions of a training split, of some kinds; None without kinds."""
-    if not kinds:
-        return None
-    graphs = load_scene_graphs(config['scene_graphs'], split) if reads_graphs(kinds) else None
-    perturb = tuple(perturber(split, graphs, kind) for kind in kinds)
-    return PerturbedCaptions(perturb, [graphs, *(hash_file(kind) for kind in kinds if is_file(kind))])
-
-
-def make_pipeline(
-    config: Mapping[str, Any],
-    data: Data,
-    models: Mapping[str, Matcher],
-    sources: Sequence[Source],
-    augmentation: Augmentation,
-    mined_later: bool,
-) -> Pipeline:
+def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipeline:
     """Makes the training batches.
 
     Args:
-      config: The whole config.
+      plan: The plan of the run.
       data: The splits, vocabulary and tokens.
       models: All models that read the batches.
-      sources: All sources that read the batches.
-      augmentation: The augmentation of the examples.
-      mined_later: See `load_offline`.
 
     Raises:
-      UserError: If mined negatives, a relevance or scene graphs cannot be read, or augmentation is of regions and no
-        model reads them.
+      UserError: If what the source draws from cannot be read, or augmentation is of regions and no model reads them.
     """
     reads = {field for model in models.values() for field in model.reads}
-    if 'regions' not in reads and (augmentation.drop_regions > 0 or augmentation.num_views > 1):
+    if 'regions' not in reads and (plan.augmentation.drop_regions > 0 or plan.augmentation.num_views > 1):
         raise UserError(
             "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "
             'to 0 and 1'
         )
     limits = [model.text_format.max_length for model in models.values() if model.text_format.max_length]
-    return Pipeline(
+    pipeline = Pipeline(
         split=data.train,
         tokens=data.train_tokens,
         vocabulary=data.vocabulary,
-        batch_size=config['batch_size'],
-        seed=config['seed'],
-        length_multiple=config['length_multiple'],
-        augmentation=augmentation,
-        relevance=load_relevance(config['relevance'], data.train),
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+        length_multiple=plan.length_multiple,
+        augmentation=plan.augmentation,
         max_length=min(limits, default=None),
-        offline=load_offline(config['offline'], data.train, mined_later),
         reads=tuple(sorted(reads)),
-        num_extra=sum(source.num_extra for source in sources),
-        mismatched=any(source.mismatched for source in sources),
-        masked=load_masked_words(config, data),
-        perturbed=load_perturbed(config, data.train, [kind for source in sources for kind in source.perturbations]),
-        drop_last=config['drop_last'],
+        drop_last=plan.drop_last,
         num_devices=jax.device_count(),
+        load_scene_graphs=plan.load_scene_graphs,
     )
+    return dataclasses.replace(pipeline, samplers=plan.source.samplers(pipeline))

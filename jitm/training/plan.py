@@ -1,0 +1,313 @@
+"""The plan of a training run: one object for each section of its config."""
+
+import dataclasses
+import fnmatch
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+
+from jitm import names, parallel
+from jitm.config import EvaluationKeys, RunKeys, VocabularyKeys, bind, check_member, choose, flatten
+from jitm.data.augmentation import Augmentation
+from jitm.data.load import change_train, load_split, load_whole, source_of
+from jitm.data.masking import Masking
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.hints import check_keys
+from jitm.importers.pretrained import Replacements, load_pretrained
+from jitm.models.make import member_model
+from jitm.synthesis.generator import Synthesis
+from jitm.training.members import Frozen, Member, make_members
+from jitm.training.objective import (
+    HEADS,
+    INPUTS,
+    MASKED,
+    Term,
+    make_terms,
+    ranking_terms,
+    terms_of,
+    token_terms,
+)
+from jitm.training.optimizer import frozen_modules
+from jitm.training.source import Conditions, Context, Source, together
+from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
+
+UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
+GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # for sources only
+VECTORS = {'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A training run, before its data are read.
+
+    Attributes:
+      config: The whole config, for the files of the run.
+      seed, epochs, batch_size, drop_last, length_multiple, precision: The keys of these names.
+      load_whole: The function that loads a split as it is stored, by its name.
+      load_split: The function that loads a split for evaluation, by its name.
+      change_train: The changes of the training split, such as noise.
+      vocabulary: The section `vocabulary`.
+      augmentation: The augmentation of the examples.
+      load_scene_graphs: The function that loads the scene graphs of a split; None without.
+      masks: Whether captions are masked.
+      models: The section of the model of each member.
+      members: The members, without their models and optimizers.
+      terms: The objective of each member that trains.
+      source: The source of the pairs.
+      make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
+      load_pretrained: The function `(variables, words) -> values` that loads published weights.
+      generator: The member that generates captions; '' for none.
+      evaluation: The section `evaluation`.
+      run: The section `run`.
+      warnings: The settings that are allowed but suspicious.
+    """
+
+    config: Mapping[str, Any]
+    seed: int
+    epochs: int
+    batch_size: int
+    drop_last: bool
+    length_multiple: int
+    precision: str
+    load_whole: Callable[[str], Split]
+    load_split: Callable[[str], Split]
+    change_train: Callable[[Split], Split]
+    vocabulary: VocabularyKeys
+    augmentation: Augmentation
+    load_scene_graphs: Callable | None
+    masks: bool
+    models: Mapping[str, Mapping[str, Any]]
+    members: Mapping[str, Member]
+    terms: Mapping[str, Mapping[str, Term]]
+    source: Source
+    make_optimizer: Callable[[int], tuple[optax.GradientTransformation, optax.Schedule]]
+    load_pretrained: Callable[..., Mapping[str, Replacements]]
+    generator: str
+    evaluation: EvaluationKeys
+    run: RunKeys
+    warnings: tuple[str, ...]
+
+
+def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
+    """Makes the plan of a config.
+
+    Args:
+      config: A nested dict, checked by `config.check`.
+      pending: Whether files that an earlier stage writes do not exist yet; everything else is checked.
+
+    Raises:
+      UserError: If a key or a name is wrong, or two keys do not fit together.
+    """
+    data, terms = config['data'], make_terms(config['terms'])
+    members = make_members(config['members'], frozen_modules(config['optimizer'].get('factors', {})))
+    parallel.check_batch_size(config['batch_size'])
+    context = Context(terms, config['batch_size'], pending)
+    masking = bind(Masking, config['masking'], where='masking')()
+    synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
+    source, conditions = make_source(config, context, masking, synthesis)
+    check_conditions(config, terms, conditions)
+    plan = Plan(
+        config=config,
+        **{key: config[key] for key in ('seed', 'epochs', 'batch_size', 'drop_last', 'length_multiple', 'precision')},
+        load_whole=functools.partial(load_whole, data, imports=True),
+        load_split=functools.partial(load_split, data, imports=True),
+        change_train=functools.partial(change_train, data=data),
+        vocabulary=config['vocabulary'],
+        augmentation=bind(Augmentation, config['augmentation'], where='augmentation')(),
+        load_scene_graphs=source_of(config['scene_graphs'], 'scene_graphs'),
+        masks=masking.num_views > 0,
+        models={name: member_model(config, name) for name in members},
+        members=members,
+        terms={name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains},
+        source=source,
+        make_optimizer=make_optimizer(config['optimizer'], config['epochs']),
+        load_pretrained=make_initialize(config['initialize'], members),
+        generator=synthesis.generator,
+        evaluation=config['evaluation'],
+        run=config['run'],
+        warnings=tuple(unreached_epochs(config)),
+    )
+    check_members(plan, terms, read={flatten(config)[key] for one in conditions.values() for key in one.members})
+    return plan
+
+
+def make_source(
+    config: Mapping[str, Any], context: Context, masking: Masking, synthesis: Synthesis
+) -> tuple[Source, dict[str, Conditions]]:
+    """Makes the source of the pairs of a config, and the conditions of its parts by the config key that sets each."""
+    terms = token_terms(context.terms)
+
+    def with_predictions(kinds: Any) -> dict:
+        return {name: term for name, term in terms.items() if term.predictions in kinds}
+
+    # The candidates of each query, and what is added to their rankings.
+    name, keywords = choose(config['candidates'], 'source', where='candidates')
+    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable, single=True)
+    source = bind_with(make, keywords, where='candidates', later={'context': context})
+    conditions = {'candidates.source': source.conditions}
+    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'context'))
+    if config['offline']['path']:
+        source, conditions['offline.path'] = make(source, context=context), mined.CONDITIONS
+    if load := source_of(config['relevance'], 'relevance'):
+        source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
+    if estimate := make_labels(config['labels']):
+        source, conditions['labels.source'] = labels.with_labels(source, estimate), labels.CONDITIONS
+    # The sources of token losses and of other rankings.
+    sources, from_matcher = [source], {term.predictions for term in terms.values()} - {MASKED, *HEADS}
+    if masking.num_views:
+        sources.append(masked.mask_captions(masking, with_predictions((MASKED,))))
+        conditions['masking.num_views'] = sources[-1].conditions
+    if synthesis.generator:
+        check_synthesis(synthesis, masking)
+        sources.append(generated.generate_captions(synthesis, with_predictions(HEADS)))
+        conditions['synthesis.generator'] = sources[-1].conditions
+    if from_matcher:
+        sources.insert(0, predicted.predict_words(with_predictions(from_matcher)))
+        key = next(name for name, term in terms.items() if term.predictions in from_matcher)
+        conditions[f'terms.{key}.loss'] = sources[0].conditions
+    return together(*sources), conditions
+
+
+def bind_with(make: Callable, keywords: Mapping[str, Any], *, where: str, later: Mapping[str, Any]) -> Any:
+    """Calls a function with a section of a config, and with those of further arguments that it takes."""
+    later = {key: value for key, value in later.items() if key in inspect.signature(make).parameters}
+    return bind(make, keywords, where=where, later=later)(**later)
+
+
+def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
+    """Makes the way to estimate labels that a config's `labels` names; None for source ''."""
+    source, keywords = choose(section, 'source', where='labels')
+    if not source:
+        check_keys(keywords, (), where='labels')
+        return None
+    make = names.resolve('jitm.training.sources.labels', source, where='labels.source', own=callable)
+    return bind(make, keywords, where='labels')()
+
+
+def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
+    """Returns the function `(steps_per_epoch) -> (optimizer, schedule)` that a config's `optimizer` names.
+
+    Raises:
+      UserError: If the name or an argument is unknown, missing or out of its range.
+    """
+    name, keywords = choose(section, 'name', where='optimizer')
+    make = names.resolve('jitm.training.optimizer', name, where='optimizer.name', own=callable)
+    lengths = {'steps_per_epoch', 'total_steps'} & {*inspect.signature(make).parameters}
+    bound = bind(make, keywords, where='optimizer', later=lengths)
+
+    def with_lengths(steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+        steps = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
+        return bound(**{key: steps[key] for key in lengths})
+
+    return with_lengths
+
+
+def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -> Callable:
+    """Returns the function that loads published weights; raises a UserError if no member is initialized with them."""
+    runs = {name: member.init_from for name, member in members.items() if member.init_from}
+    unread = [key for key, path in section.items() if path]
+    if unread and all(name in runs or member.copy_of for name, member in members.items()):
+        name, run = next(iter(runs.items()))
+        raise UserError(
+            f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
+            "it to ''"
+        )
+    return bind(load_pretrained, section, where='initialize', later=('variables', 'words'))
+
+
+def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
+    """Raises a UserError if more captions are kept than there are."""
+    most = masking.num_views * synthesis.num_samples
+    if masking.num_views and synthesis.num_hard > most:
+        raise UserError(
+            f"config key 'synthesis.num_hard' is {synthesis.num_hard}, more than the synthetic captions of an image "
+            f"('masking.num_views' x 'synthesis.num_samples' = {most})"
+        )
+
+
+def check_conditions(
+    config: Mapping[str, Any], terms: Mapping[str, Term], conditions: Mapping[str, Conditions]
+) -> None:
+    """Raises a UserError if a key is set that another one excludes, lacks, or that nothing reads.
+
+    Args:
+      config: The whole config.
+      terms: The objective.
+      conditions: The conditions of each part of the source, by the config key that sets it.
+    """
+    values = flatten(config)
+    conditions = {**conditions, 'data.token_vectors': Conditions(VECTORS)}
+    conditions.setdefault(
+        'scene_graphs.source', Conditions(gives=('graphs',), reader='masked captions (masking.num_views)')
+    )
+    read = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
+    read |= {term.predictions for term in token_terms(terms).values()}
+
+    def is_set(key: str) -> bool:
+        return bool(values.get(key)) and values[key] != UNSET.get(key)
+
+    used = {key for name, one in conditions.items() if is_set(name) for key in (*one.needs, *one.uses)}
+    for key, stated in conditions.items():
+        if not is_set(key):
+            continue
+        for member in stated.members:
+            check_member(config, member)
+        for other, remedy in stated.needs.items():
+            if not is_set(other):
+                raise UserError(f"config key '{other}' is {values[other]!r}, but {remedy}")
+        if stated.gives and key not in used and read.isdisjoint(stated.gives):
+            empty = 'set it to 0' if key.endswith('num_views') else "set it to ''"
+            raise UserError(f"config key '{key}' is set but unused: add {stated.reader}, or {empty}")
+        for pattern, reason in stated.excludes.items():
+            for other in filter(is_set, fnmatch.filter(values, pattern)):
+                empty = UNSET.get(other, type(values[other])())
+                raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
+
+
+def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
+    """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
+
+    Args:
+      plan: The plan.
+      terms: The objective.
+      read: The members that the source reads.
+    """
+    members, evaluated = plan.members, plan.evaluation['member']
+    if evaluated not in plan.terms:
+        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {list(plan.terms)}, which train")
+    learning = [name for name, member in members.items() if member.learn_from]
+    anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
+    if anchored and not learning:
+        raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
+    if learning and not anchored:
+        raise UserError(
+            f"'members.{learning[0]}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
+        )
+    read = read.union(*(member.learn_from for member in members.values()))
+    for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):
+        raise UserError(
+            f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and it "
+            'generates no captions; leave it out'
+        )
+    for name, objective in plan.terms.items():
+        for epoch in range(plan.epochs):
+            if not any(term.is_active(epoch) for term in objective.values()):
+                raise UserError(
+                    f"no term is active in epoch {epoch} of {plan.epochs} for 'members.{name}': change the "
+                    'start_epoch or end_epoch of a term'
+                )
+
+
+def unreached_epochs(config: Mapping[str, Any]) -> list[str]:
+    """Returns a warning for each key of the terms and the labels that names an epoch after the run."""
+    sections = {'labels': config['labels'], **{f'terms.{name}': term for name, term in config['terms'].items()}}
+    return [
+        f"config key '{where}.{key}' is {section[key]}, which a run of {config['epochs']} epochs does not reach"
+        for where, section in sections.items()
+        for key in ('start_epoch', 'warm_up_epochs', 'noisy_epoch')
+        if section.get(key, 0) >= config['epochs']
+    ]

@@ -1,0 +1,1 @@
+"""Ways to make the pairs of a training step, one file each; see `jitm.training.source`."""

@@ -1,0 +1,118 @@
+"""The pairs of the global batch, which rank each other."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import chex
+import jax.numpy as jnp
+
+from jitm import collectives
+from jitm.errors import ArgumentError
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.source import Context, Losses, Rankings, Source
+from jitm.types import Batch, Count, Ranking
+
+Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
+
+SAME_IMAGE = ('negative', 'positive', 'ignored')
+ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
+# What sources of other candidates exclude, by the config keys.
+OTHER_CANDIDATES = {
+    'augmentation.num_views': 'it has each pair once',
+    'relevance.source': ROWS_OF_BATCH,
+    'labels.source': ROWS_OF_BATCH,
+}
+NOT_MINED = OTHER_CANDIDATES | {'offline.path': 'it scores no mined negatives'}
+OF_EACH_MODEL = NOT_MINED | {'members.*.learn_from': 'models keep the scores of different candidates'}
+SAME_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
+UNCHANGED = SAME_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
+
+
+def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None, *, context: Context) -> Source:
+    """Ranks the captions of the global batch for each image and its images for each caption, [E B, E B].
+
+    The E views of a pair match each other.
+
+    Args:
+      same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
+        or 'ignored'.
+      num_negatives: The number of pairs of the batch among which a query has its negatives, the negative set of Faghri
+        et al. (2018, section 3.6): those that follow its own in the random order of the batch, the first after the
+        last. None for all.
+      context: The rest of the plan.
+    """
+    if num_negatives is not None and num_negatives >= context.batch_size:
+        others = context.batch_size - 1
+        problem = f'a batch of {context.batch_size} has {others} other pairs: lower it, or set it to None for all'
+        raise ArgumentError('num_negatives', f'is {num_negatives}, but {problem}')
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        del seen
+        all_texts = collectives.all_gather(texts)
+        return rank_batch(matcher, images, all_texts, batch, train, same_image, num_negatives), {}
+
+    return Source(score)
+
+
+def rank_batch(
+    matcher: Matcher,
+    images: Encoding,
+    all_texts: Encoding,
+    batch: Batch,
+    train: bool,
+    same_image: str,
+    num_negatives: int | None = None,
+) -> Rankings:
+    """Scores this device's images with all texts, of which the first are those of the global batch.
+
+    Args:
+      matcher: The bound model.
+      images: The encoded images of this device.
+      all_texts: The encoded texts of the global batch, and any others.
+      batch: The part of the batch on this device.
+      train: Whether the model trains.
+      same_image, num_negatives: See `in_batch`.
+
+    Returns:
+      The rankings of both directions, i2t with the scores of the other texts but masks of the global batch only.
+    """
+    rows = scored(matcher.similarity, matcher, images, all_texts, train)
+    scores, image_index = collectives.gather_results((rows, batch.image_index))
+    views = len(scores) // len(image_index)
+    rows = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
+    positives, negatives = masks(rows, rows, same_image)
+    if num_negatives is not None:
+        position = jnp.arange(len(image_index))
+        offset = (position - position[:, None]) % len(position)  # the first pair follows the last
+        negatives &= ((offset >= 1) & (offset <= num_negatives)).repeat(views, axis=0).repeat(views, axis=1)
+    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+    return {
+        'i2t': Ranking(scores, positives, negatives, **learned),
+        't2i': Ranking(scores[:, : len(scores)].T, positives, negatives, **learned),
+    }
+
+
+def scored(score: Callable[..., chex.Array], matcher: Matcher, *pairs: Any) -> chex.Array:
+    """Scores pairs; the scores of an anchor, in evaluation mode, are mapped to the scale of those in training.
+
+    Args:
+      score: A method of the matcher.
+      matcher: The bound model.
+      *pairs: The encoded images, the encoded texts, and whether the model trains.
+    """
+    scores, train = score(*pairs), pairs[-1]
+    return scores if train else matcher.training_scores(scores)
+
+
+def masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array, chex.Array]:
+    """Returns the positives and the negatives of `in_batch`, bool [Q, C].
+
+    Args:
+      queries, candidates: The Q queries and the C candidates.
+      same_image: See `in_batch`.
+    """
+    equal_pair, equal_image = (one[:, None] == other for one, other in zip(queries, candidates, strict=True))
+    positives = equal_image if same_image == 'positive' else equal_pair
+    return positives, ~equal_pair if same_image == 'negative' else ~equal_image

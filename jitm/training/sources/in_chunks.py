@@ -1,0 +1,76 @@
+"""The pairs of the global batch, whose scores are reduced to losses in chunks of queries."""
+
+import dataclasses
+import functools
+from typing import Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jitm import collectives, parallel
+from jitm.errors import UserError
+from jitm.losses.ranking import hardest_negative, hardest_positive
+from jitm.models.matcher import DualEncoder, Encoding, Matcher
+from jitm.training.objective import check_inputs, ranking_terms
+from jitm.training.source import Conditions, Context, Losses, Rankings, Source
+from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
+from jitm.types import Batch, Count, Ranking
+
+
+def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Context) -> Source:
+    """Ranks the candidates of `in_batch` without keeping their scores: for large batches of dual encoders.
+
+    Each device scores some of its queries at a time with all candidates of the global batch, reduces them to the losses
+    of the ranking terms, and scores them again for the gradient. Vectors and losses are gathered, scores are not: of
+    the B^2 scores, a device holds `queries` B. The rankings that are left for the diagnostics have the match of each
+    query and its hardest negative.
+
+    Args:
+      same_image: See `in_batch`.
+      queries: The number of queries that a device scores at a time.
+      context: The rest of the plan.
+    """
+    terms = ranking_terms(context.terms)
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        """Returns the ranking of each query's match and hardest negative, [B, 2], and the losses [B] of the terms."""
+        del seen, train
+        check_dual(matcher, 'in_chunks')
+        count, device = len(batch.image_index), jax.lax.axis_index(parallel.AXIS)
+        (all_images, all_texts), index = collectives.all_gather(((images, texts), batch.image_index))
+        sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
+        learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+
+        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, chex.Array], tuple]:
+            encoded, *own = jax.tree.map(lambda x: x[None], query)
+            scores = matcher.similarity(encoded, sides[way][1])  # inner products, of which either side may be images
+            positives, negatives = masks(own, (jnp.arange(len(index)), index), same_image)
+            ranking = Ranking(scores, positives, negatives, **learned)
+            used = {name: term for name, term in terms.items() if way in term.rankings}
+            one_way = {name: dataclasses.replace(term, rankings=(way,)) for name, term in used.items()}
+            check_inputs(one_way, {way: ranking})
+            extremes = hardest_positive(scores, positives)[0], hardest_negative(scores, negatives)[0]
+            return {name: term.per_query(ranking)[0] for name, term in used.items()}, (extremes, negatives.any())
+
+        reduced = {}
+        for way, (encoded, _) in sides.items():
+            rows, size = (encoded, device * count + jnp.arange(count), batch.image_index), min(queries, count)
+            reduced[way] = jax.lax.map(jax.checkpoint(functools.partial(reduce, way)), rows, batch_size=size)
+        rankings, losses = {}, {}
+        for way, (of_terms, (extremes, valid)) in collectives.gather_results(reduced).items():
+            rankings[way] = Ranking.from_list(jnp.stack(extremes, axis=1), valid[:, None]).replace(**learned)
+            losses |= {name: losses.get(name, 0) + values for name, values in of_terms.items()}
+        return rankings, losses
+
+    return Source(score, conditions=Conditions(OF_EACH_MODEL))
+
+
+def check_dual(matcher: Matcher, source: str) -> None:
+    """Raises a UserError unless a matcher is a dual encoder, which a source needs."""
+    if not isinstance(matcher, DualEncoder):
+        raise UserError(
+            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
+        )

@@ -1,0 +1,90 @@
+"""Negatives that were mined over the whole training split (Chen et al., 2020)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jitm import collectives
+from jitm.data.candidates import Candidates, OfflineNegatives, expected_rank, load
+from jitm.data.pipeline import Part, Pipeline, Sampler
+from jitm.errors import ArgumentError
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.source import Conditions, Context, Losses, Rankings, Source
+from jitm.types import Batch, Count, Pairs
+
+CHANGES = ('augmentation.drop_regions', 'augmentation.change_words', 'augmentation.num_views')
+CONDITIONS = Conditions(
+    excludes=dict.fromkeys(CHANGES, 'pairs with mined negatives are not augmented'),
+    gives=('offline_scores', 'offline_pair_scores'),
+    reader='a term of mined negatives',
+)
+
+
+def with_mined(source: Source, *, path: str, top_h_texts: Count, top_h_images: Count, context: Context) -> Source:
+    """Returns a source whose rankings have, in training, the score of a mined negative of each query.
+
+    Each set of pairs is encoded by itself, as in the code of Chen et al. (2020).
+
+    Args:
+      source: A source that ranks the global batch.
+      path: The folder that `jitm mine` wrote.
+      top_h_texts: For each image, one of this many hardest captions is sampled; 300 as published.
+      top_h_images: For each caption, one of this many hardest images is sampled; 60 as published.
+      context: The rest of the plan.
+    """
+
+    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+        split = pipeline.split
+        if context.pending:
+            shapes = (split.num_images, top_h_texts), (split.num_texts, top_h_images)
+            lists = Candidates(*(np.zeros(shape, np.int32) for shape in shapes))
+        else:
+            lists = load(Path(path), split)
+        try:
+            negatives = OfflineNegatives(lists, top_h_texts, top_h_images)
+        except ArgumentError as error:
+            raise error.in_section('offline') from error
+
+        def pick(step: int, rows: np.ndarray) -> tuple[tuple, np.ndarray]:
+            pairs = negatives.sample(rows, split, np.random.default_rng([pipeline.seed, step]))
+            return pairs, pipeline.tokens.lengths[np.concatenate([texts for _, texts in pairs])]
+
+        def take(picked: tuple, part: Part) -> tuple[Pairs, ...]:
+            return tuple(part.pairs(*map(part.cut, pairs)) for pairs in picked)
+
+        counts = {'i2t': split.num_texts, 't2i': split.num_images}
+        ranks = {
+            f'mined/{way}/expected_rank': expected_rank(count, pipeline.batch_size) for way, count in counts.items()
+        }
+        mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
+        return source.samplers(pipeline) | {'mined': mined}
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool
+    ) -> tuple[Rankings, Losses]:
+        rankings, losses = source.score(matcher, images, texts, batch, seen, train)
+        if train:
+            mined = collectives.gather_results(_score(matcher, images, texts, batch.drawn['mined']))
+            for way, (of_queries, of_pairs) in mined.items():
+                rankings[way] = rankings[way].replace(offline_scores=of_queries, offline_pair_scores=of_pairs)
+        return rankings, losses
+
+    return source._replace(score=score, samplers=samplers)
+
+
+def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:
+    """Returns direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without it.
+
+    This pair is that of both negatives for images, and that of their partners for texts.
+    """
+
+    def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:
+        return matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True)
+
+    negatives, partners = map(encode, mined)
+    pairs = (images, negatives[1]), negatives, (negatives[0], texts), partners
+    image_scores, negative_scores, text_scores, partner_scores = (
+        matcher.similarity_pairwise(*pair, train=True) for pair in pairs
+    )
+    return {'i2t': (image_scores, negative_scores), 't2i': (text_scores, partner_scores)}

@@ -1,0 +1,100 @@
+"""The pairs of the global batch with a perturbed caption of each (NegCLIP: Yuksekgonul et al., 2023)."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm import collectives
+from jitm.data.perturbations import is_file, perturber, reads_graphs
+from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.data.reading import pad_texts
+from jitm.data.text import Tokens, join
+from jitm.errors import ArgumentError
+from jitm.files import hash_file, hash_json
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.sources.in_batch import OTHER_CANDIDATES, SAME_IMAGE, SAME_WORDS, rank_batch
+from jitm.types import Batch
+
+STREAM = 5  # separates these random numbers from those of other sources
+EXCLUDES = OTHER_CANDIDATES | SAME_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
+
+
+def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) -> Source:
+    """Ranks the captions of the global batch and a perturbed caption of each pair for each image, [B, 2 B] (NegCLIP).
+
+    A perturbed caption is a negative of all images, and no query (Yuksekgonul et al., 2023, without their hard images).
+    It is sampled anew in every step, with equal probability of each kind that changes the caption.
+
+    Args:
+      same_image: See `in_batch`.
+      perturbations: The kinds, see `jitm.data.perturbations.perturber`; all but 'swap' take `scene_graphs.source`.
+    """
+    if not perturbations:
+        raise ArgumentError('perturbations', "is empty; give kinds, such as ('relation',)")
+
+    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+        graphs = pipeline.scene_graphs if reads_graphs(perturbations) else None
+        kinds = [perturber(pipeline.split, graphs, kind) for kind in perturbations]
+        read = [graphs, *(hash_file(kind) for kind in perturbations if is_file(kind))]
+        return {'perturbed': sampler(pipeline, kinds, hash_json(read))}
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        del seen
+        changed, is_perturbed = batch.drawn['perturbed']
+        further = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(changed, train))
+        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *further)
+        rankings = rank_batch(matcher, images, all_texts, batch, train, same_image)
+        # Perturbed captions are candidates of images.
+        own = rankings['i2t']
+        further = jnp.broadcast_to(collectives.all_gather(is_perturbed), own.positives.shape)
+        positives = jnp.concatenate([own.positives, jnp.zeros_like(further)], axis=1)
+        negatives = jnp.concatenate([own.negatives, further], axis=1)
+        return rankings | {'i2t': own.replace(positives=positives, negatives=negatives)}, {}
+
+    graphs = "'candidates.perturbations' takes scene graphs: set it, such as to 'scene_graphs.rules'"
+    needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}
+    return Source(score, samplers=samplers, conditions=Conditions(EXCLUDES, needs))
+
+
+def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
+    """Returns the sampler of a perturbed caption for each text of a batch.
+
+    Args:
+      pipeline: The training batches.
+      kinds: The perturbations of a caption, `text -> captions`.
+      digest: A hash of what the kinds read.
+    """
+    tokens, limit = pipeline.tokens, pipeline.max_length
+
+    def perturb(step: int, text: int) -> np.ndarray | None:
+        """Samples the ids of a perturbed caption; None if no kind changes the caption."""
+        rng = generator(pipeline.seed, step, text, stream=STREAM)
+        for kind in rng.permutation(len(kinds)):
+            if others := kinds[kind](text):
+                return pipeline.vocabulary.encode(others[rng.integers(len(others))])
+        return None
+
+    def pick(step: int, rows: np.ndarray) -> tuple[tuple[Tokens, np.ndarray], np.ndarray]:
+        """Returns B captions, and which of them have other ids than the text, bool [B].
+
+        The text itself is taken for one that cannot be perturbed, or whose perturbed caption is too long.
+        """
+        captions, changed = [], []
+        for text in map(int, rows):
+            own, ids = tokens.ids[tokens.starts[text] : tokens.starts[text + 1]], perturb(step, text)
+            changed.append(ids is not None and not np.array_equal(ids, own) and len(ids) <= (limit or len(ids)))
+            captions.append(ids if changed[-1] else own)
+        captions = join(captions)
+        return (captions, np.array(changed, bool)), captions.lengths
+
+    def take(picked: tuple[Tokens, np.ndarray], part: Part) -> tuple:
+        captions, changed = picked
+        rows = part.cut(np.arange(len(changed)))
+        return pad_texts(captions, rows, part.length), changed[rows]
+
+    return Sampler(pick, take, {'perturbed': digest})

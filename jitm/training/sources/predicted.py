@@ -1,0 +1,38 @@
+"""The words that a model predicts of matching pairs, such as those of a caption decoder."""
+
+from jitm import collectives
+from jitm.errors import UserError
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.objective import TokenTerm
+from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.types import Batch
+
+EXCLUDES = {'captioning': {'augmentation.change_words': 'it would learn to write them'}}  # by predictions
+
+
+def predict_words(terms: dict[str, TokenTerm]) -> Source:
+    """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
+
+    Args:
+      terms: The token terms of these predictions.
+    """
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        """Anchors predict nothing. Raises a UserError if the model does not make the predictions of a term."""
+        del texts, seen
+        if not train:
+            return {}, {}
+        predictions = matcher.predict_tokens(images, batch.texts, train)
+        for name, term in terms.items():
+            if term.predictions not in predictions:
+                raise UserError(
+                    f"'terms.{name}' needs predictions for '{term.predictions}', which {type(matcher).__name__} as "
+                    "configured does not make: change config key 'model', or leave the term out"
+                )
+        losses = {name: term.per_text(predictions[term.predictions]) for name, term in terms.items()}
+        return {}, collectives.gather_results(losses)
+
+    excludes = {key: why for term in terms.values() for key, why in EXCLUDES.get(term.predictions, {}).items()}
+    return Source(score, conditions=Conditions(excludes))

@@ -1,0 +1,88 @@
+"""The pairs of past steps, encoded by a member that follows the target: negatives beyond the batch (MoCo).
+
+He et al. (2020) keep the vectors of one kind, with an encoder that averages the trained one; here both sides are kept.
+"""
+
+import functools
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jitm import collectives
+from jitm.errors import UserError
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.source import Conditions, Losses, Memory, Models, Rankings, Source, View
+from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
+from jitm.training.sources.in_chunks import check_dual
+from jitm.types import Batch, Count, Ranking
+
+# 'images' and 'texts': encodings; 'image_index' and 'text_index': int32 rows in the split, -1 where there is no pair.
+Pairs = Mapping[str, chex.ArrayTree]
+
+
+def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Source:
+    """Ranks the pairs of the global batch and of past steps, [B, B + K], all encoded by another member (MoCo).
+
+    The gradient flows through the query, not through the candidates, which `encoder` encodes in evaluation mode. A pair
+    that is in the queue since the epoch before is a positive, as it is in the batch. Until the queue is full, there are
+    fewer negatives.
+
+    Args:
+      same_image: See `in_batch`.
+      encoder: The member that encodes the candidates, such as one of the rule 'ema'.
+      length: K, the number of pairs of past steps.
+    """
+
+    def init(models: Models, trained: Collection[str], batch: Batch, pairs: int) -> Memory:
+        """Returns a queue without pairs."""
+        del trained, pairs
+        model, variables = models[encoder]
+        shapes = jax.eval_shape(functools.partial(encode, model), variables, batch)
+        rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape[1:]), x.dtype), shapes)
+        return {'queue': rows | {key: jnp.full(length, -1) for key in ('image_index', 'text_index')}}
+
+    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, Pairs]:
+        """Returns the pairs of the global batch before those of the queue, the same for all models."""
+        for name in keys:
+            check_dual(view.models[name][0], 'queue')
+        pairs = collectives.all_gather(encode(*view.models[encoder], view.batch))
+        return dict.fromkeys(keys, jax.tree.map(lambda *x: jnp.concatenate(x), pairs, view.memory['queue']))
+
+    def remember(memory: Memory, seen: Mapping[str, Pairs], rankings: Mapping[str, Rankings]) -> Memory:
+        """Keeps the first pairs, which are the latest."""
+        del rankings
+        return {**memory, 'queue': jax.tree.map(lambda x: x[:length], next(iter(seen.values())))}
+
+    def score(
+        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Pairs | None, train: bool
+    ) -> tuple[Rankings, Losses]:
+        """Scores this device's queries with the candidates."""
+        if not train:
+            return {}, {}
+        (_, own), (_, other) = images.shape, seen['images'].shape
+        if own != other:
+            raise UserError(
+                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of "
+                f'a model that trains have {own}: give both the same model.embed_dim'
+            )
+        scores = {'i2t': matcher.similarity(images, seen['texts']), 't2i': matcher.similarity(seen['images'], texts).T}
+        scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
+        both = masks(queries, (seen['text_index'], seen['image_index']), same_image)
+        positives, negatives = (mask & (seen['image_index'] >= 0) for mask in both)
+        learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+        return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
+
+    return Source(score, look, init, remember, conditions=Conditions(OF_EACH_MODEL, members=('candidates.encoder',)))
+
+
+def encode(model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Pairs:
+    """Encodes the pairs of a batch in evaluation mode, with their rows in the split."""
+
+    def both(matcher: Matcher) -> Pairs:
+        return {'images': matcher.encode_image(batch.images), 'texts': matcher.encode_text(batch.texts)}
+
+    index = {'image_index': batch.image_index, 'text_index': batch.text_index}
+    return model.apply(variables, method=both) | index

@@ -1,0 +1,55 @@
+"""One random negative for each pair (OSCAR: Li et al., 2020)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm import collectives
+from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.sources.in_batch import NOT_MINED, UNCHANGED, scored
+from jitm.types import Batch, Ranking
+
+STREAM = 4  # separates these random numbers from those of other sources
+
+
+def sampled() -> Source:
+    """Ranks the match of one query of each pair above one random negative [B, 2] (OSCAR: Li et al., 2020).
+
+    With equal probability, the text or the image of a pair is replaced by that of another image, as released. The query
+    is the image if the text was replaced, the text otherwise. The other query has no negative, so a loss of 0.
+    """
+    return Source(_score, samplers=_samplers, conditions=Conditions(NOT_MINED | UNCHANGED))
+
+
+def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    """Returns the sampler of a mismatched pair for each text of a batch."""
+    split = pipeline.split
+
+    def pick(step: int, rows: np.ndarray) -> tuple[tuple, np.ndarray]:
+        """Returns images and texts of the pairs int64 [B], and whether the text was replaced bool [B]."""
+        rng = generator(pipeline.seed, step, stream=STREAM)
+        own, replaced = split.image_of_text[rows], rng.random(len(rows)) < 0.5
+        others = rng.integers(split.num_images - 1, size=len(own))
+        others += others >= own
+        texts = np.where(replaced, split.sample_texts(others, rng), rows)
+        return (np.where(replaced, own, others), texts, replaced), pipeline.tokens.lengths[texts]
+
+    def take(picked: tuple, part: Part) -> tuple:
+        images, texts, replaced = map(part.cut, picked)
+        return part.pairs(images, texts), replaced
+
+    return {'sampled': Sampler(pick, take)}
+
+
+def _score(
+    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
+) -> tuple[Rankings, Losses]:
+    del seen
+    pairs, text_replaced = batch.drawn['sampled']
+    negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
+    scores = scored(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
+    scores, text_replaced = collectives.gather_results((scores, text_replaced[:, None]))
+    return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}
