@@ -142,15 +142,32 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
 
 
 @checked
-def adaptive_margin(scores: Scores, positives: Mask, negatives: Mask | None = None, *, margins: Scores) -> PerQuery:
+def adaptive_margin(
+    scores: Scores,
+    positives: Mask,
+    negatives: Mask | None = None,
+    *,
+    margins: Scores | None,
+    relevance: Scores | None = None,
+    temperature: Temperature = 5.0,
+) -> PerQuery:
     """SAM (Biten et al., 2022, not checked against its text): the sum over n of [margin_n + s_n - s_p]_+.
 
-    margin_n is (phi(p) - phi(n)) / tau for a caption metric phi, such as the CIDEr of a caption with the query's
-    captions. The margins of positives are ignored. To sample one negative per query, pass `negatives` with one True in
-    each row.
+    margin_n is (phi_p - phi_n) / temperature, which is below 0 where a negative is more relevant than the positive. To
+    sample one negative per query, pass `negatives` with one True in each row.
 
     Published: in addition to `max_of_hinges`, with its reduction.
+
+    Args:
+      scores: The scores s.
+      positives: The matching candidates.
+      negatives: The other candidates, by default all.
+      margins: The margins themselves, in place of a relevance; those of positives are ignored.
+      relevance: phi, a metric of captions, such as the CIDEr of a caption with those of the query.
+      temperature: The divisor; differences in CIDEr divided by 5 are 0.2 on average.
     """
+    if margins is None:
+        margins = (hardest_positive(scores, positives, relevance)[:, None] - relevance) / temperature
     return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
 
 

@@ -78,8 +78,10 @@ def polynomial(s, margin):
     return max(0 * p, 0.2 * p**2 - 0.7 * p + 0.5) + max(0 * n, 0.9 * n**2 - 0.4 * n + 0.03)
 
 
-def adaptive_margin(s, margins):
-    return sum(hinge(s, margin, [other]) for other, margin in zip(s.others, margins.others, strict=True))
+def adaptive_margin(s, relevance, temperature=5.0, margins=None):
+    positive = relevance.own[s.own.index(min(s.own))]
+    rows = zip(s.others, relevance.others, strict=True)
+    return sum(hinge(s, (positive - phi) / temperature, [other]) for other, phi in rows)
 
 
 def matching_cross_entropy(s):
@@ -294,7 +296,7 @@ OF_QUERIES = {
     'sigmoid': (sigmoid_contrastive, {'temperature': 0.1, 'bias': -10.0}),
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),
-    'SAM': (adaptive_margin, {}),
+    'SAM': (adaptive_margin, {'margins': None}, {'margins': None, 'temperature': 0.5}),
     'RCL': (complementary_contrastive, {'temperature': 0.1}),
     'CRCL': (active_complementary, {'temperature': 0.1}),
     'NCR': (soft_margin, {'margin': 0.2}),
@@ -330,7 +332,7 @@ NEEDED |= dict.fromkeys(('offline_quintuplet', 'adaptive_offline_quintuplet'), (
 def make_arrays(name: str, shape: tuple[int, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Makes the scores and the other arrays of a loss of queries: cosines, or probabilities for ITM."""
     taken = inspect.signature(OF_QUERIES[name][0]).parameters
-    shapes = {'anchor_scores': shape, 'margins': shape, 'relevance': shape, 'labels': shape[:1]}
+    shapes = {'anchor_scores': shape, 'relevance': shape, 'labels': shape[:1]}
     shapes |= {'offline_scores': shape[:1], 'offline_pair_scores': shape[:1]}
     shapes = {'scores': shape} | {key: shape for key, shape in shapes.items() if key in taken}
     return {
