@@ -147,8 +147,7 @@ def adaptive_margin(
     positives: Mask,
     negatives: Mask | None = None,
     *,
-    margins: Scores | None,
-    relevance: Scores | None = None,
+    relevance: Scores,
     temperature: Temperature = 5.0,
 ) -> PerQuery:
     """SAM (Biten et al., 2022, not checked against its text): the sum over n of [margin_n + s_n - s_p]_+.
@@ -162,12 +161,10 @@ def adaptive_margin(
       scores: The scores s.
       positives: The matching candidates.
       negatives: The other candidates, by default all.
-      margins: The margins themselves, in place of a relevance; those of positives are ignored.
       relevance: phi, a metric of captions, such as the CIDEr of a caption with those of the query.
       temperature: The divisor; differences in CIDEr divided by 5 are 0.2 on average.
     """
-    if margins is None:
-        margins = (hardest_positive(scores, positives, relevance)[:, None] - relevance) / temperature
+    margins = (hardest_positive(scores, positives, relevance)[:, None] - relevance) / temperature
     return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
 
 

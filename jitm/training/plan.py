@@ -37,7 +37,8 @@ from jitm.training.sources import generated, labels, masked, mined, predicted, r
 
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # for sources only
-VECTORS = {'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"}
+VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
+GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # to other sources
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,10 +241,7 @@ def check_conditions(
       conditions: The conditions of each part of the source, by the config key that sets it.
     """
     values = flatten(config)
-    conditions = {**conditions, 'data.token_vectors': Conditions(VECTORS)}
-    conditions.setdefault(
-        'scene_graphs.source', Conditions(gives=('graphs',), reader='masked captions (masking.num_views)')
-    )
+    conditions = {**conditions, 'data.token_vectors': VECTORS, 'scene_graphs.source': GRAPHS}
     read = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
     read |= {term.predictions for term in token_terms(terms).values()}
 

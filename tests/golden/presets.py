@@ -32,7 +32,20 @@ PRESETS = (
     *('clip:softmax,scenes', 'siglip:sigmoid,scenes', 'heads:mean,softmax,f8k', 'heads:scan,max,f30k'),
     'siglip:sigmoid,scenes candidates={"source":"in_chunks","same_image":"ignored","queries":2}',
 )
-RENAMED: dict[str, str] = {}  # part of the name of an array in jitm -> that part in the files
+RENAMED = {
+    ".drawn['mined']": '.offline',
+    ".drawn['shortlist'][0]": '.extra',
+    ".drawn['shortlist'][1]": '.extra_index',
+    ".drawn['sampled'][0]": '.mismatched',
+    ".drawn['sampled'][1]": '.text_replaced',
+    ".drawn['perturbed'][0]": '.perturbed',
+    ".drawn['perturbed'][1]": '.is_perturbed',
+    ".drawn['masked'][0]": '.masked',
+    ".drawn['masked'][1]": '.caption_words',
+    ".drawn['relevance']": '.relevance',
+    ".memory['labels']": '.labels',
+    ".memory['queue']": '.queue',
+}   # part of the name of an array in jitm -> that part in the files
 
 
 def named(prefix: str, tree: Any) -> list[tuple[str, Any]]:

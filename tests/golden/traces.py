@@ -141,8 +141,8 @@ def trace(name: str, folder: Path) -> dict[str, str]:
     setup = make_setup(name, folder)
     arguments = ('state', jax.eval_shape(setup.random_state)), ('batch', parallel.split_rows(setup.make_batch(0)))
     found = expressions(setup.train_step, *arguments, outputs=('state', 'metrics'))
-    if setup.pair_hinges:
-        found |= expressions(setup.pair_hinges, *arguments, outputs=('unchanged', 'hinges'))
+    if setup.measure:
+        found |= expressions(setup.measure, *arguments, outputs=('unchanged', 'hinges'))
     groups: dict[str, list[str]] = {}
     for output, value in sorted(found.items()):
         group = next((group for group, pattern in GROUPS.items() if re.match(pattern, output)), None)
