@@ -146,9 +146,7 @@ def make_source(
         return {name: term for name, term in terms.items() if term.predictions in kinds}
 
     # The candidates of each query, and what is added to their rankings.
-    name, keywords = choose(config['candidates'], 'source', where='candidates')
-    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable, single=True)
-    source = bind_with(make, keywords, where='candidates', later={'context': context})
+    source = make_candidates(config['candidates'], context)
     conditions = {'candidates.source': source.conditions}
     make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'context'))
     if config['offline']['path']:
@@ -173,10 +171,12 @@ def make_source(
     return together(*sources), conditions
 
 
-def bind_with(make: Callable, keywords: Mapping[str, Any], *, where: str, later: Mapping[str, Any]) -> Any:
-    """Calls a function with a section of a config, and with those of further arguments that it takes."""
-    later = {key: value for key, value in later.items() if key in inspect.signature(make).parameters}
-    return bind(make, keywords, where=where, later=later)(**later)
+def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
+    """Makes the source of the candidates of each query from a config's `candidates`: dict(source='in_batch', ...)."""
+    name, keywords = choose(section, 'source', where='candidates')
+    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable, single=True)
+    later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
+    return bind(make, keywords, where='candidates', later=later)(**later)
 
 
 def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:

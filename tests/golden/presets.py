@@ -45,7 +45,7 @@ RENAMED = {
     ".drawn['relevance']": '.relevance',
     ".memory['labels']": '.labels',
     ".memory['queue']": '.queue',
-}   # part of the name of an array in jitm -> that part in the files
+}  # part of the name of an array in jitm -> that part in the files
 
 
 def named(prefix: str, tree: Any) -> list[tuple[str, Any]]:
