@@ -21,11 +21,11 @@ from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import DIRECTIONS
 from jitm.training.source import (
     Conditions,
-    Losses,
     Memory,
     Models,
     Rankings,
     Revision,
+    Scored,
     Source,
     View,
     score_as_anchor,
@@ -254,7 +254,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
 
     def score(
         matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: tuple | None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    ) -> Scored:
         inner, estimated, _ = seen or (None, None, None)
         rankings, losses = source.score(matcher, images, texts, batch, inner, train)
         if estimated is not None:
