@@ -175,7 +175,7 @@ def make_source(
 def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
     """Makes the source of the candidates of each query from a config's `candidates`: dict(source='in_batch', ...)."""
     name, keywords = choose(section, 'source', where='candidates')
-    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable, single=True)
+    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable)
     later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
     return bind(make, keywords, where='candidates', later=later)(**later)
 
