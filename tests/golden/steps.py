@@ -1,9 +1,13 @@
 """Two training steps of a setting on tiny data, and scores of all models, reduced to a few numbers.
 
-`python -m tests.golden.steps` writes `steps.json` and `scores.json` anew, which the tests compare with.
+`python -m tests.golden.steps` writes `steps.json` and `scores.json` anew, which the tests compare with. With names of
+settings it adds only their steps to `steps.json`.
 """
 
+import dataclasses
+import functools
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,10 @@ import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` w
 from jitm import parallel
 from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
+from jitm.data.reading import tokenize_split
+from jitm.data.splits import Split
+from jitm.data.text import Vocabulary
+from jitm.data.token_vectors import TokenVectors
 from jitm.training.setup import set_up
 
 GOLDEN, SCORES = (json.loads(Path(__file__).with_name(name).read_text()) for name in ('steps.json', 'scores.json'))
@@ -29,7 +37,23 @@ SIZES = {
     'size': 'tiny',
     'minimum_words': 2,
     'dtype': 'float32',
+    # Models of pixels, and of the tokens of their encoders.
+    'hidden_dim': 16,
+    'num_layers': 1,
+    'num_heads': 2,
+    'mlp_dim': 16,
+    'token_dim': 8,
 }
+
+
+def load_with_vectors(split: str, seed: int, train_images: int, dev_images: int, test_images: int) -> Split:
+    """Makes a split of scenes, see `scenes.load`, with random vectors of the tokens of its captions."""
+    sizes = {'train_images': train_images, 'dev_images': dev_images, 'test_images': test_images}
+    made = scenes.load(split, seed=seed, **sizes)
+    vocabulary = Vocabulary.build(made.captions, 1)
+    lengths = tokenize_split(made.captions, vocabulary).lengths
+    values = np.random.default_rng(0).normal(size=(lengths.sum(), 8)).astype(np.float32)
+    return dataclasses.replace(made, token_vectors=TokenVectors(values, lengths, vocabulary))
 
 
 def load(setting: str) -> dict[str, Any]:
@@ -56,7 +80,8 @@ def _shrink(section: dict[str, Any]) -> dict[str, Any]:
 
 def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Returns a setting with tiny data and sizes; of two stages the second, and no warm-up of labels."""
-    config |= {'data': {'source': 'scenes.load', **DATA}, 'batch_size': 4, 'epochs': 1, 'length_multiple': 32}
+    source = 'tests.golden.steps.load_with_vectors' if config['data'].get('token_vectors') else 'scenes.load'
+    config |= {'data': {'source': source, **DATA}, 'batch_size': 4, 'epochs': 1, 'length_multiple': 32}
     config['model'] = _shrink(config['model'])
     for member in config['members'].values():
         if 'model' in member:
@@ -80,24 +105,40 @@ def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return config
 
 
+def make_config(name: str, folder: Path) -> dict[str, Any]:
+    """Makes the config of a tiny setting.
+
+    Args:
+      name: The setting, and changes of the tiny config: `configs/noisy.py:mean,rcl,f8k data.noise_rate=0.4`.
+      folder: The folder with the files of `write_files`.
+    """
+    setting, *changes = name.split(' ')
+    config = tiny(load(setting), folder)
+    for change in changes:
+        path, _, value = change.partition('=')
+        *sections, key = path.split('.')
+        functools.reduce(dict.__getitem__, sections, config)[key] = json.loads(value)
+    return config
+
+
 def reduce(tree: Any) -> float:
     """Returns a number that changes if any leaf does."""
     leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
     return float(sum(np.cos(np.arange(len(leaf))) @ leaf + np.abs(leaf).sum() for leaf in leaves))
 
 
-def two_steps(setting: str, folder: Path) -> dict[str, Any]:
+def two_steps(name: str, folder: Path) -> dict[str, Any]:
     """Trains two steps.
 
     Args:
-      setting: such as configs/vse.py:fc,max,f30k.
-      folder: with the files of `write_files`.
+      name: The name of the tiny setting, see `make_config`.
+      folder: The folder with the files of `write_files`.
 
     Returns:
       `steps`, loss and gradient norm of each model in each step; `after`, for each model the reduced parameters and
       batch statistics.
     """
-    setup = set_up(tiny(load(setting), folder), resuming=True)
+    setup = set_up(make_config(name, folder), resuming=True)
     state, steps = parallel.put_state(setup.random_state()), []
     for n in range(2):
         state, metrics = setup.train_step(state, parallel.put_batch(setup.make_batch(n)))
@@ -129,7 +170,10 @@ def write(name: str, rows: dict[str, Any]) -> None:
 if __name__ == '__main__':
     from tests.models.test_matchers import MATCHERS, outputs
 
-    write('scores.json', {name: reduce(outputs(name)['scores']) for name in MATCHERS})
+    added = sys.argv[1:]
+    if not added:
+        write('scores.json', {name: reduce(outputs(name)['scores']) for name in MATCHERS})
     with tempfile.TemporaryDirectory() as folder:
         write_files(Path(folder))
-        write('steps.json', {name: two_steps(name, Path(folder)) for name in GOLDEN})
+        made = {name: two_steps(name, Path(folder)) for name in added or GOLDEN}
+    write('steps.json', GOLDEN | made)
