@@ -1,16 +1,9 @@
 import pytest
 
-from tests.golden import batches, steps
+from tests.golden import batches
 from tests.golden.presets import read
 
 GOLDEN = read('batches.json')
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('golden')
-    steps.write_files(folder)
-    return folder
 
 
 def test_each_setting_is_recorded():

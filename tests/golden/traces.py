@@ -128,7 +128,7 @@ def expressions(function: Any, *arguments: tuple[str, Any], outputs: Sequence[st
     return dict(zip(names, evaluate_closed(closed, inputs), strict=True))
 
 
-def trace(name: str, folder: Path) -> dict[str, str]:
+def trace_outputs(name: str, folder: Path) -> dict[str, str]:
     """Traces the step of a setting on the devices of this process.
 
     Args:
@@ -136,15 +136,20 @@ def trace(name: str, folder: Path) -> dict[str, str]:
       folder: The folder with the files of `steps.write_files`.
 
     Returns:
-      Group of outputs -> digest of their names and expressions.
+      Name of each output -> digest of its expression.
     """
     setup = make_setup(name, folder)
     arguments = ('state', jax.eval_shape(setup.random_state)), ('batch', parallel.split_rows(setup.make_batch(0)))
     found = expressions(setup.train_step, *arguments, outputs=('state', 'metrics'))
     if setup.pair_hinges:
         found |= expressions(setup.pair_hinges, *arguments, outputs=('unchanged', 'hinges'))
+    return found
+
+
+def trace(name: str, folder: Path) -> dict[str, str]:
+    """Returns the digest of each group of the outputs of `trace_outputs`, of their names and expressions."""
     groups: dict[str, list[str]] = {}
-    for output, value in sorted(found.items()):
+    for output, value in sorted(trace_outputs(name, folder).items()):
         group = next((group for group, pattern in GROUPS.items() if re.match(pattern, output)), None)
         if group:
             groups.setdefault(group, []).append(f'{output} {value}')
