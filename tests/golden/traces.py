@@ -88,7 +88,7 @@ def apply(equation: core.JaxprEqn, inputs: Sequence[str]) -> list[str]:
         return [digest(operation, index, *outputs) for outputs in zip(*branches, strict=True)]
     bodies = []
     if operation == 'scan':
-        split = parameters.pop('num_consts')
+        split = parameters.pop('num_consts', 0)  # jax 0.12 does not state it
         constants, inputs = inputs[:split], inputs[split:]
         bodies = loop(parameters.pop('jaxpr'), constants, inputs)
     elif operation == 'while':
