@@ -33,18 +33,18 @@ PRESETS = (
     'siglip:sigmoid,scenes candidates={"source":"in_chunks","same_image":"ignored","queries":2}',
 )
 RENAMED = {
-    ".drawn['mined']": '.offline',
-    ".drawn['shortlist'][0]": '.extra',
-    ".drawn['shortlist'][1]": '.extra_index',
-    ".drawn['sampled'][0]": '.mismatched',
-    ".drawn['sampled'][1]": '.text_replaced',
-    ".drawn['perturbed'][0]": '.perturbed',
-    ".drawn['perturbed'][1]": '.is_perturbed',
-    ".drawn['masked'][0]": '.masked',
-    ".drawn['masked'][1]": '.caption_words',
-    ".drawn['relevance']": '.relevance',
-    ".memory['labels']": '.labels',
-    ".memory['queue']": '.queue',
+    "batch.drawn['mined']": 'batch.offline',
+    "batch.drawn['shortlist'][0]": 'batch.extra',
+    "batch.drawn['shortlist'][1]": 'batch.extra_index',
+    "batch.drawn['sampled'][0]": 'batch.mismatched',
+    "batch.drawn['sampled'][1]": 'batch.text_replaced',
+    "batch.drawn['perturbed'][0]": 'batch.perturbed',
+    "batch.drawn['perturbed'][1]": 'batch.is_perturbed',
+    "batch.drawn['masked'][0]": 'batch.masked',
+    "batch.drawn['masked'][1]": 'batch.caption_words',
+    "batch.drawn['relevance']": 'batch.relevance',
+    "state.memory['labels']": 'state.labels',
+    "state.memory['queue']": 'state.queue',
 }  # part of the name of an array in jitm -> that part in the files
 
 

@@ -38,9 +38,7 @@ CALLS = ('jit', 'pjit', 'closed_call', 'core_call', 'shard_map', 'xla_pmap', 'cu
 CALLS += ('checkpoint', 'remat2')
 # Operations of several arrays of which each output depends on one.
 SEPARATE = ('psum', 'psum_invariant', 'pmax', 'pmin', 'optimization_barrier')
-# Parameters that do not change what an operation computes.
-IGNORED = {'name', 'sharding', 'out_sharding', 'jaxpr', 'cond_jaxpr', 'body_jaxpr', 'branches', 'num_consts'}
-IGNORED |= {'cond_nconsts', 'body_nconsts', 'linear', 'num_carry'}
+IGNORED = {'name', 'sharding', 'out_sharding', 'linear'}  # parameters that do not change what an operation computes
 
 
 def constant(value: Any) -> str:
@@ -57,7 +55,7 @@ def describe(value: Any) -> str:
         return f'({", ".join(map(describe, value))})'
     if callable(value):
         return getattr(value, '__name__', type(value).__name__)
-    return re.sub(r' at 0x[0-9a-f]+', '', repr(value))
+    return re.sub(r' at 0x[0-9a-f]+|np\.int\d+', '', repr(value))
 
 
 def evaluate_closed(function: core.Jaxpr | core.ClosedJaxpr, inputs: Sequence[str]) -> list[str]:
@@ -79,30 +77,32 @@ def evaluate(function: core.Jaxpr, inputs: Sequence[str]) -> list[str]:
     return list(map(read, function.outvars))
 
 
-def apply(equation: core.JaxprEqn, inputs: list[str]) -> list[str]:
+def apply(equation: core.JaxprEqn, inputs: Sequence[str]) -> list[str]:
     """Returns the digests of the outputs of an equation."""
-    operation, parameters = equation.primitive.name, equation.params
-    own = [f'{key}={describe(value)}' for key, value in sorted(parameters.items()) if key not in IGNORED]
+    operation, parameters = equation.primitive.name, dict(equation.params)
     if operation in CALLS:
         return evaluate_closed(parameters.get('jaxpr') or parameters['call_jaxpr'], inputs)
-    if operation in SEPARATE:
-        return [digest(operation, *own, value) for value in inputs]
     if operation == 'cond':
         index, *inputs = inputs
         branches = [evaluate_closed(branch, inputs) for branch in parameters['branches']]
         return [digest(operation, index, *outputs) for outputs in zip(*branches, strict=True)]
+    bodies = []
     if operation == 'scan':
-        own += loop(parameters['jaxpr'], inputs[: parameters['num_consts']], inputs[parameters['num_consts'] :])
-        inputs = inputs[parameters['num_consts'] :]
-    if operation == 'while':
-        first, second = parameters['cond_nconsts'], parameters['cond_nconsts'] + parameters['body_nconsts']
-        own += loop(parameters['cond_jaxpr'], inputs[:first], inputs[second:])
-        own += loop(parameters['body_jaxpr'], inputs[first:second], inputs[second:])
-        inputs = inputs[second:]
-    return [digest(operation, n, *own, *inputs) for n in range(len(equation.outvars))]
+        split = parameters.pop('num_consts', 0)  # jax 0.12 does not state it
+        constants, inputs = inputs[:split], inputs[split:]
+        bodies = loop(parameters.pop('jaxpr'), constants, inputs)
+    elif operation == 'while':
+        first, second = parameters.pop('cond_nconsts'), parameters.pop('body_nconsts')
+        constants, inputs = inputs[: first + second], inputs[first + second :]
+        bodies = loop(parameters.pop('cond_jaxpr'), constants[:first], inputs)
+        bodies += loop(parameters.pop('body_jaxpr'), constants[first:], inputs)
+    own = [f'{key}={describe(value)}' for key, value in sorted(parameters.items()) if key not in IGNORED]
+    if operation in SEPARATE:
+        return [digest(operation, *own, value) for value in inputs]
+    return [digest(operation, n, *own, *bodies, *inputs) for n in range(len(equation.outvars))]
 
 
-def loop(body: core.ClosedJaxpr, constants: list[str], changing: list[str]) -> list[str]:
+def loop(body: core.ClosedJaxpr, constants: Sequence[str], changing: Sequence[str]) -> list[str]:
     """Returns the digests of the outputs of the body of a loop, whose changing inputs are named by their place."""
     return evaluate_closed(body, [*constants, *(f'changing {n}' for n in range(len(changing)))])
 
@@ -128,7 +128,7 @@ def expressions(function: Any, *arguments: tuple[str, Any], outputs: Sequence[st
     return dict(zip(names, evaluate_closed(closed, inputs), strict=True))
 
 
-def trace(name: str, folder: Path) -> dict[str, str]:
+def trace_outputs(name: str, folder: Path) -> dict[str, str]:
     """Traces the step of a setting on the devices of this process.
 
     Args:
@@ -136,15 +136,20 @@ def trace(name: str, folder: Path) -> dict[str, str]:
       folder: The folder with the files of `steps.write_files`.
 
     Returns:
-      Group of outputs -> digest of their names and expressions.
+      Name of each output -> digest of its expression.
     """
     setup = make_setup(name, folder)
     arguments = ('state', jax.eval_shape(setup.random_state)), ('batch', parallel.split_rows(setup.make_batch(0)))
     found = expressions(setup.train_step, *arguments, outputs=('state', 'metrics'))
     if setup.measure:
         found |= expressions(setup.measure, *arguments, outputs=('unchanged', 'hinges'))
+    return found
+
+
+def trace(name: str, folder: Path) -> dict[str, str]:
+    """Returns the digest of each group of the outputs of `trace_outputs`, of their names and expressions."""
     groups: dict[str, list[str]] = {}
-    for output, value in sorted(found.items()):
+    for output, value in sorted(trace_outputs(name, folder).items()):
         group = next((group for group, pattern in GROUPS.items() if re.match(pattern, output)), None)
         if group:
             groups.setdefault(group, []).append(f'{output} {value}')
