@@ -271,6 +271,9 @@ def test_own_losses_and_models_of_the_docs_run(page, workplace, capsys):
     assert own
     for command in own:
         assert cli.main(shorten(jitm_arguments(command))) == 0, capsys.readouterr().err
+    if page == 'losses':
+        pairs = json.loads((workplace / 'runs' / 'my_pairs' / 'config.json').read_text())
+        assert pairs['candidates'] == {'source': 'my_pairs.similar_length', 'tokens': 4}
     config = json.loads(
         (workplace / 'runs' / {'losses': 'my_hinge', 'models': 'my_model'}[page] / 'config.json').read_text()
     )
