@@ -36,7 +36,6 @@ from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
-GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # for sources only
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # to other sources
 
@@ -148,9 +147,11 @@ def make_source(
     # The candidates of each query, and what is added to their rankings.
     source = make_candidates(config['candidates'], context)
     conditions = {'candidates.source': source.conditions}
-    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'context'))
+    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'num_negatives', 'context'))
     if config['offline']['path']:
-        source, conditions['offline.path'] = make(source, context=context), mined.CONDITIONS
+        num_negatives = config['candidates'].get('num_negatives')
+        source = make(source, num_negatives=num_negatives, context=context)
+        conditions['offline.path'] = mined.CONDITIONS
     if load := source_of(config['relevance'], 'relevance'):
         source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
     if estimate := make_labels(config['labels']):
