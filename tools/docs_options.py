@@ -26,7 +26,7 @@ from jitm.hints import BOUNDS, KINDS
 from jitm.models.make import is_module
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import RULES
-from jitm.training.step import Source
+from jitm.training.source import Source
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 SUPPLIED = ('name', 'parent', 'split', 'vocab_size')  # not by the config
