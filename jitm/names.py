@@ -28,7 +28,6 @@ def resolve(
     where: str,
     own: Callable[[Any], bool] | None = None,
     imports: bool = True,
-    single: bool = False,
 ) -> Callable:
     """Returns a function or class of a package of jitm, or of a module of the user.
 
@@ -42,7 +41,6 @@ def resolve(
       where: The config key with the name, for messages.
       own: Whether an object of a module of the user may be named; None for objects of jitm only.
       imports: Whether a module of the user is imported; otherwise the user must have imported it.
-      single: Whether each module of the package has one such function, which has its name.
 
     Raises:
       UserError: If the module does not exist, cannot be imported or has no such public name.
@@ -54,9 +52,9 @@ def resolve(
     if own and colon:
         return _attribute(_import_file(Path(file), wrong) if imports else _imported(file, wrong), attribute, wrong, own)
     module_name, _, attribute = name.rpartition('.')
-    if single and not module_name:
-        module_name = name
-    if not module_name and _modules(package):
+    if not module_name and name in _modules(package):
+        module_name = name  # the function that has the name of its module
+    elif not module_name and _modules(package):
         raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
     path = f'{package}.{module_name}' if module_name else package
     try:
@@ -116,7 +114,7 @@ def _near_full_name(package: str, name: str) -> str:
     for module in list(known):
         with contextlib.suppress(ImportError):  # of an optional library
             public = _public(imported := importlib.import_module(f'{package}.{module}'))
-            known |= {attribute: f'{module}.{attribute}' for attribute in public}
+            known |= {one: one if one == module else f'{module}.{one}' for one in public}
             papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
     meant = papers.get(name.lower()) or next((known[near] for near in difflib.get_close_matches(name, known, n=1)), '')
     return f", did you mean '{meant}'?" if meant else '; see jitm/configs/default.py'

@@ -2,7 +2,7 @@ import pytest
 
 from jitm import config as config_lib
 from jitm import names
-from jitm.data.load import load_relevance
+from jitm.data.load import source_of
 from jitm.errors import UserError
 from tests.configs.settings import load, module_of
 
@@ -42,9 +42,9 @@ def test_unknown_name_is_refused(package, name, message):
 
 
 def test_relevance_without_source_is_none():
-    assert load_relevance({'source': ''}, None) is None
+    assert source_of({'source': ''}, 'relevance') is None
     with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
-        load_relevance({'source': '', 'path': 'cider.npy'}, None)
+        source_of({'source': '', 'path': 'cider.npy'}, 'relevance')
 
 
 def test_differences_ignore_run_and_paths():

@@ -10,11 +10,13 @@ from jitm import names
 from jitm.config import bind, choose
 from jitm.data import noise
 from jitm.data.arrays import check_finite
-from jitm.data.cider import Relevance
 from jitm.data.scene_graphs.grammar import CaptionGraph
 from jitm.data.splits import Split, sample_images
+from jitm.data.text import Vocabulary
+from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.hints import check_keys
+from jitm.types import Count
 
 # Optional keys of the section `data` with any source: arguments of what then changes the training split, in this order.
 CHANGES = {
@@ -109,10 +111,26 @@ def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
     return loaded
 
 
-def load_relevance(relevance: Mapping[str, Any], split: Split) -> Relevance | None:
-    """Loads the caption metric of a config: dict(source='cider.from_captions') -> Relevance; None for source ''."""
-    load = source_of(relevance, 'relevance')
-    return load and load(split)
+def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_count: Count) -> Tokenizer:
+    """Makes the vocabulary of a run.
+
+    Args:
+      split: The whole training split.
+      max_length: The number of ids to which captions are cut, see `load_vocabulary`.
+      path: The path of a vocabulary; '' builds one from the captions.
+      min_count: The least number of times that a word of a built vocabulary occurs.
+
+    Raises:
+      UserError: If it cannot be read, or the split has vectors of tokens, which come with their own.
+    """
+    if split.token_vectors is None:
+        return load_vocabulary(path, max_length) if path else Vocabulary.build(split.captions, min_count)
+    if path:
+        raise UserError(
+            f"config key 'vocabulary.path' is '{path}', but vectors of tokens come with the vocabulary of their "
+            "encoder ('data.token_vectors'): set it to ''"
+        )
+    return split.token_vectors.vocabulary
 
 
 def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[CaptionGraph] | None:

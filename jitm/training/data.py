@@ -11,8 +11,8 @@ from jitm.data import noise
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Tokens, Vocabulary
-from jitm.data.vocabularies import Tokenizer, kind_of, load_vocabulary
+from jitm.data.text import Tokens
+from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError
 from jitm.models.make import check_matcher, heads_of, make_model
 from jitm.models.matcher import Matcher
@@ -65,22 +65,11 @@ def load_data(plan: Plan) -> Data:
             f'{validation.feature_size}; both must come from the same extractor'
         )
     # The vocabulary.
-    path, models = plan.vocabulary['path'], plan.models.values()
-    if whole.token_vectors is not None:
-        if path:
-            raise UserError(
-                f"config key 'vocabulary.path' is '{path}', but vectors of tokens come with the vocabulary of their "
-                "encoder ('data.token_vectors'): set it to ''"
-            )
-        vocabulary = whole.token_vectors.vocabulary
-    else:
-        limits = [(model.get('text') or {}).get('max_length') for model in models]
-        limit = min((length for length in limits if isinstance(length, int)), default=None)
-        vocabulary = (
-            load_vocabulary(path, limit) if path else Vocabulary.build(whole.captions, plan.vocabulary['min_count'])
-        )
-    fills_masks = any('mlm' in heads_of(model) for model in models)
-    if plan.augmentation.change_words > 0 or plan.masks or fills_masks:
+    sections = plan.models.values()
+    limits = [(section.get('text') or {}).get('max_length') for section in sections]
+    limit = min((length for length in limits if isinstance(length, int)), default=None)
+    vocabulary = plan.make_vocabulary(whole, limit)
+    if plan.augmentation.change_words > 0 or plan.masks or any('mlm' in heads_of(section) for section in sections):
         vocabulary = vocabulary.with_mask()
     # The tokens of the captions.
     splits = train, validation
@@ -146,7 +135,7 @@ def make_models(plan: Plan, data: Data) -> dict[str, Matcher]:
         if wanted not in (kind, None):
             key = 'text.name' if 'text' in section else 'name'
             raise UserError(
-                f"config key 'vocabulary.path' is '{plan.vocabulary['path']}', which gives {kind}, but "
+                f"config key 'vocabulary.path' gives {kind}, but "
                 f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
                 'change the model'
             )

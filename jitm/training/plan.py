@@ -10,11 +10,12 @@ from typing import Any
 import optax
 
 from jitm import names, parallel
-from jitm.config import EvaluationKeys, RunKeys, VocabularyKeys, bind, check_member, choose, flatten
+from jitm.config import EvaluationKeys, RunKeys, bind, check_member, choose, flatten
 from jitm.data.augmentation import Augmentation
-from jitm.data.load import change_train, load_split, load_whole, source_of
+from jitm.data.load import change_train, load_split, load_whole, make_vocabulary, source_of
 from jitm.data.masking import Masking
 from jitm.data.splits import Split
+from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.hints import check_keys
 from jitm.importers.pretrained import Replacements, load_pretrained
@@ -50,7 +51,7 @@ class Plan:
       load_whole: The function that loads a split as it is stored, by its name.
       load_split: The function that loads a split for evaluation, by its name.
       change_train: The changes of the training split, such as noise.
-      vocabulary: The section `vocabulary`.
+      make_vocabulary: The function `(whole training split, max_length) -> vocabulary`.
       augmentation: The augmentation of the examples.
       load_scene_graphs: The function that loads the scene graphs of a split; None without.
       masks: Whether captions are masked.
@@ -76,7 +77,7 @@ class Plan:
     load_whole: Callable[[str], Split]
     load_split: Callable[[str], Split]
     change_train: Callable[[Split], Split]
-    vocabulary: VocabularyKeys
+    make_vocabulary: Callable[[Split, int | None], Tokenizer]
     augmentation: Augmentation
     load_scene_graphs: Callable | None
     masks: bool
@@ -116,7 +117,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         load_whole=functools.partial(load_whole, data, imports=True),
         load_split=functools.partial(load_split, data, imports=True),
         change_train=functools.partial(change_train, data=data),
-        vocabulary=config['vocabulary'],
+        make_vocabulary=bind(make_vocabulary, config['vocabulary'], where='vocabulary', later=('split', 'max_length')),
         augmentation=bind(Augmentation, config['augmentation'], where='augmentation')(),
         load_scene_graphs=source_of(config['scene_graphs'], 'scene_graphs'),
         masks=masking.num_views > 0,
@@ -175,7 +176,7 @@ def make_source(
 def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
     """Makes the source of the candidates of each query from a config's `candidates`: dict(source='in_batch', ...)."""
     name, keywords = choose(section, 'source', where='candidates')
-    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable, single=True)
+    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable)
     later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
     return bind(make, keywords, where='candidates', later=later)(**later)
 

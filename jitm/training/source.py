@@ -17,6 +17,7 @@ from jitm.types import Batch, Ranking
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
 Rankings = dict[str, Ranking]
 Losses = dict[str, chex.Array]  # name of a term -> its unreduced loss of every pair, [B]
+Scored = tuple[Rankings, Losses]
 Memory = Mapping[str, chex.ArrayTree]  # what sources keep between steps, by the name that each gives it
 
 
@@ -103,7 +104,7 @@ class Source(NamedTuple):
       conditions: What it can be combined with.
     """
 
-    score: Callable[..., tuple[Rankings, Losses]]
+    score: Callable[..., Scored]
     look: Callable[[View, Mapping[str, chex.PRNGKey]], dict[str, Any]] = lambda view, keys: dict.fromkeys(keys)
     init: Callable[..., Memory] = lambda models, trained, batch, pairs: {}
     remember: Callable[..., Memory] = lambda memory, seen, rankings: memory
@@ -124,7 +125,7 @@ def together(*sources: Source) -> Source:
         parts = [source.look(view, keys) for source in sources]
         return {name: [part[name] for part in parts] for name in keys}
 
-    def score(matcher: Matcher, images, texts, batch: Batch, seen: list | None, train: bool) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images, texts, batch: Batch, seen: list | None, train: bool) -> Scored:
         rankings, losses = {}, {}
         for number, source in enumerate(sources):
             ranked, of_terms = source.score(matcher, images, texts, batch, seen and seen[number], train)

@@ -13,7 +13,7 @@ from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, Term, objective
-from jitm.training.source import Losses, Memory, Rankings, Source, View, score_as_anchor
+from jitm.training.source import Losses, Memory, Rankings, Scored, Source, View, score_as_anchor
 from jitm.types import Batch
 
 
@@ -134,7 +134,7 @@ def score(
       The rankings and the losses of terms of the global batch, and the batch statistics after it.
     """
 
-    def score_all(matcher: Matcher) -> tuple[Rankings, Losses]:
+    def score_all(matcher: Matcher) -> Scored:
         texts = matcher.encode_text(batch.texts, train=True)
         images = matcher.encode_image(batch.images, train=True)
         return source.score(matcher, images, texts, batch, seen, True)

@@ -140,7 +140,7 @@ def test_anchor_scores_are_stacked_and_transposed():
 @pytest.mark.parametrize(
     ('section', 'message'),
     [
-        ({'source': 'x'}, "'candidates.source' is 'x', but there is no module jitm.training.sources.x"),
+        ({'source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({}, "'candidates.source' is missing"),
         ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),

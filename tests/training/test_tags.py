@@ -107,7 +107,7 @@ def set_up_with(config, **changes):
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
-        ({'candidates__source': 'x'}, "'candidates.source' is 'x', but there is no module jitm.training.sources.x"),
+        ({'candidates__source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
 )

@@ -10,7 +10,7 @@ from jitm import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
 from jitm.training.objective import GENERATED, HEADS, TokenTerm
-from jitm.training.source import Conditions, Losses, Rankings, Source, View, each
+from jitm.training.source import Conditions, Scored, Source, View, each
 from jitm.training.sources.masked import as_one_text, dropout_keys
 from jitm.types import Batch, Ranking
 
@@ -40,7 +40,7 @@ def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> S
 
     def score(
         matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Synthetic | None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    ) -> Scored:
         del texts
         if not train:
             return {}, {}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jitm import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Context, Losses, Rankings, Source
+from jitm.training.source import Context, Rankings, Scored, Source
 from jitm.types import Batch, Count, Ranking
 
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
@@ -46,9 +46,7 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
         problem = f'a batch of {context.batch_size} has {others} other pairs: lower it, or set it to None for all'
         raise ArgumentError('num_negatives', f'is {num_negatives}, but {problem}')
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         del seen
         all_texts = collectives.all_gather(texts)
         return rank_batch(matcher, images, all_texts, batch, train, same_image, num_negatives), {}

@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
-from jitm.training.source import Conditions, Context, Losses, Rankings, Source
+from jitm.training.source import Conditions, Context, Scored, Source
 from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
 from jitm.types import Batch, Count, Ranking
 
@@ -33,9 +33,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
     """
     terms = ranking_terms(context.terms)
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         """Returns the ranking of each query's match and hardest negative, [B, 2], and the losses [B] of the terms."""
         del seen, train
         check_dual(matcher, 'in_chunks')

@@ -5,6 +5,7 @@ the training split is kept in the memory of the source, so that a resumed run co
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -14,24 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import collectives, parallel
-from jitm.errors import ArgumentError, UserError
+from jitm.errors import ArgumentError, UserError, require
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import DIRECTIONS
 from jitm.training.source import (
     Conditions,
-    Losses,
     Memory,
     Models,
     Rankings,
     Revision,
+    Scored,
     Source,
     View,
     score_as_anchor,
 )
 from jitm.types import Batch, Index, Margin, Probability, Ranking, Temperature
 
-ITERATIONS, TOLERANCE, LEAST_VARIANCE = 10, 1e-2, 5e-4  # settings of the mixture, as released for NCR
+MIXTURE = {'max_iter': 10, 'tol': 1e-2, 'reg_covar': 5e-4}  # as released for NCR
 CLEAN = 0.5  # the posterior above which NCR calls a pair clean
 
 Stored = Mapping[str, dict[str, chex.Array]]  # model -> what is stored for it, by name, [T]
@@ -142,6 +143,7 @@ class CoTeaching:
     margin: Margin = 0.2
 
     def __post_init__(self):
+        require('sklearn.mixture', extra='noise')  # before anything is trained
         if self.noisy_epoch < self.warm_up_epochs:
             raise ArgumentError(
                 'noisy_epoch', f'is {self.noisy_epoch}, below warm_up_epochs {self.warm_up_epochs}: raise it'
@@ -217,8 +219,7 @@ class CoTeaching:
 def clean_posterior(losses: np.ndarray) -> np.ndarray:
     """Returns the posterior of the component of lower mean in a mixture of two normal distributions.
 
-    The mixture is fitted by expectation maximization, from two clusters by k-means, after the losses are scaled to
-    [0, 1].
+    The mixture is that of the released code of NCR, fitted to the losses scaled to [0, 1].
 
     Args:
       losses: float [N].
@@ -226,39 +227,12 @@ def clean_posterior(losses: np.ndarray) -> np.ndarray:
     Returns:
       float64 [N].
     """
-    x = losses.astype(np.float64)
+    x = losses.astype(np.float64)[:, None]
     x = (x - x.min()) / max(np.ptp(x), 1e-12)
-    # Two clusters: in one dimension a threshold between their means.
-    high, threshold = x > 0.5, None
-    while high.any() and not high.all() and threshold != (threshold := (x[high].mean() + x[~high].mean()) / 2):
-        high = x > threshold
-    posterior = np.stack([~high, high]).astype(float)
-    # Expectation maximization.
-    bound = -np.inf
-    for _ in range(ITERATIONS):
-        means, variances, shares = _maximize(x, posterior)
-        likelihood, posterior = _expect(x, means, variances, shares)
-        if abs(likelihood - bound) < TOLERANCE:
-            break
-        bound = likelihood
-    means, variances, shares = _maximize(x, posterior)
-    return _expect(x, means, variances, shares)[1][np.argmin(means)]
-
-
-def _maximize(x: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns means, variances and shares of the components, each [2], given their posteriors [2, N]."""
-    total = posterior.sum(axis=1) + 1e-12
-    means = posterior @ x / total
-    variances = (posterior * np.square(x - means[:, None])).sum(axis=1) / total + LEAST_VARIANCE
-    return means, variances, total / len(x)
-
-
-def _expect(x: np.ndarray, means: np.ndarray, variances: np.ndarray, shares: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns the mean log likelihood of the values, and the posteriors of the components [2, N]."""
-    scaled = np.square(x - means[:, None]) / variances[:, None] + np.log(2 * np.pi * variances)[:, None]
-    logs = np.log(shares)[:, None] - scaled / 2
-    likelihood = np.logaddexp(*logs)
-    return float(likelihood.mean()), np.exp(logs - likelihood)
+    mixture = require('sklearn.mixture', extra='noise').GaussianMixture(2, random_state=0, **MIXTURE)
+    with warnings.catch_warnings(action='ignore'):  # ten iterations need not converge
+        mixture.fit(x)
+    return mixture.predict_proba(x)[:, mixture.means_.argmin()]
 
 
 def with_labels(source: Source, labels: Labels) -> Source:
@@ -280,7 +254,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
 
     def score(
         matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: tuple | None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    ) -> Scored:
         inner, estimated, _ = seen or (None, None, None)
         rankings, losses = source.score(matcher, images, texts, batch, inner, train)
         if estimated is not None:

@@ -14,7 +14,7 @@ from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import largest_array, map_images, read_captions
 from jitm.training.objective import HEADS, MASKED, TokenTerm
-from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.mined import CHANGES
 from jitm.types import Batch, Masked, TokenPredictions
 
@@ -52,9 +52,7 @@ def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
         digest = hash_arrays(x for matrix in phrases for x in (np.int64(matrix.shape), matrix))
         return {'masked': Sampler(pick, take, {'phrases': digest})}
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         del texts, seen
         if not (terms and train):
             return {}, {}

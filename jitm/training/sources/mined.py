@@ -10,7 +10,7 @@ from jitm.data.candidates import Candidates, OfflineNegatives, expected_rank, lo
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Context, Losses, Rankings, Source
+from jitm.training.source import Conditions, Context, Scored, Source
 from jitm.types import Batch, Count, Pairs
 
 CHANGES = ('augmentation.drop_regions', 'augmentation.change_words', 'augmentation.num_views')
@@ -67,9 +67,7 @@ def with_mined(
         mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
         return source.samplers(pipeline) | {'mined': mined}
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool) -> Scored:
         rankings, losses = source.score(matcher, images, texts, batch, seen, train)
         if train:
             mined = collectives.gather_results(_score(matcher, images, texts, batch.drawn['mined']))

@@ -14,7 +14,7 @@ from jitm.data.text import Tokens, join
 from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.in_batch import OTHER_CANDIDATES, SAME_IMAGE, SAME_WORDS, rank_batch
 from jitm.types import Batch
 
@@ -41,9 +41,7 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
         read = [graphs, *(hash_file(kind) for kind in perturbations if is_file(kind))]
         return {'perturbed': sampler(pipeline, kinds, hash_json(read))}
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         del seen
         changed, is_perturbed = batch.drawn['perturbed']
         further = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(changed, train))

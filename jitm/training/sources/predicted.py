@@ -4,7 +4,7 @@ from jitm import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import TokenTerm
-from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.source import Conditions, Scored, Source
 from jitm.types import Batch
 
 EXCLUDES = {'captioning': {'augmentation.change_words': 'it would learn to write them'}}  # by predictions
@@ -17,9 +17,7 @@ def predict_words(terms: dict[str, TokenTerm]) -> Source:
       terms: The token terms of these predictions.
     """
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         """Anchors predict nothing. Raises a UserError if the model does not make the predictions of a term."""
         del texts, seen
         if not train:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jitm import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Losses, Memory, Models, Rankings, Source, View
+from jitm.training.source import Conditions, Memory, Models, Rankings, Scored, Source, View
 from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
 from jitm.training.sources.in_chunks import check_dual
 from jitm.types import Batch, Count, Ranking
@@ -58,7 +58,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
 
     def score(
         matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Pairs | None, train: bool
-    ) -> tuple[Rankings, Losses]:
+    ) -> Scored:
         """Scores this device's queries with the candidates."""
         if not train:
             return {}, {}

@@ -10,7 +10,7 @@ from jitm.data.cider import Relevance
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.data.splits import Split
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.source import Conditions, Scored, Source
 from jitm.types import Batch
 
 
@@ -36,9 +36,7 @@ def with_relevance(source: Source, load: Callable[[Split], Relevance]) -> Source
         identity = {'relevance': relevance.hash} if relevance.hash else {}
         return source.samplers(pipeline) | {'relevance': Sampler(pick, take, identity)}
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool
-    ) -> tuple[Rankings, Losses]:
+    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool) -> Scored:
         rankings, losses = source.score(matcher, images, texts, batch, seen, train)
         phi = collectives.gather_results(batch.drawn['relevance'])
         views = len(rankings['i2t'].scores) // len(phi)

@@ -7,7 +7,7 @@ import numpy as np
 from jitm import collectives
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Losses, Rankings, Source
+from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.in_batch import NOT_MINED, UNCHANGED, scored
 from jitm.types import Batch, Ranking
 
@@ -43,9 +43,7 @@ def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
     return {'sampled': Sampler(pick, take)}
 
 
-def _score(
-    matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool
-) -> tuple[Rankings, Losses]:
+def _score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
     del seen
     pairs, text_replaced = batch.drawn['sampled']
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)

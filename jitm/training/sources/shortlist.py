@@ -10,7 +10,7 @@ from jitm import collectives, parallel
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Context, Losses, Rankings, Source, View, each
+from jitm.training.source import Conditions, Context, Scored, Source, View, each
 from jitm.training.sources.in_batch import OF_EACH_MODEL, UNCHANGED
 from jitm.types import Batch, Count, Index, Ranking
 
@@ -82,7 +82,7 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 
 def _score(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Chosen | None, train: bool
-) -> tuple[Rankings, Losses]:
+) -> Scored:
     """Scores the matching pairs and what was chosen."""
     if not train:
         return {}, {}
