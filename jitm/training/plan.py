@@ -178,7 +178,10 @@ def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
     name, keywords = choose(section, 'source', where='candidates')
     make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable)
     later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
-    return bind(make, keywords, where='candidates', later=later)(**later)
+    source = bind(make, keywords, where='candidates', later=later)(**later)
+    if not isinstance(source, Source):
+        raise _returned('candidates.source', name, source, 'a jitm.training.source.Source')
+    return source
 
 
 def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
@@ -188,7 +191,10 @@ def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
         check_keys(keywords, (), where='labels')
         return None
     make = names.resolve('jitm.training.sources.labels', source, where='labels.source', own=callable)
-    return bind(make, keywords, where='labels')()
+    estimate = bind(make, keywords, where='labels')()
+    if not isinstance(estimate, labels.Labels):
+        raise _returned('labels.source', source, estimate, 'an object with init, of_batch and after_batch')
+    return estimate
 
 
 def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
@@ -204,9 +210,18 @@ def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
 
     def with_lengths(steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
         steps = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
-        return bound(**{key: steps[key] for key in lengths})
+        made = bound(**{key: steps[key] for key in lengths})
+        match made:
+            case optax.GradientTransformation(), schedule if callable(schedule):
+                return made
+        raise _returned('optimizer.name', name, made, 'an optax.GradientTransformation and its schedule')
 
     return with_lengths
+
+
+def _returned(key: str, name: str, value: Any, wanted: str) -> UserError:
+    """Returns the error of a function or class that a config key names and that does not return what is wanted."""
+    return UserError(f"config key '{key}' is '{name}', but it returns {type(value).__name__}: return {wanted}")
 
 
 def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -> Callable:
