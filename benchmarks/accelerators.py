@@ -203,8 +203,8 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
     """Compiles an encoder, the scores of a block, or mining, for the devices of one process; None without mining."""
     devices = [device for device in devices if device.process_index == devices[0].process_index]
     batch, count = setup.make_batch(0), len(devices)
-    member = jax.eval_shape(setup.random_state).members[setup.config['evaluation']['member']]
-    model = setup.members[setup.config['evaluation']['member']].model
+    member = jax.eval_shape(setup.random_state).members[setup.plan.evaluation['member']]
+    model = setup.members[setup.plan.evaluation['member']].model
     items = {'images': batch.images, 'texts': batch.texts}
     encoded = {
         side: jax.eval_shape(
@@ -214,7 +214,7 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
         )
         for side in items
     }
-    dual, precision = isinstance(model, DualEncoder), setup.config['evaluation']['precision']
+    dual, precision = isinstance(model, DualEncoder), setup.plan.evaluation['precision']
     with parallel.compiling_for(devices):
         rows, whole = (
             jax.sharding.NamedSharding(jax.sharding.Mesh(devices, (parallel.AXIS,)), spec)
@@ -292,7 +292,7 @@ def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
     mines = bool(config['stages'])
     if mines:
         config = split_stages(config, folder).second
-    return set_up(config, resuming=True, mined_later=mines)
+    return set_up(config, resuming=True, pending=mines)
 
 
 def read_rows(path: Path) -> dict[tuple[str, str, str, str], Row]:
@@ -416,7 +416,7 @@ def _run_setting(
     for (target, program), name in names.items():
         devices = topologies.devices(target)
         compiled = compile_step(setup, devices) if program == 'step' else compile_inference(setup, program, devices)
-        row = {**name, 'batch': setup.config['batch_size'], **measure(compiled, target)}
+        row = {**name, 'batch': setup.plan.batch_size, **measure(compiled, target)}
         if args.texts:
             file = '_'.join([setting, program, target, args.label]).replace(':', '_').replace(',', '_')
             (args.texts / f'{file}.hlo').write_text(compiled.compiled.as_text())

@@ -8,7 +8,7 @@ temporary memory of the compiled step, as reported by the compiler, besides the 
 """
 
 import argparse
-import functools
+import dataclasses
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,11 +20,10 @@ import numpy as np
 from benchmarks.results import Row
 from jitm import configs, parallel
 from jitm.models import make as make_lib
-from jitm.training.members import Gradient, Member, init_members
-from jitm.training.objective import make_terms
-from jitm.training.setup import make_optimizer
-from jitm.training.sources import make_retrieval
-from jitm.training.step import TrainState, train_step
+from jitm.training.members import init_members
+from jitm.training.plan import make_plan
+from jitm.training.setup import compile_step
+from jitm.training.step import TrainState
 from jitm.types import Batch, Images, Texts
 
 SETTING = 'vse:rvsepp,selhn,f30k'
@@ -46,18 +45,16 @@ def measure(dtype: str, batch: Batch, steps: int) -> Row:
     """Compiles the training step and times `steps` of them."""
     config = configs.load(SETTING)
     config.model.text.dtype = dtype
-    config = config.to_dict()
-    model = make_lib.make_model(config['model'], WORD_PIECES)
-    optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
-    members = {'target': Member(model, Gradient(), optimizer)}
-    parts = {'terms': make_terms(config['terms']), 'sources': (make_retrieval(config['candidates']),)}
-    step = functools.partial(train_step, members=members, **parts, seed=0, steps_per_epoch=1000, epochs=1)
+    plan = make_plan(config.to_dict())
+    model, (optimizer, _) = make_lib.make_model(plan.models['target'], WORD_PIECES), plan.make_optimizer(1000)
+    members = {'target': dataclasses.replace(plan.members['target'], model=model, optimizer=optimizer)}
+    _, step, _ = compile_step(plan, members, 1000)
     init = jax.jit(lambda: init_members(members, 0, batch.images, batch.texts))
     state = parallel.put_state(TrainState(jnp.int32(0), init()))
     parameters = jax.tree.leaves(state.members['target'].params)
     start = time.perf_counter()
     batch = parallel.put_batch(batch)
-    compiled = parallel.data_parallel(step, config['precision']).lower(state, batch).compile()
+    compiled = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - start
     times = []
     for n in range(steps + 1):

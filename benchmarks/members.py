@@ -11,6 +11,7 @@ whole state for OSS. CPU time is that of all cores, which depends less on other 
 """
 
 import argparse
+import dataclasses
 import functools
 import statistics
 import tempfile
@@ -26,10 +27,12 @@ from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import configs, parallel
 from jitm.models import make as make_lib
-from jitm.training.members import init_members, make_members
-from jitm.training.setup import make_optimizer, set_up
-from jitm.training.sources import make_objective
-from jitm.training.step import TrainState, score_as_anchor, train_step
+from jitm.training.members import init_members
+from jitm.training.plan import make_plan
+from jitm.training.setup import compile_step as make_step
+from jitm.training.setup import set_up
+from jitm.training.source import score_as_anchor
+from jitm.training.step import TrainState
 from jitm.types import Batch
 
 SCENARIOS = ('single', 'oas', 'oss', 'mss')
@@ -52,26 +55,30 @@ def compile_step(config: dict, words: int, batch: Batch) -> tuple[Callable, Trai
 
     The batch has the layout of `parallel.split_rows`.
     """
-    models = {name: make_lib.make_model(make_lib.member_model(config, name), words) for name in config['members']}
-    optimizer, _ = make_optimizer(config['optimizer'], 1000, config['epochs'])
-    members = make_members(config['members'], models, optimizer)
-    terms, sources = make_objective(config)
-    parts = {'members': members, 'terms': terms, 'sources': sources}
-    step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=1000, epochs=config['epochs'])
+    plan = make_plan(config | {'seed': 0})
+    optimizer, _ = plan.make_optimizer(1000)
+    members = {
+        name: dataclasses.replace(
+            member,
+            model=make_lib.make_model(plan.models[name], words),
+            optimizer=optimizer if member.trains else None,
+        )
+        for name, member in plan.members.items()
+    }
+    _, step, _ = make_step(plan, members, 1000)
     pairs = jax.tree.map(lambda x: x[0], batch)
     states = jax.jit(lambda: init_members(members, 0, pairs.images, pairs.texts))()
     state = parallel.put_state(TrainState(jnp.int32(0), states))
-    compiled = parallel.data_parallel(step, config['precision']).lower(state, batch).compile()
+    compiled = step.lower(state, batch).compile()
     return compiled, state, num_bytes((state, batch)) + compiled.memory_analysis().temp_size_in_bytes
 
 
 def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -> Callable:
     """Compiles only the forward pass of an anchor, with its own weights."""
-    model, (_, sources) = make_lib.make_model(config['model'], words), make_objective(config)
+    model, source = make_lib.make_model(config['model'], words), make_plan(config).source
     variables = jax.tree.map(jnp.copy, state.members['target'].variables)
-    score = functools.partial(score_as_anchor, model, sources=sources)
     compiled = jax.pmap(
-        lambda variables, batch: score(variables, batch=batch),
+        functools.partial(score_as_anchor, source, model),
         axis_name=parallel.AXIS,
         in_axes=(None, 0),
         out_axes=None,

@@ -26,14 +26,17 @@ from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
 from jitm import configs, parallel
+from jitm.data.masking import Masking
 from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.objective import DIRECTIONS, make_terms, objective
-from jitm.training.sources import make_retrieval, make_sources
-from jitm.training.step import Source
+from jitm.training.objective import DIRECTIONS, make_terms, objective, token_terms
+from jitm.training.source import Context, Source, View
+from jitm.training.sources.generated import generate_captions
+from jitm.training.sources.masked import mask_captions
+from jitm.training.sources.shortlist import shortlist
 from jitm.types import Batch, Elements, Masked, Pairs
 
 SETTING = 'tags:tags_dc,base,f30k'
@@ -81,10 +84,10 @@ class PartInputs(NamedTuple):
     """Inputs of the parts: a batch, and stand-ins for the results of earlier parts.
 
     Attributes:
-      batch: with masked captions and extra candidates.
+      batch: The batch with masked captions and extra candidates.
       generated: K L captions of each image.
       kept: m of these captions.
-      chosen: see `choose_hardest`.
+      chosen: The candidates of each query, see `jitm.training.sources.shortlist`.
     """
 
     batch: Batch
@@ -104,11 +107,12 @@ def random_inputs(counts: Counts, positives: int, words: int, regions: int, voca
     batch, others = pairs(positives), pairs(1 + counts.candidates - positives)
     labelled = rng.random((positives, counts.views, words)) < 0.15
     captions = rng.integers(1, vocabulary, (positives, counts.captions, words), np.int32)
+    masked = np.where(labelled, vocabulary - 1, batch.texts.ids[:, None])
     batch = batch.replace(
-        extra=Pairs(others.images, others.texts),
-        extra_index=positives + others.image_index,
-        masked=Masked(np.where(labelled, vocabulary - 1, batch.texts.ids[:, None]).astype(np.int32), labelled),
-        caption_words=batch.texts.ids,
+        drawn={
+            'shortlist': (Pairs(others.images, others.texts), positives + others.image_index),
+            'masked': (Masked(masked.astype(np.int32), labelled), batch.texts.ids),
+        }
     )
     generated = Synthetic(captions, captions != batch.texts.ids[:, None], np.ones(captions.shape[:2], bool))
     kept = jax.tree.map(lambda x: x[:, : counts.num_hard], generated)
@@ -121,8 +125,10 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
     config = configs.load(SETTING).to_dict()
     terms = make_terms(config['terms'])
     synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.num_hard})
-    retrieval = make_retrieval({'source': 'shortlist', 'num_extra': 0, 'num_hard': counts.num_hard})
-    *_, masked, generated = make_sources(terms, retrieval, masked=True, synthesis=synthesis)
+    retrieval = shortlist(0, counts.num_hard, context=Context(terms, 1 + counts.candidates))
+    words = token_terms(terms)
+    masked = mask_captions(Masking(**config['masking']), {'masked': words.pop('masked')})
+    generated = generate_captions(synthesis, words)
 
     def generate(params, given, key):
         keys = jax.random.split(key, len(given.batch.image_index))
@@ -132,7 +138,8 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
         return synthesis.select_hardest(model, {'params': params}, given.batch, given.generated)
 
     def score_candidates(params, given, key):
-        return retrieval.choose({'model': (model, {'params': params})}, 'model', given.batch, key)
+        view = View({'model': (model, {'params': params})}, given.batch, {}, jnp.int32(0))
+        return retrieval.look(view, {'model': key})
 
     def train(names: Sequence[str], source: Source, chosen: str = '') -> Callable:
         """Returns the gradient of some terms, whose inputs a source scores."""
@@ -144,7 +151,7 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
                     images = matcher.encode_image(given.batch.images, train=True)
                     texts = matcher.encode_text(given.batch.texts, train=True) if source is retrieval else None
                     results = getattr(given, chosen) if chosen else None
-                    return source.rank(matcher, images, texts, given.batch, results, True)
+                    return source.score(matcher, images, texts, given.batch, results, True)
 
                 rankings, losses = model.apply({'params': params}, method=score, rngs={'dropout': key})
                 return objective(selected, rankings, 0, losses)[0]

@@ -10,7 +10,6 @@ import pickle
 import sys
 from pathlib import Path
 
-import chex
 import jax
 
 out, initial, devices, chosen, *processes = sys.argv[1:]
@@ -25,23 +24,28 @@ import optax  # noqa: E402
 from jitm import job, parallel  # noqa: E402
 from jitm.data import cider  # noqa: E402
 from jitm.data.augmentation import Augmentation  # noqa: E402
-from jitm.data.perturbations import PerturbedCaptions  # noqa: E402
 from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
 from jitm.data.text import Tokens, Vocabulary  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
-from jitm.models.matcher import Matcher  # noqa: E402
-from jitm.training.labels import CoTeaching, Labels, MovingAverage, Stored  # noqa: E402
 from jitm.training.members import EMA, Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
-from jitm.training.queue import Queue  # noqa: E402
-from jitm.training.sources import make_retrieval, make_sources  # noqa: E402
+from jitm.training.source import Memory, together  # noqa: E402
+from jitm.training.sources.labels import CoTeaching, MovingAverage, with_labels  # noqa: E402
+from jitm.training.sources.perturbed import sampler  # noqa: E402
+from jitm.training.sources.relevance import with_relevance  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
-from jitm.types import Batch  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.models.test_matchers import MATCHERS, VOCABULARY, perturb  # noqa: E402
-from tests.training.models import in_batch_source, predictions_source, shortlist_source  # noqa: E402
+from tests.training.models import (  # noqa: E402
+    candidates_source,
+    drawing,
+    in_batch_source,
+    parts_of_step,
+    predictions_source,
+    shortlist_source,
+)
 
 HINGE = {'margin': 0.2}
 TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
@@ -81,23 +85,29 @@ LABELS = {
 }
 
 
-def make_stored(labels: Labels, names: list[str]) -> Stored:
-    """What labels store of the 36 pairs, some of which are not clean."""
-    rng = np.random.default_rng(1)
-    stored = jax.device_get(labels.init(names, 36))
-    return {name: {key: (rng.random(36) < 0.7) * x for key, x in values.items()} for name, values in stored.items()}
+def fill(memory: Memory) -> Memory:
+    """The initial memory with labels of the 36 pairs, some of which are not clean, and a queue of random vectors.
+
+    Some vectors of the queue are of no pair.
+    """
+    memory = jax.device_get(memory)
+    if 'labels' in memory:
+        rng, stored = np.random.default_rng(1), memory['labels']
+        memory['labels'] = {
+            name: {key: (rng.random(36) < 0.7) * x for key, x in values.items()} for name, values in stored.items()
+        }
+    if 'queue' in memory:
+        rng, empty = np.random.default_rng(2), memory['queue']
+        rows = {key: rng.normal(size=empty[key].shape).astype(np.float32) / 4 for key in ('images', 'texts')}
+        image_index = rng.integers(-1, 12, len(empty['image_index'])).astype(np.int32)
+        rows |= {'image_index': image_index, 'text_index': np.where(image_index < 0, -1, 3 * image_index)}
+        memory['queue'] = rows
+    return memory
 
 
-def make_queue(queue: Queue, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> dict[str, chex.ArrayTree]:
-    """A queue of random vectors, of which some are of no pair."""
-    rng = np.random.default_rng(2)
-    empty = jax.device_get(queue.init(model, variables, batch))
-    rows = {key: rng.normal(size=empty[key].shape).astype(np.float32) / 4 for key in ('images', 'texts')}
-    image_index = rng.integers(-1, 12, queue.length).astype(np.int32)
-    return rows | {'image_index': image_index, 'text_index': np.where(image_index < 0, -1, 3 * image_index)}
-
-
-def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str, ...]) -> Pipeline:
+def make_pipeline(
+    batch_size: int, augmentation: Augmentation, reads: tuple[str, ...]
+) -> tuple[Pipeline, cider.Relevance]:
     rng = np.random.default_rng(0)
     image_of_text = np.repeat(np.arange(12), 3).astype(np.int32)
     regions = rng.normal(size=(12, 4, 6)).astype(np.float32)
@@ -108,9 +118,9 @@ def make_pipeline(batch_size: int, augmentation: Augmentation, reads: tuple[str,
     split = Split('random', regions, rng.integers(1, 5, 12).astype(np.int32), ('',) * 36, image_of_text, ('',) * 12)
     split = dataclasses.replace(split, pixels=rng.integers(0, 256, (12, 32, 32, 3), np.uint8))
     vocabulary = Vocabulary(tuple(f'w{n}' for n in range(VOCABULARY - 1))).with_mask()
+    pipeline = Pipeline(split, tokens, vocabulary, batch_size, 0, 4, augmentation, reads=reads)
     phi = rng.normal(size=(12, 36)).astype(np.float32)
-    relevance = cider.Relevance(lambda i, t: phi[np.ix_(i, t)])
-    return Pipeline(split, tokens, vocabulary, batch_size, 0, 4, augmentation, relevance, reads=reads)
+    return pipeline, cider.Relevance(lambda i, t: phi[np.ix_(i, t)])
 
 
 def double(tree):
@@ -130,55 +140,53 @@ def main() -> None:
         if chosen != 'all' and name not in chosen.split(','):
             continue
         model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': RankingTerm(loss=loss, **TERM)}
-        pipeline = make_pipeline(16, Augmentation(**UNCHANGED | changes), model.reads)
-        sources = (in_batch_source('ignored'),)
+        pipeline, relevance = make_pipeline(16, Augmentation(**UNCHANGED | changes), model.reads)
+        source = with_relevance(in_batch_source('ignored'), lambda split, relevance=relevance: relevance)
         if name == 'vsrn_f30k':
             model = model.clone(caption_dropout=0.0)  # devices drop out different values
             terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
-            sources = predictions_source(caption=terms['caption']), *sources
+            source = together(predictions_source(caption=terms['caption']), source)
         if name.startswith('sigmoid'):  # of one direction, as published; its networks compute in float32 in any case
             model = model.clone(initial_bias=-3.0)
             terms = {'ranking': RankingTerm(loss=loss, rankings=('i2t',), **TERM | {'reduction': 'mean'})}
         if name == 'sigmoid_in_chunks':
             chunks = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 3}
-            sources = make_sources(terms, make_retrieval(chunks), masked=False, synthesis=None)
+            source = candidates_source(chunks, terms)
         if name == 'rvse_mlp':
             model = model.clone(image=model.image.clone(norm_padding=True))
         if name == 'saf':
             model = model.clone(
                 **{side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
             )
-        members = {'target': Member(model, Gradient(), optax.trace(0.0))}
+        members = {'target': Member(rule=Gradient(), model=model, optimizer=optax.trace(0.0))}
         if name == 'boosted':
-            target = Member(model, Gradient(), optax.trace(0.0), learn_from=('anchor',))
-            members = {'anchor': Member(model, Frozen()), 'target': target}
+            target = dataclasses.replace(members['target'], learn_from=('anchor',))
+            members = {'anchor': Member(rule=Frozen(), model=model), 'target': target}
         if name == 'ncr':
             members = dict.fromkeys(('other', 'target'), members['target'])
-        labels = LABELS.get(name)
-        stored = double(make_stored(labels, sorted(members))) if labels else {}
+        if name in LABELS:
+            source = with_labels(source, LABELS[name])
         if name == 'shortlist':
-            sources = (shortlist_source(8, 5),)
-            pipeline = dataclasses.replace(pipeline, relevance=None, num_extra=8)
+            source = shortlist_source(8, 5)
         if name == 'perturbed':
-            sources = (make_retrieval({'source': name, 'same_image': 'ignored', 'perturbations': ('swap',)}),)
-            made = PerturbedCaptions((lambda text: [f'w{text % 7} w{text % 5} w4'] * (text % 3),))
-            pipeline = dataclasses.replace(pipeline, relevance=None, perturbed=made)
+            source = candidates_source({'source': name, 'same_image': 'ignored', 'perturbations': ('swap',)})
+            kinds = [lambda text: [f'w{text % 7} w{text % 5} w4'] * (text % 3)]
+            source = source._replace(samplers=lambda pipeline, kinds=kinds: {'perturbed': sampler(pipeline, kinds, '')})
         if name == 'queue':
+            members |= {'average': Member(rule=EMA(of='target', momentum=0.5), model=model)}
             keep = {'source': name, 'same_image': 'ignored', 'encoder': 'average', 'length': 24}
-            members |= {'average': Member(model, EMA(of='target', momentum=0.5))}
-            sources = (make_retrieval(keep),)
-            pipeline = dataclasses.replace(pipeline, relevance=None)
-        parts = {'members': members, 'terms': terms, 'sources': sources, 'labels': labels}
-        step = functools.partial(train_step, **parts, seed=0, steps_per_epoch=2, epochs=2)
-        step = parallel.data_parallel(step, 'highest')
+            source = candidates_source(keep)
+        pipeline = drawing(pipeline, source)
+        parts = parts_of_step(members, terms, source, seed=0, steps_per_epoch=2, epochs=2)
+        step = parallel.data_parallel(functools.partial(train_step, **parts), 'highest')
         if name not in states_of:
             whole = pipeline.batch(0)
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
             states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
             states_of[name] = jax.device_get(states)
-        queue = sources[-1].queue
-        queued = make_queue(queue, model, states_of[name]['average'].variables, pipeline.batch(0)) if queue else {}
-        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name]), stored, double(queued)))
+        models = {key: (model, member.variables) for key, member in states_of[name].items()}
+        memory = fill(source.init(models, sorted(parts['terms']), pipeline.batch(0), 36))
+        state = parallel.put_state(TrainState(np.int32(0), double(states_of[name]), double(memory)))
         batch = pipeline.batch(0, jax.process_index(), jax.process_count())
         state, metrics = step(state, parallel.put_batch(double(batch)))
         target = jax.device_get(state.members['target'])
@@ -186,8 +194,7 @@ def main() -> None:
         for what, tree in (
             ('gradient', target.optimizer.trace),
             ('statistics', target.batch_stats),
-            ('labels', jax.device_get(state.labels)),
-            ('queue', jax.device_get(state.queue)),
+            *jax.device_get(state.memory).items(),
         ):
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf

@@ -340,7 +340,11 @@ def test_losses_take_what_holds_numbers(mask):
         ('softmax_contrastive', {'temperature': jax.numpy.float32(0)}, 'temperature is 0.0; it must be above 0'),
         ('max_of_hinges', {'negatives': MASK}, 'negatives has candidates that are in positives, too; take them out'),
         ('softmax_contrastive', {'temperature': 0.0}, 'temperature is 0.0; it must be above 0'),
-        ('adaptive_margin', {'margins': SCORES[0]}, 'margins is float32 [3]; it must be float [Q, C], Q = 2, C = 3'),
+        (
+            'adaptive_margin',
+            {'relevance': SCORES[0]},
+            'relevance is float32 [3]; it must be float [Q, C], Q = 2, C = 3',
+        ),
         ('soft_margin', {'labels': [0, 1, 1]}, 'labels is float32 [3]; it must be float [Q], Q = 2'),
         ('ladder', {'relevance': SCORES, 'thresholds': (-2,)}, 'thresholds.0 is -2; it must be'),
     ],

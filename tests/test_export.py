@@ -61,8 +61,8 @@ def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     setup = set_up(steps.tiny(steps.load(name), folder), resuming=True)
     state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
     step, arguments = jax.jit(setup.train_step), (state, parallel.split_rows(batch))
-    assert export(step, *arguments, precision=setup.config['precision']) == []
-    member = setup.config['evaluation']['member']
+    assert export(step, *arguments, precision=setup.plan.precision) == []
+    member = setup.plan.evaluation['member']
     variables, model = state.members[member].variables, setup.members[member].model
     encoded = []
     for method, rows in (('encode_image', batch.images), ('encode_text', batch.texts)):

@@ -89,6 +89,12 @@ def test_losses_import_errors_hints_and_types_only():
         assert own <= {'errors', 'hints', 'types', 'losses'}, path
 
 
+def test_sources_of_pairs_import_no_step():
+    for path in (ROOT / 'jitm' / 'training' / 'sources').glob('*.py'):
+        own = {name.split('.')[2] for name in imports(path) if name.startswith('jitm.training.')}
+        assert own <= {'objective', 'source', 'sources'}, path
+
+
 def test_every_module_has_a_level_and_a_name():
     for path in MODULES:
         module = name_of(path)

@@ -198,9 +198,8 @@ class CaptionBatch(NamedTuple):
 @pytest.mark.parametrize(('slow', 'announced'), [(-1, ['4', '8']), (10, ['4'])])
 def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, announced):
     monkeypatch.setattr(loop, 'SLOW', slow)
-    config, said, pace = {'run': {'log_every': 1}, 'offline': {'path': ''}}, [], Pace(0, 3)
-    data, members = SimpleNamespace(train=None), {'target': None}
-    setup = SimpleNamespace(config=config, data=data, members=members, train_step=lambda state, batch: (state, {}))
+    plan, said, pace = SimpleNamespace(run={'log_every': 1}), [], Pace(0, 3)
+    setup = SimpleNamespace(plan=plan, members={'target': None}, train_step=lambda state, batch: (state, {}))
     setup.pipeline = SimpleNamespace(num_shapes=1)
     steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):

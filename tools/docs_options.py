@@ -26,7 +26,7 @@ from jitm.hints import BOUNDS, KINDS
 from jitm.models.make import is_module
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import RULES
-from jitm.training.step import Source
+from jitm.training.source import Source
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 SUPPLIED = ('name', 'parent', 'split', 'vocab_size')  # not by the config
@@ -111,7 +111,11 @@ def named() -> dict[str, Iterable[tuple[str, Callable]]]:
         'model.name': modules('jitm.models'),
         'model.*.name': modules('jitm.layers'),
         'members.*.rule': RULES.items(),
-        'candidates.source': returning('jitm.training.candidates', Source),
+        'candidates.source': [
+            (name.partition('.')[0], make)
+            for name, make in returning('jitm.training.sources', Source)
+            if name == f'{make.__name__}.{make.__name__}'
+        ],
         'terms.*.loss': [one for one in public('jitm.losses') if one[0].rpartition('.')[2] in losses.__all__],
         'optimizer.name': returning('jitm.training.optimizer', tuple[optax.GradientTransformation, optax.Schedule]),
     }

@@ -1,7 +1,6 @@
 """Masking of the phrases of scene graphs, which a model refills with synthetic negatives (TAGS; Fan et al., 2022)."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,6 @@ from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text import Tokens, Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import ArgumentError
-from jitm.files import hash_arrays
 from jitm.types import Index, Masked, Probability
 
 _STREAM = 1  # separates these random numbers from the streams of `augmentation.example_generator`
@@ -167,23 +165,3 @@ class Masking:
             for row, matrix, t in zip(ids, phrases, texts.tolist(), strict=True)
         ]
         return Masked(*map(np.stack, zip(*masked, strict=True)))
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedWords:
-    """The inputs of a pipeline that masks the captions of a split.
-
-    Attributes:
-      masking: The masking of a caption.
-      phrases: The phrases of every caption, from `find_phrases`.
-      words: int32 [I, W], see `caption_words`.
-    """
-
-    masking: Masking
-    phrases: tuple[np.ndarray, ...]
-    words: np.ndarray
-
-    @functools.cached_property
-    def hash(self) -> str:
-        """SHA-256 of the phrases, as hex."""
-        return hash_arrays(x for matrix in self.phrases for x in (np.int64(matrix.shape), matrix))

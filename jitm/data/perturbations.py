@@ -6,7 +6,6 @@ code, synonyms that no caption of the image uses can therefore replace each othe
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import re
@@ -18,7 +17,7 @@ import numpy as np
 from jitm.data.scene_graphs import CaptionGraph, Span
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files import hash_json, parse_json, read_text, split_lines
+from jitm.files import parse_json, read_text, split_lines
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
@@ -274,31 +273,6 @@ def perturber(
         return [other for other in dict.fromkeys(changed) if other not in captions]
 
     return perturb_text
-
-
-@dataclasses.dataclass(frozen=True)
-class PerturbedCaptions:
-    """Perturbed captions of a split, for training.
-
-    Attributes:
-      kinds: The perturbation of a caption by each kind.
-      read: What the kinds read besides the captions, as JSON: the scene graphs, and checksums of files.
-    """
-
-    kinds: Sequence[Perturb]
-    read: Any = None
-
-    @functools.cached_property
-    def hash(self) -> str:
-        """SHA-256 of what the kinds read, as hex."""
-        return hash_json(self.read)
-
-    def sample(self, text: int, rng: np.random.Generator) -> str | None:
-        """Samples a perturbed caption of the caption in a row of the split; None if no kind changes it."""
-        for kind in rng.permutation(len(self.kinds)):
-            if others := self.kinds[kind](text):
-                return others[rng.integers(len(others))]
-        return None
 
 
 def perturb(

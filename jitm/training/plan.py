@@ -37,7 +37,6 @@ from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
-GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # for sources only
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # to other sources
 
@@ -149,9 +148,11 @@ def make_source(
     # The candidates of each query, and what is added to their rankings.
     source = make_candidates(config['candidates'], context)
     conditions = {'candidates.source': source.conditions}
-    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'context'))
+    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'num_negatives', 'context'))
     if config['offline']['path']:
-        source, conditions['offline.path'] = make(source, context=context), mined.CONDITIONS
+        num_negatives = config['candidates'].get('num_negatives')
+        source = make(source, num_negatives=num_negatives, context=context)
+        conditions['offline.path'] = mined.CONDITIONS
     if load := source_of(config['relevance'], 'relevance'):
         source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
     if estimate := make_labels(config['labels']):
@@ -177,7 +178,10 @@ def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
     name, keywords = choose(section, 'source', where='candidates')
     make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable)
     later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
-    return bind(make, keywords, where='candidates', later=later)(**later)
+    source = bind(make, keywords, where='candidates', later=later)(**later)
+    if not isinstance(source, Source):
+        raise _returned('candidates.source', name, source, 'a jitm.training.source.Source')
+    return source
 
 
 def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
@@ -187,7 +191,10 @@ def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
         check_keys(keywords, (), where='labels')
         return None
     make = names.resolve('jitm.training.sources.labels', source, where='labels.source', own=callable)
-    return bind(make, keywords, where='labels')()
+    estimate = bind(make, keywords, where='labels')()
+    if not isinstance(estimate, labels.Labels):
+        raise _returned('labels.source', source, estimate, 'an object with init, of_batch and after_batch')
+    return estimate
 
 
 def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
@@ -203,9 +210,18 @@ def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
 
     def with_lengths(steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
         steps = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
-        return bound(**{key: steps[key] for key in lengths})
+        made = bound(**{key: steps[key] for key in lengths})
+        match made:
+            case optax.GradientTransformation(), schedule if callable(schedule):
+                return made
+        raise _returned('optimizer.name', name, made, 'an optax.GradientTransformation and its schedule')
 
     return with_lengths
+
+
+def _returned(key: str, name: str, value: Any, wanted: str) -> UserError:
+    """Returns the error of a function or class that a config key names and that does not return what is wanted."""
+    return UserError(f"config key '{key}' is '{name}', but it returns {type(value).__name__}: return {wanted}")
 
 
 def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -> Callable:

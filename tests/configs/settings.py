@@ -4,15 +4,13 @@ import functools
 import importlib
 import json
 from pathlib import Path
-from unittest import mock
 
 from jitm import configs
 from jitm.commands import settings
 from jitm.config import check
-from jitm.models.make import make_model, member_model
-from jitm.training import setup, stages
-from jitm.training.members import make_members
-from jitm.training.sources import make_objective
+from jitm.models.make import make_model
+from jitm.training import stages
+from jitm.training.plan import make_plan
 
 
 def module_of(file):
@@ -36,25 +34,16 @@ def one_of_each_word():
     return tuple(dict.fromkeys(names.values()))
 
 
-class DataAreRead(Exception):
-    """Every check of the config has passed."""
-
-
 def start(config):
     """Does what `jitm train` does before it reads data, and what it does with models afterwards, in each stage."""
     config = check(config)
     both = stages.split_stages(config, Path('run')) if config['stages'] else stages.Stages(config, config, {}, False)
     for stage in {id(one): one for one in (both.first, both.second)}.values():
-        try:
-            with mock.patch.object(setup, 'load_data', side_effect=DataAreRead):
-                setup.set_up(stage)
-        except DataAreRead:
-            pass
-        models = {name: _model(json.dumps(member_model(stage, name))) for name in stage['members']}
+        plan = make_plan(stage)
+        models = {name: _model(json.dumps(section)) for name, section in plan.models.items()}
         kind = 'word pieces' if stage['vocabulary']['path'].endswith('.txt') else 'words'
         assert all(model.text_format.kind in (kind, None) for model in models.values())
-        optimizer, _ = setup.make_optimizer(stage['optimizer'], 10, stage['epochs'])
-        setup.check_members(stage, make_members(stage['members'], models, optimizer), make_objective(stage)[0])
+        plan.make_optimizer(10)
 
 
 @functools.cache

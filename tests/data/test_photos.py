@@ -23,6 +23,7 @@ from jitm.data.text import Vocabulary
 from jitm.data.transforms import check_image
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
+from tests.training.models import drawing, shortlist_source
 
 SIZES = {'image_size': 16, 'short_side': 20}
 CAPTIONS = {'b.png': ['a dog', 'two dogs, running'], 'a.png': ['a "red" cat']}
@@ -116,10 +117,10 @@ def test_centre_crops_are_those_of_evaluation(root):
 
 
 def test_extra_pairs_are_cropped_too(root):
-    pipeline = dataclasses.replace(make_pipeline(root), num_extra=3)
-    extra = pipeline.batch(2).extra.images.pixels
-    np.testing.assert_array_equal(pipeline.batch(2).extra.images.pixels, extra)
-    assert not np.array_equal(extra, pipeline.split.pixels[pipeline.batch(2).extra_index])
+    pipeline = drawing(make_pipeline(root), shortlist_source(3, 1))
+    (extra, index), (again, _) = (pipeline.batch(2).drawn['shortlist'] for _ in range(2))
+    np.testing.assert_array_equal(again.images.pixels, extra.images.pixels)
+    assert not np.array_equal(extra.images.pixels, pipeline.split.pixels[index])
 
 
 def draw(folder, names=CAPTIONS):

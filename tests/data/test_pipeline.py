@@ -7,13 +7,18 @@ import pytest
 
 from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.perturbations import PerturbedCaptions, perturber
 from jitm.data.pipeline import Pipeline
 from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
 from jitm.data.splits import locations as locations_of
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
+from jitm.training.source import Source
+from jitm.training.sources import perturbed
+from jitm.training.sources.masked import mask_captions
+from jitm.training.sources.relevance import with_relevance
+from jitm.training.sources.sampled import sampled
 from tests.conftest import UNCHANGED
+from tests.training.models import candidates_source, drawing, shortlist_source
 
 LOCATIONS = ('regions', 'locations')
 
@@ -60,7 +65,7 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(pipeline):
 
 
 def test_last_batch_holds_the_remaining_texts(pipeline):
-    kept = dataclasses.replace(pipeline, drop_last=False, relevance=cider.from_captions(pipeline.split))
+    kept = drawing(dataclasses.replace(pipeline, drop_last=False), with_relevance(Source(None), cider.from_captions))
     assert kept.steps_per_epoch == 5
     for epoch in (0, 1):
         batches = [kept.text_index(5 * epoch + step) for step in range(5)]
@@ -68,10 +73,10 @@ def test_last_batch_holds_the_remaining_texts(pipeline):
         assert sorted(np.concatenate(batches)) == list(range(35))
     np.testing.assert_array_equal(kept.text_index(3), pipeline.text_index(3))
     whole, shards = kept.batch(9), [kept.batch(9, shard, 3) for shard in range(3)]
-    assert whole.relevance.shape == (3, 3)
+    assert whole.drawn['relevance'].shape == (3, 3)
     np.testing.assert_array_equal(whole.image_index, pipeline.split.image_of_text[kept.text_index(9)])
-    for leaf in ('image_index', 'relevance'):
-        np.testing.assert_array_equal(np.concatenate([getattr(s, leaf) for s in shards]), getattr(whole, leaf))
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *((s.image_index, s.drawn) for s in shards))
+    chex.assert_trees_all_equal(joined, (whole.image_index, whole.drawn))
 
 
 @pytest.mark.parametrize(('num_devices', 'sizes'), [(2, [8, 8, 8, 8, 2]), (4, [8, 8, 8, 8])])
@@ -83,8 +88,8 @@ def test_last_batch_is_cut_to_a_multiple_of_the_devices(pipeline, num_devices, s
 
 
 def test_one_pair_needs_no_equal_parts_of_the_extra_pairs(pipeline):
-    batch = dataclasses.replace(pipeline, num_extra=6).one_pair()
-    assert batch.extra is None
+    batch = drawing(pipeline, shortlist_source(6, 1)).one_pair()
+    assert batch.drawn == {}
     assert len(batch.image_index) == len(batch.texts.ids) == len(batch.images.regions) == 1
 
 
@@ -103,14 +108,14 @@ def test_shards_are_the_rows_of_the_whole_batch_padded_alike(pipeline):
 
 
 def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
-    assert pipeline.batch(2).relevance is None
+    assert pipeline.batch(2).drawn == {}
     relevance = cider.from_captions(pipeline.split)
-    pipeline = dataclasses.replace(pipeline, relevance=relevance)
+    pipeline = drawing(pipeline, with_relevance(Source(None), lambda split: relevance))
     texts, whole = pipeline.text_index(2), pipeline.batch(2)
-    np.testing.assert_array_equal(whole.relevance, relevance.phi(whole.image_index, texts))
-    assert whole.relevance.shape == (8, 8)
-    shards = [pipeline.batch(2, shard, 4) for shard in range(4)]
-    np.testing.assert_array_equal(np.concatenate([s.relevance for s in shards]), whole.relevance)
+    np.testing.assert_array_equal(whole.drawn['relevance'], relevance.phi(whole.image_index, texts))
+    assert whole.drawn['relevance'].shape == (8, 8)
+    shards = [pipeline.batch(2, shard, 4).drawn['relevance'] for shard in range(4)]
+    np.testing.assert_array_equal(np.concatenate(shards), whole.drawn['relevance'])
 
 
 def test_lengths_are_padded_to_few_values(pipeline):
@@ -218,104 +223,110 @@ def test_a_split_of_pixels_needs_no_features(pipeline):
 
 
 def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):
-    with_extra = dataclasses.replace(pipeline, num_extra=6)
+    with_extra = drawing(pipeline, shortlist_source(6, 1))
     batch = with_extra.batch(3)
+    extra, extra_index = batch.drawn['shortlist']
     np.testing.assert_array_equal(batch.texts.ids[:, :4], pipeline.batch(3).texts.ids[:, :4])
-    assert batch.extra.texts.ids.shape == (6, batch.texts.ids.shape[1])
-    np.testing.assert_array_equal(batch.extra.images.regions, pipeline.split.regions[batch.extra_index])
-    texts = {tuple(row[row > 0]) for row in batch.extra.texts.ids.tolist() for row in [np.array(row)]}
+    assert extra.texts.ids.shape == (6, batch.texts.ids.shape[1])
+    np.testing.assert_array_equal(extra.images.regions, pipeline.split.regions[extra_index])
+    texts = {tuple(row[row > 0]) for row in extra.texts.ids.tolist() for row in [np.array(row)]}
     captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in pipeline.split.captions]
     assert len(texts) == 6
     assert texts <= set(captions)
     parts = [with_extra.batch(3, shard, 2) for shard in range(2)]
-    np.testing.assert_array_equal(np.concatenate([part.extra_index for part in parts]), batch.extra_index)
-    assert not np.array_equal(with_extra.batch(4).extra_index, batch.extra_index)
+    np.testing.assert_array_equal(np.concatenate([part.drawn['shortlist'][1] for part in parts]), extra_index)
+    assert not np.array_equal(with_extra.batch(4).drawn['shortlist'][1], extra_index)
 
 
 def test_a_mismatched_pair_has_one_side_of_another_image(pipeline):
-    sampling, split = dataclasses.replace(pipeline, mismatched=True), pipeline.split
+    sampling, split = drawing(pipeline, sampled()), pipeline.split
     captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in split.captions]
     replaced, others = [], []
     for step in range(2 * sampling.steps_per_epoch):
         batch = sampling.batch(step)
+        mismatched, text_replaced = batch.drawn['sampled']
         np.testing.assert_array_equal(batch.image_index, pipeline.batch(step).image_index)
         for n, image in enumerate(batch.image_index):
-            words, length = batch.mismatched.texts.ids[n], batch.mismatched.texts.lengths[n]
+            words, length = mismatched.texts.ids[n], mismatched.texts.lengths[n]
             same_text = np.array_equal(words[:length], batch.texts.ids[n, : batch.texts.lengths[n]])
-            same_image = np.array_equal(batch.mismatched.images.regions[n], split.regions[image])
-            assert (same_image, same_text) == (batch.text_replaced[n], not batch.text_replaced[n])
+            same_image = np.array_equal(mismatched.images.regions[n], split.regions[image])
+            assert (same_image, same_text) == (text_replaced[n], not text_replaced[n])
             if same_image:
                 assert captions.index(tuple(words[:length].tolist())) not in np.flatnonzero(
                     split.image_of_text == image
                 )
             else:
-                features = batch.mismatched.images.regions[n]
+                features = mismatched.images.regions[n]
                 others.append(next(i for i in range(split.num_images) if np.array_equal(split.regions[i], features)))
-            replaced.append(batch.text_replaced[n])
+            replaced.append(text_replaced[n])
     assert 0.3 < np.mean(replaced) < 0.7
     assert len(set(others)) > split.num_images / 2
     whole, parts = sampling.batch(3), [sampling.batch(3, shard, 2) for shard in range(2)]
-    for field in ('mismatched', 'text_replaced'):
-        joined = jax.tree.map(lambda *x: np.concatenate(x), *(getattr(part, field) for part in parts))
-        chex.assert_trees_all_equal(joined, getattr(whole, field))
-    assert pipeline.batch(3).mismatched is None
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *(part.drawn['sampled'] for part in parts))
+    chex.assert_trees_all_equal(joined, whole.drawn['sampled'])
 
 
 def test_batch_has_masked_captions_and_words_of_images(pipeline):
-    split, tokens, vocabulary = pipeline.split, pipeline.tokens, pipeline.vocabulary.with_mask()
-    phrases = masking.find_phrases(split.captions, vocabulary, split.caption_graphs)
-    words = masking.caption_words(tokens, split.image_of_text)
-    masks = masking.Masking(num_views=3, rate=0.15, mask_prob=0.8, random_prob=0.1)
-    masked = dataclasses.replace(pipeline, vocabulary=vocabulary, masked=masking.MaskedWords(masks, phrases, words))
-    batch, texts = masked.batch(2), pipeline.text_index(2)
-    assert batch.masked.ids.shape == (8, 3, batch.texts.ids.shape[1])
-    shown = np.where(batch.masked.labelled, batch.texts.ids[:, None], batch.masked.ids)
+    split, vocabulary = pipeline.split, pipeline.vocabulary.with_mask()
+    source = mask_captions(masking.Masking(num_views=3, rate=0.15, mask_prob=0.8, random_prob=0.1), {})
+    plain = dataclasses.replace(pipeline, vocabulary=vocabulary)
+    made = drawing(dataclasses.replace(plain, load_scene_graphs=lambda split: split.caption_graphs), source)
+    batch, texts = made.batch(2), pipeline.text_index(2)
+    masked, words = batch.drawn['masked']
+    assert masked.ids.shape == (8, 3, batch.texts.ids.shape[1])
+    shown = np.where(masked.labelled, batch.texts.ids[:, None], masked.ids)
     np.testing.assert_array_equal(shown, np.repeat(batch.texts.ids[:, None], 3, axis=1))
-    for row, text in zip(batch.caption_words, texts, strict=True):
+    for row, text in zip(words, texts, strict=True):
         siblings = np.flatnonzero(split.image_of_text == split.image_of_text[text])
         want = {i for sibling in siblings for i in vocabulary.encode(split.captions[sibling]).tolist()}
         assert set(row.tolist()) - {-1} == want
-    parts = [masked.batch(2, shard, 2) for shard in range(2)]
-    np.testing.assert_array_equal(np.concatenate([part.masked.ids for part in parts]), batch.masked.ids)
-    other = masking.MaskedWords(masks, masking.find_phrases(split.captions, vocabulary, None), words)
-    assert dataclasses.replace(masked, masked=other).identity != masked.identity
+    parts = [made.batch(2, shard, 2).drawn['masked'][0] for shard in range(2)]
+    np.testing.assert_array_equal(np.concatenate([part.ids for part in parts]), masked.ids)
+    assert drawing(plain, source).identity != made.identity
 
 
 def test_perturbed_captions_are_false_and_a_function_of_the_step(pipeline):
     split, vocabulary = pipeline.split, pipeline.vocabulary
-    made = dataclasses.replace(pipeline, perturbed=PerturbedCaptions((perturber(split, None, 'swap'),)))
+    source = candidates_source({'source': 'perturbed', 'same_image': 'ignored', 'perturbations': ('swap',)})
+    made = drawing(pipeline, source)
     seen = set()
     for step in range(8):  # two epochs
-        batch, again = made.batch(step), dataclasses.replace(made).batch(step)
+        batch, again = made.batch(step), drawing(pipeline, source).batch(step)
         chex.assert_trees_all_equal(batch, again)
         chex.assert_trees_all_equal(batch.texts.lengths, pipeline.batch(step).texts.lengths)
-        assert batch.perturbed.ids.shape == batch.texts.ids.shape
+        captions, is_perturbed = batch.drawn['perturbed']
+        assert captions.ids.shape == batch.texts.ids.shape
         for n, text in enumerate(batch.text_index):
-            ids = tuple(batch.perturbed.ids[n, : batch.perturbed.lengths[n]])
+            ids = tuple(captions.ids[n, : captions.lengths[n]])
             swaps = {tuple(vocabulary.encode(swap.caption)) for swap in split.swaps[text]}
-            assert (ids in swaps) == batch.is_perturbed[n] == bool(swaps)
+            assert (ids in swaps) == is_perturbed[n] == bool(swaps)
             seen.add((text, ids))
         parts = [made.batch(step, shard, 4) for shard in range(4)]
-        whole = jax.tree.map(lambda *x: np.concatenate(x), *[(p.perturbed, p.is_perturbed) for p in parts])
-        chex.assert_trees_all_equal(whole, (batch.perturbed, batch.is_perturbed))
+        whole = jax.tree.map(lambda *x: np.concatenate(x), *[part.drawn['perturbed'] for part in parts])
+        chex.assert_trees_all_equal(whole, batch.drawn['perturbed'])
     assert len(seen) > len({text for text, _ in seen})  # another one in another epoch
-    other = dataclasses.replace(made, seed=4).batch(0)
-    assert not np.array_equal(other.perturbed.ids, made.batch(0).perturbed.ids)
+    other = drawing(dataclasses.replace(pipeline, seed=4), source)
+    ids = [pipeline.batch(0).drawn['perturbed'][0].ids for pipeline in (other, made)]
+    assert not np.array_equal(*ids)
 
 
 def test_captions_without_perturbed_ones_stand_for_themselves(pipeline):
     """Nothing to change, the same words to the model, and a caption longer than the model reads."""
     changed = {0: [], 1: [pipeline.split.captions[1].upper()], 2: ['a red ring ' * 20]}
-    made = PerturbedCaptions((lambda text: changed.get(text % 4, ['a red ring']), lambda text: []))
-    batch = dataclasses.replace(pipeline, perturbed=made, max_length=40, batch_size=35).batch(0)
+    kinds = lambda text: changed.get(text % 4, ['a red ring']), lambda text: []
+    pipeline = dataclasses.replace(pipeline, max_length=40, batch_size=35)
+    made = {'perturbed': perturbed.sampler(pipeline, kinds, '')}
+    batch = dataclasses.replace(pipeline, samplers=made).batch(0)
+    captions, is_perturbed = batch.drawn['perturbed']
     for n, text in enumerate(batch.text_index):
-        assert batch.is_perturbed[n] == (text % 4 in (1, 3) and text != 1)
-        if not batch.is_perturbed[n]:
-            np.testing.assert_array_equal(batch.perturbed.ids[n], batch.texts.ids[n])
+        assert is_perturbed[n] == (text % 4 in (1, 3) and text != 1)
+        if not is_perturbed[n]:
+            np.testing.assert_array_equal(captions.ids[n], batch.texts.ids[n])
 
 
-def test_kinds_of_perturbed_captions_are_sampled_alike():
-    made = PerturbedCaptions((lambda text: ['one'], lambda text: ['many'] * 99, lambda text: []))
-    sampled = [made.sample(0, np.random.default_rng(n)) for n in range(400)]
-    assert {*sampled} == {'one', 'many'}
-    assert abs(sampled.count('one') - 200) < 60
+def test_kinds_of_perturbed_captions_are_sampled_alike(pipeline):
+    kinds = lambda text: ['red'], lambda text: ['blue'] * 99, lambda text: []
+    sampler = perturbed.sampler(pipeline, kinds, '')
+    drawn = [tuple(sampler.pick(step, np.array([0]))[0][0].ids) for step in range(400)]
+    assert {*drawn} == {tuple(pipeline.vocabulary.encode(word)) for word in ('red', 'blue')}
+    assert abs(drawn.count(drawn[0]) - 200) < 60

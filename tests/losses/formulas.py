@@ -78,7 +78,7 @@ def polynomial(s, margin):
     return max(0 * p, 0.2 * p**2 - 0.7 * p + 0.5) + max(0 * n, 0.9 * n**2 - 0.4 * n + 0.03)
 
 
-def adaptive_margin(s, relevance, temperature=5.0, margins=None):
+def adaptive_margin(s, relevance, temperature=5.0):
     positive = relevance.own[s.own.index(min(s.own))]
     rows = zip(s.others, relevance.others, strict=True)
     return sum(hinge(s, (positive - phi) / temperature, [other]) for other, phi in rows)
@@ -296,7 +296,7 @@ OF_QUERIES = {
     'sigmoid': (sigmoid_contrastive, {'temperature': 0.1, 'bias': -10.0}),
     'CMPM': (projection_matching, {'temperature': 0.1}),
     'MPL': (polynomial, {'margin': 0.2}),
-    'SAM': (adaptive_margin, {'margins': None}, {'margins': None, 'temperature': 0.5}),
+    'SAM': (adaptive_margin, {}, {'temperature': 0.5}),
     'RCL': (complementary_contrastive, {'temperature': 0.1}),
     'CRCL': (active_complementary, {'temperature': 0.1}),
     'NCR': (soft_margin, {'margin': 0.2}),

@@ -12,6 +12,7 @@ from jitm.losses import tokens
 from jitm.models import vsrn
 from jitm.training.objective import make_terms
 from jitm.training.setup import set_up
+from jitm.training.source import together
 from jitm.training.step import score
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid, torch_gru
@@ -224,7 +225,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
 
     def shapes(*sources):
         def run(v, k):
-            return score(model, v, sources=sources, batch=batch, chosen=[None] * len(sources), key=k)
+            return score(together(*sources), model, v, batch, [None] * len(sources), k)
 
         return jax.eval_shape(on_one_device(run), variables, jax.random.key(0))
 
@@ -252,7 +253,7 @@ def test_a_caption_term_needs_a_model_that_writes_captions(model):
 
     def run(key):
         variables = model.init(key, images, texts)
-        return score(model, variables, sources=[source], batch=batch, chosen=[None], key=key)
+        return score(source, model, variables, batch, None, key)
 
     with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which \w+ as configured"):
         jax.eval_shape(on_one_device(run), jax.random.key(0))

@@ -88,7 +88,7 @@ def make_setup(preset: str, sum_epochs: int, folder: Path) -> Setup:
 
 def export(system: str, setup: Setup, state: TrainState) -> dict[str, np.ndarray]:
     """Returns the parameters with the names and shapes of PyTorch."""
-    tensors, _ = export_checkpoint(system, setup.config['model'], state.members['target'].variables)
+    tensors, _ = export_checkpoint(system, setup.plan.config['model'], state.members['target'].variables)
     return tensors
 
 
@@ -105,7 +105,7 @@ def train_in_torch(
     setup: Setup, tensors: dict[str, np.ndarray], score: Callable, loss: Callable
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Trains with PyTorch from these parameters: the loss at each step, and the last parameters."""
-    model = Encoders(len(setup.data.vocabulary), setup.config['model']['text']['bidirectional']).double()
+    model = Encoders(len(setup.data.vocabulary), setup.plan.config['model']['text']['bidirectional']).double()
     model.load_state_dict({name: torch.tensor(tensor) for name, tensor in tensors.items()})
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=WEIGHT_DECAY)
     steps_per_epoch, losses = setup.pipeline.steps_per_epoch, []

@@ -1,5 +1,6 @@
 """Small models and configs that are traced in a fraction of the time of the published ones."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,17 +8,25 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.training.generated import matcher_predictions
-from jitm.training.sources import make_retrieval
-from jitm.training.step import Source, train_step
+from jitm.training.objective import terms_of
+from jitm.training.plan import make_candidates
+from jitm.training.source import Context
+from jitm.training.sources.predicted import predict_words
+from jitm.training.step import Clock, train_step
 from jitm.types import TextFormat
 from tests.configs.settings import load
 from tests.models.test_matchers import DIM, VOCABULARY, make_vse
 
 
+def parts_of_step(members, terms, source, **clock):
+    """The arguments of `train_step` for members that share some terms; `seed`, `steps_per_epoch` and `epochs`."""
+    objectives = {name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains}
+    return {'members': members, 'terms': objectives, 'source': source, 'clock': Clock(**clock)}
+
+
 def compile_step(**parts):
     """The training step `(state, batch) -> (state, metrics)` of some parts, for batches without an axis of devices."""
-    step = parallel.data_parallel(functools.partial(train_step, **parts), 'highest')
+    step = parallel.data_parallel(functools.partial(train_step, **parts_of_step(**parts)), 'highest')
 
     def take(state, batch):
         return step(parallel.put_state(state), parallel.put_batch(batch))
@@ -37,19 +46,29 @@ def on_one_device(function):
     return call
 
 
+def candidates_source(section, terms=None):
+    """The source of a section `candidates`."""
+    return make_candidates(section, Context(terms or {}, batch_size=1000))
+
+
 def in_batch_source(same_image='negative'):
     """The source of in-batch candidates."""
-    return make_retrieval({'source': 'in_batch', 'same_image': same_image})
+    return candidates_source({'source': 'in_batch', 'same_image': same_image})
 
 
 def shortlist_source(num_extra, num_hard):
     """The source of a shortlist."""
-    return make_retrieval({'source': 'shortlist', 'num_extra': num_extra, 'num_hard': num_hard})
+    return candidates_source({'source': 'shortlist', 'num_extra': num_extra, 'num_hard': num_hard})
+
+
+def drawing(pipeline, source):
+    """The batches of a pipeline with what a source draws."""
+    return dataclasses.replace(pipeline, samplers=source.samplers(pipeline))
 
 
 def predictions_source(**terms):
     """The source of what a model predicts itself."""
-    return Source(functools.partial(matcher_predictions, terms=terms))
+    return predict_words(terms)
 
 
 class WordEncoder(nn.Module):

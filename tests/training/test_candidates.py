@@ -10,14 +10,18 @@ from jitm import parallel
 from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive, softmax_contrastive
 from jitm.models.matcher import DualEncoder
-from jitm.training.candidates import SAME_IMAGE, in_batch, perturbed, sampled
 from jitm.training.objective import make_terms, objective
-from jitm.training.sources import check_candidates, make_retrieval, make_sources
+from jitm.training.plan import make_plan
+from jitm.training.source import View
+from jitm.training.sources.in_batch import SAME_IMAGE
+from jitm.training.sources.perturbed import perturbed
+from jitm.training.sources.relevance import with_relevance
+from jitm.training.sources.sampled import sampled
 from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs, Texts
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS, make_inputs, perturb
-from tests.training.models import on_one_device, shortlist_source, small_vse
+from tests.training.models import candidates_source, in_batch_source, on_one_device, shortlist_source, small_vse
 
 MODEL = small_vse()
 PAIRS, EXTRA, HARD = 4, 6, 3
@@ -37,12 +41,14 @@ class Scores(DualEncoder):
 
 def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), **options):
     """The rankings of in-batch scores."""
-    batch = Batch(np.int32(0), None, None, np.asarray(index), relevance)
+    drawn = {} if relevance is None else {'relevance': relevance}
+    batch = Batch(np.int32(0), None, None, np.asarray(index), drawn=drawn)
+    source = candidates_source({'source': 'in_batch', 'same_image': 'negative'} | options)
+    source = with_relevance(source, None) if drawn else source
 
     def rank(scores):
         images = jnp.eye(len(scores))
-        source = in_batch(**{'same_image': 'negative'} | options)
-        return source.rank(Scores(), images, scores.T, batch, None, True)[0]
+        return source.score(Scores(), images, scores.T, batch, None, True)[0]
 
     rankings = on_one_device(rank)(scores)
     return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
@@ -52,7 +58,7 @@ def test_only_the_gradient_of_texts_is_summed_over_devices():
     batch = Batch(np.int32(0), None, None, np.arange(5))
 
     def loss(images, texts):
-        rankings, _ = in_batch('negative').rank(Scores(), images, texts, batch, None, True)
+        rankings, _ = in_batch_source().score(Scores(), images, texts, batch, None, True)
         return sum(jnp.sum(ranking.scores) for ranking in rankings.values())
 
     traced = str(jax.make_jaxpr(jax.grad(loss, (0, 1)), axis_env=[(parallel.AXIS, 4)])(SCORES, SCORES))
@@ -105,22 +111,22 @@ def test_negatives_of_a_query_are_the_next_pairs_of_the_batch(same_image, views,
 def test_number_of_negatives_is_below_the_size_of_the_batch():
     config = load('vsepp:vsepp,f8k')
     config['candidates']['num_negatives'] = 127
-    check_candidates(config)
+    make_plan(config)
     config['candidates']['num_negatives'] = 128
     with pytest.raises(UserError) as error:
-        check_candidates(config)
+        make_plan(config)
     message = "config key 'candidates.num_negatives' is 128, but a batch of 128 has 127 other pairs: lower it, or "
     assert str(error.value) == message + 'set it to None for all'
 
 
-def test_margins_are_differences_in_relevance():
+def test_relevance_is_that_of_each_candidate_for_its_query():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
     both = rank_in_batch(range(5), relevance=phi)
-    for i in range(5):
-        for j in range(5):
-            np.testing.assert_allclose(both['i2t'].margins[i, j], (phi[i, i] - phi[i, j]) / 5, rtol=1e-6)
-            np.testing.assert_allclose(both['t2i'].margins[i, j], (phi[i, i] - phi[j, i]) / 5, rtol=1e-6)
-    assert all(r.margins is None for r in rank_in_batch(range(5)).values())
+    np.testing.assert_array_equal(both['i2t'].relevance, phi)
+    np.testing.assert_array_equal(both['t2i'].relevance, phi.T)
+    assert all(r.relevance is None for r in rank_in_batch(range(5)).values())
+    views = rank_in_batch(range(2), jnp.zeros((4, 4)), relevance=phi[:2, :2])
+    np.testing.assert_array_equal(views['t2i'].relevance, np.kron(phi[:2, :2].T, np.ones((2, 2))))
 
 
 def test_anchor_scores_are_stacked_and_transposed():
@@ -134,7 +140,7 @@ def test_anchor_scores_are_stacked_and_transposed():
 @pytest.mark.parametrize(
     ('section', 'message'),
     [
-        ({'source': 'x'}, "'candidates.source' is 'x', but jitm.training.candidates has no 'x'"),
+        ({'source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({}, "'candidates.source' is missing"),
         ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
@@ -146,7 +152,7 @@ def test_anchor_scores_are_stacked_and_transposed():
 )
 def test_errors_of_the_section_name_their_key(section, message):
     with pytest.raises(UserError, match=message):
-        make_retrieval(section)
+        candidates_source(section)
 
 
 @pytest.fixture(scope='module')
@@ -163,18 +169,18 @@ def make_batch(num_extra=EXTRA):
     index = np.array([3, 5, 3, 8, 5, 1, 2, 3, 9, 8])[: PAIRS + num_extra].astype(np.int32)
     batch = Batch(np.int32(0), *own, index[:PAIRS])
     if num_extra:
-        batch = batch.replace(extra=Pairs(*extra), extra_index=index[PAIRS:])
+        batch = batch.replace(drawn={'shortlist': (Pairs(*extra), index[PAIRS:])})
     return batch, images, texts, index
 
 
 def rank_batch(source, batch, variables, params=None):
     """The rankings of a batch: chosen with some variables, scored with these or with other parameters."""
-    models = {'m': (MODEL, variables)}
-    chosen = source.choose and source.choose(models, 'm', batch, jax.random.key(0))
+    view = View({'m': (MODEL, variables)}, batch, {}, 0)
+    chosen = source.look(view, {'m': jax.random.key(0)})['m']
 
     def rank(matcher):
         images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        return source.rank(matcher, images, texts, batch, chosen, True)
+        return source.score(matcher, images, texts, batch, chosen, True)
 
     rankings, losses = MODEL.apply(variables if params is None else variables | {'params': params}, method=rank)
     assert losses == {}
@@ -229,11 +235,11 @@ def rank_sampled(variables):
         return np.where(rows, first, second)
 
     mismatched = Pairs(jax.tree.map(choose, own[0], extra[0]), jax.tree.map(choose, extra[1], own[1]))
-    batch = batch.replace(extra=None, mismatched=mismatched, text_replaced=jnp.asarray(REPLACED))
+    batch = batch.replace(drawn={'sampled': (mismatched, jnp.asarray(REPLACED))})
 
     def rank(matcher):
         encoded = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
-        rankings, losses = sampled().rank(matcher, *encoded, batch, None, False)
+        rankings, losses = sampled().score(matcher, *encoded, batch, None, False)
         assert losses == {}
         return rankings, matcher(*own), matcher(mismatched.images, mismatched.texts)
 
@@ -254,14 +260,14 @@ def test_sampled_negatives_rank_one_query_of_each_pair(variables):
 def test_perturbed_captions_are_further_negatives_of_images():
     index, is_perturbed = np.array([4, 7, 4]), np.array([True, False, True])
     texts, images = np.eye(6, dtype=np.float32)[:3], np.arange(18, dtype=np.float32).reshape(3, 6)
-    batch = Batch(np.int32(0), None, None, index, perturbed=Texts(None, None), is_perturbed=is_perturbed)
+    batch = Batch(np.int32(0), None, None, index, drawn={'perturbed': (Texts(None, None), is_perturbed)})
     source = perturbed('ignored', ('swap',))
 
     class Given(Scores):
         def encode_text(self, texts, train=False):
             return jnp.eye(6)[3:]
 
-    both = on_one_device(lambda t: source.rank(Given(), jnp.asarray(images), t, batch, None, True)[0])(texts)
+    both = on_one_device(lambda t: source.score(Given(), jnp.asarray(images), t, batch, None, True)[0])(texts)
     np.testing.assert_array_equal(both['i2t'].scores, images)  # captions, then perturbed captions
     np.testing.assert_array_equal(both['i2t'].positives, np.eye(3, 6, dtype=bool))
     other = index[:, None] != index
@@ -279,30 +285,29 @@ def test_perturbed_captions_need_kinds_and_scene_graphs():
     config = load('vsepp:vsepp,f8k')
     config['candidates'] = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('relation',)}
     with pytest.raises(UserError, match=r"'scene_graphs.source' is '', but 'candidates.perturbations' takes scene"):
-        check_candidates(config)
+        make_plan(config)
     config['candidates']['perturbations'] = ('swap',)
-    check_candidates(config)
+    make_plan(config)
     config['candidates']['perturbations'] = ()
     with pytest.raises(UserError, match=r"'candidates.perturbations' is empty; give kinds, such as"):
-        check_candidates(config)
+        make_plan(config)
 
 
 def chunked(scores, index, queries=2, learned=0.3, train=True, **keywords):
     """The value of terms in chunks and in the whole batch, their gradients, and the rankings that chunks leave."""
     terms = make_terms({'ranking': {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, **keywords}})
-    retrieval = make_retrieval({'source': 'in_chunks', 'same_image': 'ignored', 'queries': queries})
-    (source,) = make_sources(terms, retrieval, masked=False, synthesis=None)
+    source = candidates_source({'source': 'in_chunks', 'same_image': 'ignored', 'queries': queries}, terms)
     batch = Batch(np.int32(0), None, None, np.asarray(index))
 
     def value(scores, source):
-        ranked, losses = source.rank(Scores(learned), jnp.eye(len(scores)), scores.T, batch, None, train)
+        ranked, losses = source.score(Scores(learned), jnp.eye(len(scores)), scores.T, batch, None, train)
         return objective(terms, ranked, 0, losses)[0], ranked
 
     def gradient_of(source):
         return jax.value_and_grad(functools.partial(value, source=source), has_aux=True)
 
     (value_of_chunks, ranked), gradient = on_one_device(gradient_of(source))(scores)
-    (whole, _), gradient_of_whole = on_one_device(gradient_of(in_batch('ignored')))(scores)
+    (whole, _), gradient_of_whole = on_one_device(gradient_of(in_batch_source('ignored')))(scores)
     return (value_of_chunks, gradient), (whole, gradient_of_whole), ranked
 
 
@@ -333,13 +338,13 @@ def test_chunks_leave_the_match_and_the_hardest_negative():
 
 
 def test_chunks_have_no_inputs_of_whole_rankings():
-    with pytest.raises(UserError, match=r"'terms.ranking' needs margins"):
+    with pytest.raises(UserError, match=r"'terms.ranking' needs relevance"):
         chunked(SCORES, range(5), loss='ranking.adaptive_margin', reduction='sum')
     with pytest.raises(UserError, match="names 'i2i', which is not a ranking"):
         chunked(SCORES, range(5), loss='ranking.polynomial', margin=0.2, reduction='sum', rankings=('i2t', 'i2i'))
 
 
 def test_chunks_are_of_dual_encoders():
-    source = make_retrieval({'source': 'in_chunks', 'same_image': 'ignored', 'queries': 2})
+    source = candidates_source({'source': 'in_chunks', 'same_image': 'ignored', 'queries': 2})
     with pytest.raises(UserError, match="'in_chunks' needs a dual encoder, not SGRAF: take 'in_batch'"):
-        source.rank(MATCHERS['saf'], None, None, None, None, True, terms={})
+        source.score(MATCHERS['saf'], None, None, None, None, True)

@@ -16,8 +16,10 @@ from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
 from jitm.training.diagnostics import BINS, difficulty
 from jitm.training.members import Frozen, Gradient, Member, MemberState
-from jitm.training.objective import RankingTerm, TokenTerm
-from jitm.training.sources import make_sources
+from jitm.training.objective import RankingTerm, TokenTerm, token_terms
+from jitm.training.source import together
+from jitm.training.sources.generated import generate_captions
+from jitm.training.sources.masked import mask_captions
 from jitm.training.step import TrainState
 from jitm.types import Batch, Masked, Ranking, Texts
 from tests.models.test_matchers import VOCABULARY, make_inputs, perturb
@@ -54,7 +56,7 @@ def make_batch():
     for row, words in zip(known, ids, strict=True):
         row[: len(np.unique(words[words > 0]))] = np.unique(words[words > 0])
     texts = texts.replace(ids=ids)
-    return Batch(np.int32(0), images, texts, np.array([4, 6], np.int32), masked=masked, caption_words=known)
+    return Batch(np.int32(0), images, texts, np.array([4, 6], np.int32), drawn={'masked': (masked, known)})
 
 
 @pytest.fixture(scope='module')
@@ -100,10 +102,10 @@ def test_hardest_new_captions_are_kept(params, generated):
     synthetic, keys = generated
     batch = make_batch()
     for n, row_key in enumerate(keys):
-        masked = jax.tree.map(lambda x, n=n: x[n], batch.masked)
+        masked = jax.tree.map(lambda x, n=n: x[n], batch.drawn['masked'][0])
         logits = read_one(params, n, masked.ids)['mlm'].astype(np.float32)
         samples = np.asarray(refill.refill(logits, masked, SYNTHESIS.num_samples, SYNTHESIS.temperature, row_key))
-        own, known = batch.texts.ids[n].tolist(), set(batch.caption_words[n].tolist())
+        own, known = batch.texts.ids[n].tolist(), set(batch.drawn['masked'][1][n].tolist())
         allowed = {}
         for k, caption in enumerate(samples.tolist()):
             changed = {new for new, old in zip(caption, own, strict=True) if new != old}
@@ -119,11 +121,13 @@ def test_hardest_new_captions_are_kept(params, generated):
 
 
 def make_step(terms=TERMS, **members):
-    target = Member(MODEL, Gradient(), optax.trace(0.0))
+    target = Member(rule=Gradient(), model=MODEL, optimizer=optax.trace(0.0))
     synthesis = dataclasses.replace(SYNTHESIS, generator='generator' if members else 'target')
-    sources = make_sources(terms, shortlist_source(0, 1), True, synthesis)
+    tokens = token_terms(terms)
+    masked = {name: tokens.pop(name) for name in tokens.keys() & {'masked'}}
+    sources = shortlist_source(0, 1), mask_captions(None, masked), generate_captions(synthesis, tokens)
     members = {'target': target, **members}
-    return compile_step(members=members, terms=terms, sources=sources, seed=0, steps_per_epoch=2, epochs=1)
+    return compile_step(members=members, terms=terms, source=together(*sources), seed=0, steps_per_epoch=2, epochs=1)
 
 
 def state_of(params, **others):
@@ -159,7 +163,7 @@ def test_terms_equal_their_definition(params, stepped):
     variables, keys = {'params': params}, jax.random.split(key, PAIRS)
     choose = jax.jit(lambda batch: SYNTHESIS.choose(MODEL, variables, (MODEL, variables), batch, keys))
     synthetic = jax.device_get(choose(batch))
-    want = dict.fromkeys(TERMS, 0.0)
+    want, (masked, _) = dict.fromkeys(TERMS, 0.0), batch.drawn['masked']
     for n in range(PAIRS):
         own, length = batch.texts.ids[n], batch.texts.lengths[n]
         valid = synthetic.valid[n]
@@ -169,8 +173,8 @@ def test_terms_equal_their_definition(params, stepped):
         other = 1 - n, batch.texts.ids[1 - n], batch.texts.lengths[1 - n]
         for pair in ((n, *other[1:]), (1 - n, own, length)):
             want['ranking'] += hinges(positive, sigmoid(read_pairs(params, [pair])['rank'])) / PAIRS
-        views = read_one(params, n, batch.masked.ids[n])['mlm']
-        costs = [-log_softmax(views[k, t])[own[t]] for k, t in np.argwhere(batch.masked.labelled[n]).tolist()]
+        views = read_one(params, n, masked.ids[n])['mlm']
+        costs = [-log_softmax(views[k, t])[own[t]] for k, t in np.argwhere(masked.labelled[n]).tolist()]
         want['masked'] += np.mean(costs) / PAIRS
         discriminated, corrected = [], []
         for s in range(valid.sum()):
@@ -200,7 +204,7 @@ def test_gradient_reaches_every_head(stepped):
 def test_static_generator_is_constant(params, stepped):
     fixed = MemberState(jax.tree.map(lambda x: 2 * x, params), {})
     terms = {name: TERMS[name] for name in ('ranking', 'synthetic')}
-    state, metrics = make_step(terms, generator=Member(MODEL, Frozen()))(
+    state, metrics = make_step(terms, generator=Member(rule=Frozen(), model=MODEL))(
         state_of(params, generator=fixed), make_batch()
     )
     jax.tree.map(np.testing.assert_array_equal, state.members['generator'].params, fixed.params)
@@ -223,13 +227,13 @@ def test_difficulty_is_a_histogram_of_score_differences():
 def test_memory_does_not_grow_with_the_images(params, monkeypatch):
     """A tile holds one image's captions: twelve images take the memory of two, apart from inputs and results."""
     monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)
-    *_, source = make_sources({}, shortlist_source(0, 1), False, SYNTHESIS)
+    source = generate_captions(SYNTHESIS, {})
 
     def memory(images):
         def loss(params, batch, synthetic):
             def score(matcher):
                 images = matcher.encode_image(batch.images, train=True)
-                return source.rank(matcher, images, None, batch, synthetic, True)[0]['generated'].scores
+                return source.score(matcher, images, None, batch, synthetic, True)[0]['generated'].scores
 
             return jnp.sum(MODEL.apply({'params': params}, method=score, rngs={'dropout': jax.random.key(0)}))
 

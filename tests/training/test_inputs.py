@@ -7,10 +7,9 @@ from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
-from jitm.training.inputs import check_words
+from jitm.training.data import check_words
 from jitm.training.loop import train_and_evaluate
-from jitm.training.setup import unreached_epochs
-from jitm.training.sources import make_labels
+from jitm.training.plan import make_labels, unreached_epochs
 from tests.configs.settings import load
 
 CAPTIONS = ('a red ring', 'a blue ring')

@@ -12,8 +12,9 @@ from sklearn.mixture import GaussianMixture
 
 from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
-from jitm.training import labels, loop
-from jitm.training.labels import CoTeaching, MovingAverage, PairLabels, clean_posterior, labelled
+from jitm.training import loop
+from jitm.training.sources import labels
+from jitm.training.sources.labels import CoTeaching, MovingAverage, PairLabels, clean_posterior, labelled
 from jitm.types import Ranking
 from tests.test_train import assert_same_run
 

@@ -8,6 +8,7 @@ import pytest
 from jitm.losses import ranking, tokens
 from jitm.training.members import Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm
+from jitm.training.source import together
 from jitm.training.step import TrainState
 from jitm.types import Batch
 from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
@@ -20,15 +21,15 @@ def hinges(scores, positives, negatives=None):
     return ranking.mean_of_hinges(scores, positives, negatives, margin=0.2)
 
 
-def take_step(model, terms, sources, size):
+def take_step(model, terms, source, size):
     """The state after a step on a batch of so many pairs, and the metrics."""
     images, texts = make_inputs(size, size)
     batch = Batch(step=np.int32(0), images=images, texts=texts, image_index=np.arange(size, dtype=np.int32))
     variables = random_variables(model, images, texts)
     optimizer = optax.adamw(1e-2)
     state = MemberState(variables['params'], variables.get('batch_stats', {}), optimizer.init(variables['params']))
-    members = {'target': Member(model, Gradient(), optimizer)}
-    step = compile_step(members=members, terms=terms, sources=sources, seed=0, steps_per_epoch=1, epochs=1)
+    members = {'target': Member(rule=Gradient(), model=model, optimizer=optimizer)}
+    step = compile_step(members=members, terms=terms, source=source, seed=0, steps_per_epoch=1, epochs=1)
     return step(TrainState(np.int32(0), {'target': state}), batch)
 
 
@@ -37,11 +38,11 @@ def take_step(model, terms, sources, size):
     ['vsepp', *(pytest.param(name, marks=pytest.mark.slow) for name in ('vse_infty', 'vsrn_f30k', 'saf', 'naaf'))],
 )
 def test_one_pair_has_no_negatives_and_stays_finite(name):
-    terms, sources = {'ranking': RankingTerm(loss=hinges, **TERM)}, (in_batch_source(),)
+    terms, source = {'ranking': RankingTerm(loss=hinges, **TERM)}, in_batch_source()
     if name == 'vsrn_f30k':
         terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
-        sources = predictions_source(caption=terms['caption']), *sources
-    state, metrics = take_step(MATCHERS[name], terms, sources, 1)
+        source = together(predictions_source(caption=terms['caption']), source)
+    state, metrics = take_step(MATCHERS[name], terms, source, 1)
     assert metrics['finite']
     assert metrics['target/terms/ranking'] == 0
     assert state.step == 1
@@ -50,8 +51,6 @@ def test_one_pair_has_no_negatives_and_stays_finite(name):
 
 def test_shortlist_of_fewer_candidates_than_it_keeps():
     terms = {'ranking': RankingTerm(loss=hinges, **TERM)}
-    values = {
-        num_hard: take_step(MATCHERS['vsepp'], terms, (shortlist_source(0, num_hard),), 3)[1] for num_hard in (2, 5)
-    }
+    values = {num_hard: take_step(MATCHERS['vsepp'], terms, shortlist_source(0, num_hard), 3)[1] for num_hard in (2, 5)}
     assert values[5]['target/loss'] > 0
     np.testing.assert_allclose(values[5]['target/loss'], values[2]['target/loss'], rtol=1e-6)

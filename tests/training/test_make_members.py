@@ -1,4 +1,3 @@
-import optax
 import pytest
 
 from jitm.errors import UserError
@@ -6,10 +5,6 @@ from jitm.training.members import make_members
 
 FROZEN = {'rule': 'frozen', 'init_from': 'run'}
 AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}
-
-
-def make(configs):
-    return make_members(configs, dict.fromkeys(configs), optax.identity())
 
 
 @pytest.mark.parametrize(
@@ -38,4 +33,4 @@ def make(configs):
 )
 def test_wrong_members_are_refused(configs, message):
     with pytest.raises(UserError, match=message):
-        make(configs)
+        make_members(configs)

@@ -45,7 +45,7 @@ def pipeline():
 
 def start(pipeline, terms=TERMS, **members):
     """The compiled step of some members, and their initial state."""
-    parts = {'members': members, 'terms': make_terms(terms), 'sources': (in_batch_source(),)}
+    parts = {'members': members, 'terms': make_terms(terms), 'source': in_batch_source()}
     step = compile_step(**parts, seed=0, steps_per_epoch=PER_EPOCH, epochs=EPOCHS)
     batch = pipeline.batch(0)
     return step, TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
@@ -64,11 +64,12 @@ def train(step, state, pipeline, count=3):
 
 def trained(pipeline, learn_from=(), mlp='plain'):
     """A member that trains; its MLP has batch normalization."""
-    return Member(small_vse(len(pipeline.vocabulary), mlp), Gradient(), optax.sgd(0.1), learn_from)
+    model = small_vse(len(pipeline.vocabulary), mlp)
+    return Member(rule=Gradient(), model=model, optimizer=optax.sgd(0.1), learn_from=learn_from)
 
 
 def untrained(pipeline, rule):
-    return Member(small_vse(len(pipeline.vocabulary), 'plain'), rule)
+    return Member(rule=rule, model=small_vse(len(pipeline.vocabulary), 'plain'))
 
 
 def test_no_gradient_is_computed_for_frozen_modules(pipeline):

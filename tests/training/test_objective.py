@@ -1,6 +1,7 @@
 """Terms, diagnostics, and the training step of independent models."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,16 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.reading import tokenize_split
 from jitm.data.text import Vocabulary
 from jitm.losses import ranking
-from jitm.training.diagnostics import collapse_metrics, expected_ranks, gradient_norms, ranking_metrics
+from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
 from jitm.training.objective import make_terms, objective, token_terms
+from jitm.training.source import Context
+from jitm.training.sources.mined import with_mined
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED
 from tests.mining.test_mining import make_split
-from tests.training.models import compile_step, in_batch_source, small_vse
+from tests.training.models import compile_step, in_batch_source, on_one_device, small_vse
 from tests.training.test_candidates import SCORES, rank_in_batch
 
 TERM = {
@@ -35,7 +38,7 @@ TERM = {
 CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
 
 
-def test_loss_takes_the_margins_of_a_ranking():
+def test_loss_takes_the_relevance_of_a_ranking():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
     both = rank_in_batch(range(5), relevance=phi)
     adaptive = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
@@ -84,10 +87,10 @@ def parts():
     tokens = tokenize_split(split.captions, vocabulary)
     pipeline = Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
     model = small_vse(len(vocabulary))
-    member = Member(model, Gradient(), optax.sgd(0.1))
+    member = Member(rule=Gradient(), model=model, optimizer=optax.sgd(0.1))
     members = {'target': member, 'other': member}
     terms = make_terms({'ranking': TERM, 'later': TERM | {'start_epoch': 1}})
-    parts = {'members': members, 'terms': terms, 'sources': (in_batch_source('ignored'),)}
+    parts = {'members': members, 'terms': terms, 'source': in_batch_source('ignored')}
     step = compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2)
     batch = pipeline.batch(0)
     state = TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
@@ -95,7 +98,7 @@ def parts():
 
 
 def test_gradient_rule_updates_statistics_and_optimizer():
-    member = Member(None, Gradient(), optax.trace(0.5))
+    member = Member(rule=Gradient(), optimizer=optax.trace(0.5))
     state = MemberState({'w': jnp.zeros(1)}, {'mean': 0}, member.optimizer.init({'w': jnp.zeros(1)}))
     for mean in (1, 2):
         state = member.take_gradient_step(state, {'w': jnp.ones(1)}, {'mean': mean})
@@ -200,39 +203,54 @@ def test_gradient_norm_of_the_image_fc_layer():
     assert gradient_norms({'w': jnp.ones(1)}).keys() == {'gradient_norm'}
 
 
+def metrics_of(rankings, terms):
+    """The metrics of a model with these rankings in the first epoch."""
+
+    def compute(rankings):
+        values, gradients = {'m': objective(terms, rankings, 0)}, {'m': {'w': jnp.zeros(1)}}
+        return step_metrics(values, {'m': rankings}, {}, gradients, {'m': terms}, 0, clean=None)
+
+    metrics = on_one_device(compute)(rankings)
+    return {name.removeprefix('m/'): value for name, value in metrics.items()}
+
+
 def test_mined_negatives_are_compared_with_the_batch():
     mined = jnp.asarray([0.0, 0.5, 1.0, 1.5, 2.0], jnp.float32)
     both = {name: ranking.replace(offline_scores=mined) for name, ranking in rank_in_batch(range(5)).items()}
     both['i2t'] = both['i2t'].replace(negatives=both['i2t'].negatives.at[2].set(False))
     loss = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'offline.offline_triplet'}
     terms = make_terms({'ranking': loss | {'offline_margin': 0.4}})
-    metrics = ranking_metrics(both, terms, 0)
+    metrics = metrics_of(both, terms)
     for name, matrix, queries in (('i2t', SCORES, [0, 1, 3, 4]), ('t2i', SCORES.T, range(5))):
         harder = [mined[q] > max(matrix[q][c] for c in range(5) if c != q) for q in queries]
         np.testing.assert_allclose(metrics[f'mined/{name}/harder'], np.mean(harder))
         active = [mined[q] + 0.4 - matrix[q][q] > 0 for q in range(5)]
         np.testing.assert_allclose(metrics[f'mined/{name}/active'], np.mean(active))
         assert 0 < np.mean(harder) < 1
-    assert not any(
-        'mined' in name for name in ranking_metrics(rank_in_batch(range(5)), make_terms({'ranking': TERM}), 0)
-    )
+    plain = metrics_of(rank_in_batch(range(5)), make_terms({'ranking': TERM}))
+    assert not any('mined' in name or 'noise' in name for name in plain)
 
 
 def test_expected_ranks_are_those_of_the_hardest_of_random_pairs():
     split, rng = make_split(20, 60), np.random.default_rng(0)
-    config = {'offline': {'path': 'candidates'}, 'candidates': {'num_negatives': None}, 'batch_size': 4}
-    ranks = expected_ranks(config, split)
+    pipeline = types.SimpleNamespace(split=split, batch_size=4)
+
+    def ranks_of(**options):
+        context, keys = Context({}, 4, pending=True), {'path': '', 'top_h_texts': 1, 'top_h_images': 1}
+        source = with_mined(in_batch_source(), **keys, **options, context=context)
+        return source.samplers(pipeline)['mined'].constants
+
+    ranks = ranks_of()
     assert ranks == {'mined/i2t/expected_rank': 15, 'mined/t2i/expected_rank': 5}
     hardest = [rng.choice(60, 3, replace=False).min() + 1 for _ in range(20000)]
     np.testing.assert_allclose(np.mean(hardest), ranks['mined/i2t/expected_rank'], rtol=0.03)
-    assert expected_ranks(config | {'candidates': {'num_negatives': 2}}, split)['mined/i2t/expected_rank'] == 20
-    assert expected_ranks(config | {'offline': {'path': ''}}, split) == {}
+    assert ranks_of(num_negatives=2)['mined/i2t/expected_rank'] == 20
 
 
 def test_hard_share_uses_the_epsilon_of_the_loss():
     for epsilon, share in ((9.0, 0.0), (0.0, 1.0)):
         terms = make_terms({'ranking': TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': epsilon}})
-        np.testing.assert_allclose(ranking_metrics(rank_in_batch(range(5)), terms, 0)['hard_share'], share)
+        np.testing.assert_allclose(metrics_of(rank_in_batch(range(5)), terms)['hard_share'], share)
 
 
 def test_inactive_terms_have_no_active_hinges():

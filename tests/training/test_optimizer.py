@@ -15,7 +15,7 @@ from jitm.training.optimizer import (
     scale_modules,
     warm_up_then_cosine,
 )
-from jitm.training.setup import make_optimizer
+from jitm.training.plan import make_optimizer
 
 ADAMW = {
     'learning_rate': 1.0,
@@ -147,10 +147,10 @@ def test_updates_equal_the_released_ones():
 
 def test_optimizers_take_the_lengths_they_need():
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
-    _, schedule = make_optimizer(config, steps_per_epoch=100, epochs=50)
+    _, schedule = make_optimizer(config, epochs=50)(steps_per_epoch=100)
     np.testing.assert_allclose([schedule(499), schedule(2749)], [5e-5, 2.5e-5], rtol=1e-5)
     config = {key: value for key, value in ADAMW.items() if key != 'steps_per_epoch'} | {'name': 'adamw'}
-    _, schedule = make_optimizer(config, steps_per_epoch=10, epochs=50)
+    _, schedule = make_optimizer(config, epochs=50)(steps_per_epoch=10)
     np.testing.assert_allclose([schedule(89), schedule(90)], [1, 0.1], rtol=1e-5)
 
 
@@ -165,7 +165,7 @@ def test_optimizers_take_the_lengths_they_need():
 def test_wrong_section_names_its_key(changes, message):
     config = {key: value for key, value in UNITER.items() if key != 'total_steps'} | {'name': 'adamw_with_warm_up'}
     with pytest.raises(UserError, match=message):
-        make_optimizer(config | changes, 10, 10)
+        make_optimizer(config | changes, 10)
 
 
 def test_cosine_schedule_rises_and_falls():

@@ -1,16 +1,19 @@
-"""Models of the user's own modules: trained, loaded from their run, and refused by one sentence with file and line."""
+"""Models, sources, labels and optimizers of the user's own modules, whose mistakes are one sentence."""
 
 import sys
 
 import jax
 import numpy as np
+import optax
 import pytest
 
+from jitm import parallel
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.runs import hub
 from jitm.runs.run import export_run, load_run
 from jitm.training import loop
+from jitm.training.plan import make_optimizer, make_plan
 from tests.configs.settings import load
 from tests.training.test_stages import write_config
 
@@ -150,3 +153,127 @@ def test_errors_of_jitm_keep_their_traceback(monkeypatch):
     config['data'] |= {'train_images': 20, 'dev_images': 10}
     with pytest.raises(TypeError):
         loop.set_up(config)
+
+
+PARTS = """
+import jax.numpy as jnp
+import optax
+
+from jitm import collectives
+from jitm.training.source import Source
+from jitm.training.sources.labels import PairLabels
+from jitm.types import Ranking
+
+
+def scaled(scale: float = 1.0):
+    def score(matcher, images, texts, batch, seen, train):
+        scores = collectives.gather_results(scale * matcher.similarity(images, collectives.all_gather(texts), train))
+        own = jnp.eye(len(scores), dtype=bool)
+        return {'i2t': Ranking(scores, own, ~own), 't2i': Ranking(scores.T, own, ~own)}, {}
+
+    return Source(score)
+
+
+class Constant:
+    def __init__(self, label: float):
+        self.label = label
+
+    def init(self, names, num_pairs):
+        return {name: {'seen': jnp.zeros(num_pairs)} for name in names}
+
+    def of_batch(self, stored, rows, epoch, evaluate):
+        return {name: PairLabels(jnp.full(len(rows), self.label), jnp.zeros(len(rows), int)) for name in stored}
+
+    def after_batch(self, stored, rows, labels, rankings):
+        return {name: {'seen': values['seen'].at[rows].add(1)} for name, values in stored.items()}
+
+
+def sgd(learning_rate: float, total_steps: int):
+    schedule = optax.linear_schedule(learning_rate, 0, total_steps)
+    return optax.sgd(schedule), schedule
+
+
+def scores(scale: float = 1.0):
+    return scaled(scale).score
+
+
+def unlabelled():
+    return {}
+
+
+def alone(learning_rate: float):
+    return optax.sgd(learning_rate)
+"""
+SOFT = {'loss': 'noisy.soft_margin', 'margin': 0.2, 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+
+
+@pytest.fixture
+def config_of_parts(tiny_config, tmp_path, monkeypatch):
+    """A config whose source, labels and optimizer are of a file in the working directory."""
+    (tmp_path / 'own_parts.py').write_text(PARTS)
+    monkeypatch.chdir(tmp_path)
+    return tiny_config | {
+        'epochs': 1,
+        'terms': {'ranking': SOFT | {'reduction': 'sum'}},
+        'candidates': {'source': 'own_parts.py:scaled', 'scale': 2.0},
+        'labels': {'source': 'own_parts.py:Constant', 'label': 0.5},
+        'optimizer': {'name': 'own_parts.py:sgd', 'learning_rate': 0.1},
+    }
+
+
+def test_own_source_labels_and_optimizer_train_a_step(config_of_parts):
+    setup = loop.set_up(config_of_parts)
+    before, batch = jax.device_get(setup.initial_state()), setup.make_batch(0)
+    after, metrics = jax.device_get(setup.train_step(parallel.put_state(before), parallel.put_batch(batch)))
+    member = before.members['target']
+    scores = 2 * setup.members['target'].model.apply(member.variables, batch.images, batch.texts)
+    margin, losses = 0.2 * (10**0.5 - 1) / 9, []
+    for s in (scores, scores.T):
+        own = np.diag(s)
+        losses += np.maximum(margin + np.max(s - 10 * np.eye(len(s)), axis=1) - own, 0).tolist()
+    np.testing.assert_allclose(metrics['target/loss'], sum(losses), rtol=1e-5)
+    assert np.flatnonzero(after.memory['labels']['target']['seen']).tolist() == sorted(batch.text_index)
+    change = jax.tree.map(np.subtract, member.params, after.members['target'].params)
+    np.testing.assert_allclose(optax.tree.norm(change), 0.1 * metrics['target/gradient_norm'], rtol=1e-4)
+    np.testing.assert_allclose(setup.schedule(setup.total_steps // 2), 0.05, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_path):
+    path, run = write_config(tmp_path / 'config.py', config_of_parts), str(tmp_path / 'run')
+    assert cli.main(['train', '--config', str(path), '--workdir', run]) == 0
+    (tmp_path / 'own_parts.py').unlink()
+    assert cli.main(['eval', '--workdir', run]) == 0
+
+
+@pytest.mark.parametrize(
+    ('key', 'name', 'sentence'),
+    [
+        ('candidates', 'scald', r"has no 'scald', did you mean 'scaled'\?"),
+        ('candidates', 'scores', 'it returns function: return a jitm.training.source.Source$'),
+        ('labels', 'Constnt', r"has no 'Constnt', did you mean 'Constant'\?"),
+        ('labels', 'unlabelled', 'it returns dict: return an object with init, of_batch and after_batch$'),
+        ('optimizer', 'sgdd', r"has no 'sgdd', did you mean 'sgd'\?"),
+        (
+            'optimizer',
+            'alone',
+            'it returns GradientTransformation.*: return an optax.GradientTransformation and its',
+        ),
+    ],
+)
+def test_mistakes_of_own_parts_are_one_sentence(config_of_parts, key, name, sentence):
+    config_of_parts[key] |= {'name' if key == 'optimizer' else 'source': f'own_parts.py:{name}'}
+    if name == 'unlabelled':
+        config_of_parts['labels'].pop('label')
+    with pytest.raises(
+        UserError, match=f"^config key '{key}.(source|name)' is 'own_parts.py:{name}', but .*{sentence}"
+    ):
+        make_plan(config_of_parts).make_optimizer(10)
+
+
+def test_own_parts_take_their_arguments(config_of_parts):
+    config_of_parts['candidates']['scle'] = 1.0
+    with pytest.raises(UserError, match=r"'candidates.scle' is unknown, did you mean 'scale'\?"):
+        make_plan(config_of_parts)
+    with pytest.raises(UserError, match=r"'optimizer.learning_rate' is missing"):
+        make_optimizer({'name': 'own_parts.py:sgd'}, 1)

@@ -13,13 +13,14 @@ from jitm.runs.interrupt import StopRequest
 from jitm.training import loop
 from jitm.training.members import EMA, Gradient, Member, init_members
 from jitm.training.objective import make_terms
-from jitm.training.queue import Queue, encode
-from jitm.training.sources import check_candidates, make_retrieval
+from jitm.training.plan import make_plan
+from jitm.training.source import View
+from jitm.training.sources.queue import encode
 from jitm.training.step import TrainState
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS
 from tests.test_train import assert_same_run
-from tests.training.models import compile_step, small_vse
+from tests.training.models import candidates_source, compile_step, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 
 LENGTH, TEMPERATURE = 20, 0.1
@@ -33,14 +34,14 @@ def start(pipeline, same_image):  # noqa: F811
     """The compiled step of a target with its average, and the state before it."""
     model = small_vse(len(pipeline.vocabulary))
     members = {
-        'target': Member(model, Gradient(), optax.sgd(1.0)),
-        'average': Member(model, EMA(of='target', momentum=0.5)),
+        'target': Member(rule=Gradient(), model=model, optimizer=optax.sgd(1.0)),
+        'average': Member(rule=EMA(of='target', momentum=0.5), model=model),
     }
-    source, batch = make_retrieval(QUEUE | {'same_image': same_image}), pipeline.batch(0)
-    parts = {'members': members, 'terms': make_terms({'ranking': TERM}), 'sources': (source,)}
+    source, batch = candidates_source(QUEUE | {'same_image': same_image}), pipeline.batch(0)
+    parts = {'members': members, 'terms': make_terms({'ranking': TERM}), 'source': source}
     states = init_members(members, 0, batch.images, batch.texts)
-    queue = Queue('average', LENGTH).init(model, states['average'].variables, batch)
-    return compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2), TrainState(np.int32(0), states, queue=queue)
+    memory = source.init({'average': (model, states['average'].variables)}, ['target'], batch, 0)
+    return compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2), TrainState(np.int32(0), states, memory)
 
 
 def loss_by_loop(queries, keys, index, same_image):
@@ -65,7 +66,7 @@ def loss_by_loop(queries, keys, index, same_image):
 def test_queue_and_loss_by_a_loop(pipeline, same_image):  # noqa: F811
     step, state = start(pipeline, same_image)
     model = small_vse(len(pipeline.vocabulary))
-    held = jax.device_get(state.queue)
+    held = jax.device_get(state.memory['queue'])
     assert (held['image_index'] == -1).all()
     repeated = 0
     for n in range(4):
@@ -80,7 +81,7 @@ def test_queue_and_loss_by_a_loop(pipeline, same_image):  # noqa: F811
         )
         np.testing.assert_allclose(metrics['target/loss'], want, rtol=1e-4)
         held = {key: values[:LENGTH] for key, values in candidates.items()}
-        for key, values in jax.device_get(state.queue).items():
+        for key, values in jax.device_get(state.memory['queue']).items():
             np.testing.assert_allclose(values, held[key], rtol=1e-5, atol=1e-6)
     assert repeated == 8
     assert (held['image_index'] >= 0).all()
@@ -109,13 +110,14 @@ def test_runs_resume_exactly(queue_config, tmp_path, monkeypatch):
 
 def test_the_encoder_of_the_queue_is_a_member():
     config = load('vse:mean,softmax_queue,f8k')
-    check_candidates(config)
+    make_plan(config)
     config['candidates']['encoder'] = 'averge'
     with pytest.raises(UserError, match=r"'candidates.encoder' is 'averge', .* did you mean 'average'"):
-        check_candidates(config)
+        make_plan(config)
 
 
 def test_the_queue_is_of_dual_encoders():
-    source = make_retrieval(QUEUE)
+    source = candidates_source(QUEUE)
+    view = View({name: (MATCHERS['saf'], {}) for name in ('target', 'average')}, None, {}, 0)
     with pytest.raises(UserError, match="'queue' needs a dual encoder, not SGRAF: take 'in_batch'"):
-        source.choose({name: (MATCHERS['saf'], {}) for name in ('target', 'average')}, 'target', None, None)
+        source.look(view, {'target': None})

@@ -22,9 +22,12 @@ from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
 from jitm.training import setup as setup_lib
 from jitm.training import stages
+from jitm.training.source import Context, Source
+from jitm.training.sources import mined
 from tests.configs.settings import load
 from tests.importers.test_cnn import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
+from tests.training.models import drawing
 
 OFF = Augmentation(0.0, 0.0, False, 1)
 QUINTUPLET = {
@@ -74,30 +77,34 @@ def test_more_negatives_than_listed_are_refused():
         OfflineNegatives(make_negatives(split).candidates, 6, 4)
 
 
-def make_pipeline(offline):
+def make_pipeline():
     split = make_split(5, 12)
     split = copy.copy(split)
     object.__setattr__(split, 'captions', tuple('dog ' * (1 + n % 4) + f'{n}' for n in range(12)))
     vocabulary = Vocabulary.build(split.captions, 1)
     tokens = tokenize_split(split.captions, vocabulary)
-    return Pipeline(split, tokens, vocabulary, 4, 0, 1, OFF, offline=offline)
+    return Pipeline(split, tokens, vocabulary, 4, 0, 1, OFF)
 
 
-def test_negatives_of_a_batch_are_reproducible():
-    pipeline = make_pipeline(make_negatives(make_split(5, 12)))
+def test_negatives_of_a_batch_are_reproducible(monkeypatch):
+    without, negatives = make_pipeline(), make_negatives(make_split(5, 12))
+    monkeypatch.setattr(mined, 'load', lambda path, split: negatives.candidates)
+    source = mined.with_mined(Source(None), path='x', top_h_texts=6, top_h_images=3, context=Context({}, 4))
+    pipeline = drawing(without, source)
     whole = pipeline.batch(3)
-    shards = [pipeline.batch(3, n, 2) for n in range(2)]
-    joined = jax.tree.map(lambda *x: np.concatenate(x), *(shard.offline for shard in shards))
-    jax.tree.map(np.testing.assert_array_equal, joined, whole.offline)
-    jax.tree.map(np.testing.assert_array_equal, pipeline.batch(3).offline, whole.offline)
-    assert whole.offline[0].texts.ids.shape == (4, whole.texts.ids.shape[1])
-    lengths = [whole.texts.lengths, *(pairs.texts.lengths for pairs in whole.offline)]
+    pairs = whole.drawn['mined']
+    shards = [pipeline.batch(3, n, 2).drawn['mined'] for n in range(2)]
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *shards)
+    jax.tree.map(np.testing.assert_array_equal, joined, pairs)
+    jax.tree.map(np.testing.assert_array_equal, pipeline.batch(3).drawn['mined'], pairs)
+    assert pairs[0].texts.ids.shape == (4, whole.texts.ids.shape[1])
+    lengths = [whole.texts.lengths, *(one.texts.lengths for one in pairs)]
     assert whole.texts.ids.shape[1] == np.concatenate(lengths).max()
     last = dataclasses.replace(pipeline, batch_size=5, drop_last=False).batch(2)
-    assert [len(pairs.texts.ids) for pairs in last.offline] == [len(last.image_index)] * 2 == [2, 2]
-    assert make_pipeline(None).batch(3).offline is None
-    np.testing.assert_array_equal(make_pipeline(None).batch(3).image_index, whole.image_index)
-    assert pipeline.identity['candidates'] == pipeline.offline.candidates.hash
+    assert [len(one.texts.ids) for one in last.drawn['mined']] == [len(last.image_index)] * 2 == [2, 2]
+    assert without.batch(3).drawn == {}
+    np.testing.assert_array_equal(without.batch(3).image_index, whole.image_index)
+    assert pipeline.identity['candidates'] == negatives.candidates.hash
 
 
 def first_of(config):
@@ -131,13 +138,14 @@ def test_step_scores_mined_pairs(two_stages, tmp_path, with_perturbed):
     def scores(images, texts):
         return np.asarray(model.apply(variables, images, texts, True, mutable=['batch_stats'])[0])
 
-    negatives, partners = batch.offline
+    negatives, partners = batch.drawn['mined']
     on = scores(batch.images, batch.texts)
     positive, on = np.diag(on), on - 10 * np.eye(len(on))
     best = {'i2t': on.max(1), 't2i': on.max(0)}
     if with_perturbed:
-        assert batch.is_perturbed.sum() > 1
-        changed = np.where(batch.is_perturbed, scores(batch.images, batch.perturbed), -10)
+        captions, is_perturbed = batch.drawn['perturbed']
+        assert is_perturbed.sum() > 1
+        changed = np.where(is_perturbed, scores(batch.images, captions), -10)
         best['i2t'] = np.maximum(best['i2t'], changed.max(1))
     with_image, with_text = (
         np.diag(scores(batch.images, negatives.texts)),

@@ -107,7 +107,7 @@ def set_up_with(config, **changes):
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
-        ({'candidates__source': 'x'}, "'candidates.source' is 'x', but jitm.training.candidates has no 'x'"),
+        ({'candidates__source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
 )
@@ -132,7 +132,7 @@ def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copi
         run = types.SimpleNamespace(vocabulary=setup.data.vocabulary, variables=trained, member='target')
         run.config = stage_1 | {'members': {'target': {}}} | old
         monkeypatch.setattr(weights_lib, 'load_run', lambda workdir: run)
-        return weights_lib.load_weights(stage_1, setup.members, state.members, setup.data.vocabulary)
+        return weights_lib.load_weights(setup.plan, setup.members, state.members, setup.data.vocabulary)
 
     assert load('mlm_head').keys() == ({'target'} if copied else {'generator', 'target'})
     member = 'target' if copied else 'generator'
@@ -159,7 +159,7 @@ def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
     margins = {'loss': 'ranking.adaptive_margin', 'weight': 1.0, 'rankings': ('generated',)} | {
         key: tags_dc['terms']['synthetic'][key] for key in ('start_epoch', 'end_epoch', 'reduction')
     }
-    with pytest.raises(UserError, match=r"'terms.synthetic' needs margins, which only rankings i2t and t2i have"):
+    with pytest.raises(UserError, match=r"'terms.synthetic' needs relevance, which only rankings i2t and t2i have"):
         loop.set_up(tags_dc | {'terms': tags_dc['terms'] | {'synthetic': margins}})
     for wrong in ('generated', ()):
         with pytest.raises(UserError, match=r"'terms.synthetic.rankings' is .* a tuple of names"):

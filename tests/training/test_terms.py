@@ -52,18 +52,18 @@ def test_loss_without_anchor_is_refused(monkeypatch):
         objective(make_terms(term(loss='ranking.relative', margin='absent')), RANKINGS, 0)
 
 
-def test_loss_without_margins_is_refused():
+def test_loss_without_relevance_is_refused():
     terms = make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
-    with pytest.raises(UserError, match=r"'terms.ranking' needs margins: set relevance.source, such as 'cider.from_c"):
+    with pytest.raises(UserError, match=r"'terms.ranking' needs relevance: set relevance.source, such as 'cider"):
         objective(terms, RANKINGS, 0)
-    with_margins = {name: ranking.replace(margins=ranking.scores) for name, ranking in RANKINGS.items()}
+    with_relevance = {name: ranking.replace(relevance=ranking.scores) for name, ranking in RANKINGS.items()}
     for made in (terms, make_terms(term())):
-        assert np.isfinite(objective(made, with_margins, 0)[0])
+        assert np.isfinite(objective(made, with_relevance, 0)[0])
 
 
 def test_supplied_input_is_not_an_argument():
-    with pytest.raises(UserError, match=r"'terms.ranking.margins' is unknown"):
-        make_terms(term(loss='ranking.adaptive_margin', margin='absent', margins=0.2))
+    with pytest.raises(UserError, match=r"'terms.ranking.relevance' is unknown"):
+        make_terms(term(loss='ranking.adaptive_margin', margin='absent', relevance=0.2))
 
 
 def test_a_temperature_is_set_or_learned():

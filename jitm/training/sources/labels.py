@@ -7,7 +7,7 @@ the training split is kept in the memory of the source, so that a resumed run co
 import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import chex
 import jax
@@ -51,6 +51,7 @@ class PairLabels(NamedTuple):
     groups: chex.Array
 
 
+@runtime_checkable
 class Labels(Protocol):
     """A way to estimate labels; one with `hinges` and `split` revises them before each epoch."""
 

@@ -13,7 +13,7 @@ from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import largest_array, map_images, read_captions
-from jitm.training.objective import MASKED, TokenTerm
+from jitm.training.objective import HEADS, MASKED, TokenTerm
 from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.mined import CHANGES
 from jitm.types import Batch, Masked, TokenPredictions
@@ -71,7 +71,7 @@ def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
     conditions = Conditions(
         excludes=dict.fromkeys(CHANGES, 'masked captions are not augmented'),
         uses=('scene_graphs.source',),
-        gives=(MASKED,),
+        gives=(MASKED, *HEADS),
         reader='a term of masked words',
     )
     return Source(score, samplers=samplers, conditions=conditions)

@@ -21,7 +21,15 @@ CONDITIONS = Conditions(
 )
 
 
-def with_mined(source: Source, *, path: str, top_h_texts: Count, top_h_images: Count, context: Context) -> Source:
+def with_mined(
+    source: Source,
+    *,
+    path: str,
+    top_h_texts: Count,
+    top_h_images: Count,
+    num_negatives: int | None = None,
+    context: Context,
+) -> Source:
     """Returns a source whose rankings have, in training, the score of a mined negative of each query.
 
     Each set of pairs is encoded by itself, as in the code of Chen et al. (2020).
@@ -31,6 +39,7 @@ def with_mined(source: Source, *, path: str, top_h_texts: Count, top_h_images: C
       path: The folder that `jitm mine` wrote.
       top_h_texts: For each image, one of this many hardest captions is sampled; 300 as published.
       top_h_images: For each caption, one of this many hardest images is sampled; 60 as published.
+      num_negatives: The number of pairs of the batch among which a query has its negatives; None for all.
       context: The rest of the plan.
     """
 
@@ -53,10 +62,8 @@ def with_mined(source: Source, *, path: str, top_h_texts: Count, top_h_images: C
         def take(picked: tuple, part: Part) -> tuple[Pairs, ...]:
             return tuple(part.pairs(*map(part.cut, pairs)) for pairs in picked)
 
-        counts = {'i2t': split.num_texts, 't2i': split.num_images}
-        ranks = {
-            f'mined/{way}/expected_rank': expected_rank(count, pipeline.batch_size) for way, count in counts.items()
-        }
+        counts, pairs = {'i2t': split.num_texts, 't2i': split.num_images}, 1 + (num_negatives or context.batch_size - 1)
+        ranks = {f'mined/{way}/expected_rank': expected_rank(count, pairs) for way, count in counts.items()}
         mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
         return source.samplers(pipeline) | {'mined': mined}
 

@@ -348,7 +348,7 @@ def test_captions_are_generated_as_in_training(generated, generator, split):
         known = {word for t in np.flatnonzero(split.image_of_text == image) for word in split.captions[t].split()}
         words = np.array([vocabulary.encode(word)[1] for word in known] + [1, 2])
         features = take_images(split, np.array([image]), generator.run.model.reads)
-        batch = Batch(0, features, texts, np.array([image]), masked=masked, caption_words=words[None])
+        batch = Batch(0, features, texts, np.array([image]), drawn={'masked': (masked, words[None])})
         keys = jax.random.fold_in(jax.random.key(4), text)[None]
         sides = (generator.run, generator.generator)
         model, variables = generator.run.model, [run.variables for run in sides]
