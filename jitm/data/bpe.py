@@ -1,6 +1,5 @@
 """CLIP's tokenizer: byte pairs (Radford et al., 2021, section 2.4)."""
 
-import functools
 import gzip
 import html
 import io
@@ -29,6 +28,8 @@ _WIDE = {code: unicodedata.normalize('NFKC', chr(code)) for code in (0x132, 0x13
 _WIDE[0xFB05] = '\u017ft'
 _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
+# The 256 characters that stand for bytes in published order, and again as the ends of words.
+_BYTE_PIECES = [f'{byte}{end}' for end in ('', _WORD_END) for byte in sorted(pre_tokenizers.ByteLevel.alphabet())]
 
 
 class BPE(Pieces):
@@ -45,7 +46,7 @@ class BPE(Pieces):
           merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
           max_length: The maximum number of ids of a caption; longer ones are cut and keep the end.
         """
-        words = *_byte_pieces(), *(merge.replace(' ', '') for merge in merges), START, END
+        words = *_BYTE_PIECES, *(merge.replace(' ', '') for merge in merges), START, END
         ids = {word: number for number, word in enumerate(words)}
         pairs = [tuple(merge.split(' ')) for merge in merges]
         tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
@@ -77,13 +78,17 @@ class BPE(Pieces):
           UserError: If the file cannot be read, or a line is not a merge of two known pieces.
         """
         try:
-            merges = _from_json(path) if path.endswith('.json') else _from_text(path)
+            if path.endswith('.json'):
+                listed = parse_json(read_bytes(path))['model']['merges']
+                merges = [merge if isinstance(merge, str) else ' '.join(merge) for merge in listed]
+            else:
+                merges = _from_text(path)
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, 'strerror', None) or error
             raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f'{path} has no merges: give the merges.txt or tokenizer.json of a CLIP') from error
-        known = set(_byte_pieces())
+        known = set(_BYTE_PIECES)
         for number, merge in enumerate(merges, 1):
             parts = merge.split(' ')
             if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
@@ -105,28 +110,11 @@ class BPE(Pieces):
         text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
         return super().encode(unicodedata.normalize('NFC', text).lower())
 
-    @property
-    def merges(self) -> list[str]:
-        """The merges, see `of`."""
-        return [' '.join(pair) for pair in parse_json(self.definition[0])['model']['merges']]
 
-
-@functools.cache
-def _byte_pieces() -> tuple[str, ...]:
-    """Returns the 256 characters that stand for bytes in published order, and again as the ends of words."""
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return (*characters, *(character + _WORD_END for character in characters))
-
-
-def _from_text(path: str) -> tuple[str, ...]:
+def _from_text(path: str) -> list[str]:
     with open_file(path) as file, io.TextIOWrapper(gzip.open(file) if path.endswith('.gz') else file, 'utf-8') as text:
         lines = (line.rstrip('\n') for line in itertools.islice(text, 1, 1 + MAX_MERGES))
-        merges = tuple(line for line in lines if line)
+        merges = [line for line in lines if line]
     if not merges:
         raise ValueError(path)
     return merges
-
-
-def _from_json(path: str) -> tuple[str, ...]:
-    merges = parse_json(read_bytes(path))['model']['merges']
-    return tuple(merge if isinstance(merge, str) else ' '.join(merge) for merge in merges)

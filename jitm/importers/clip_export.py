@@ -10,6 +10,7 @@ import safetensors.numpy
 from jitm.data.bpe import BPE, END, START
 from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
+from jitm.files import parse_json
 from jitm.importers.clip import HUGGING_FACE
 from jitm.importers.clip_config import (
     ACTIVATIONS,
@@ -49,13 +50,14 @@ def export_clip(
     for activation in (model['text']['activation'], model['image']['activation']):
         if activation not in ACTIVATIONS:
             raise UserError(f"the run has the activation '{activation}'; CLIP has {', '.join(ACTIVATIONS)}")
+    merges = parse_json(vocabulary.definition[0])['model']['merges']
     ends = {'bos_token': START, 'eos_token': END, 'pad_token': END, 'unk_token': END}  # texts are padded with their end
     tokenizer = {'tokenizer_class': 'CLIPTokenizer', 'model_max_length': model['text']['max_length']}
     return {
         'model.safetensors': safetensors.numpy.save(export(variables, HUGGING_FACE), {'format': 'pt'}),
         'config.json': _as_json(_hugging_face(model, len(vocabulary))),
         'preprocessor_config.json': _as_json(_preprocessor(model['image'])),
-        'merges.txt': '\n'.join(['#version: 0.2', *vocabulary.merges, '']).encode(),
+        'merges.txt': '\n'.join(['#version: 0.2', *map(' '.join, merges), '']).encode(),
         'vocab.json': _as_json({word: number for number, word in enumerate(vocabulary.words)}),
         'tokenizer_config.json': _as_json(tokenizer | {'do_lower_case': True, **ends}),
     }
