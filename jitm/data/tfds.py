@@ -21,8 +21,7 @@ import tensorflow_datasets
 
 from jitm.data import precomp
 from jitm.data.caption_files import DEV, RESTVAL
-from jitm.data.photos import remember
-from jitm.data.pixels import Photos, in_threads
+from jitm.data.pixels import Photos, in_threads, remember
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, decode
 from jitm.errors import UserError

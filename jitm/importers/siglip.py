@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from jitm.data.subwords import Subwords
+from jitm.data.transforms import INTERPOLATIONS
 from jitm.errors import UserError
 from jitm.importers import clip
 from jitm.importers.clip_config import (
@@ -24,7 +25,7 @@ from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 TEMPERATURE, BIAS = 0.1, -10.0  # at the start of training; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
-INTERPOLATIONS = {3: 'bicubic', 2: 'bilinear'}  # by the number in Pillow; the first one if none is given
+BICUBIC = INTERPOLATIONS['bicubic']  # if a file states none
 
 # Keys of Hugging Face's config -> defaults, which published files leave out.
 _WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'num_attention_heads': 12}
@@ -105,7 +106,12 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     file = path.with_name('preprocessor_config.json')
     pixels = read_json(file) if file.is_file() else {}
     square, crop = {'height': size, 'width': size}, {'do_center_crop': (False,)}
-    check_pixels(file, pixels, _PIXELS | crop | {'size': (square, size), 'resample': (*INTERPOLATIONS,)}, 'SigLIP')
+    check_pixels(
+        file,
+        pixels,
+        _PIXELS | crop | {'size': (square, size), 'resample': (BICUBIC, *INTERPOLATIONS.values())},
+        'SigLIP',
+    )
     mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
     towers = [
         {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()}
@@ -121,5 +127,5 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         'initial_temperature': TEMPERATURE,
         'initial_bias': BIAS,
     }
-    resample = pixels.get('resample') or next(iter(INTERPOLATIONS))
-    return model, {'short_side': 0, 'interpolation': INTERPOLATIONS[resample]}
+    names = {number: name for name, number in INTERPOLATIONS.items()}
+    return model, {'short_side': 0, 'interpolation': names[pixels.get('resample') or BICUBIC]}

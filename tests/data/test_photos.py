@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jitm.data import photos, scenes
+from jitm.data import photos, pixels, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.photo_files import captions_in
+from jitm.data.caption_files import captions_in
 from jitm.data.pipeline import Pipeline
 from jitm.data.pixels import Photos
 from jitm.data.reading import tokenize_split
@@ -102,8 +102,8 @@ def test_crops_differ_between_steps_and_between_captions_of_an_image(root):
     seen = {}
     for step in range(2 * pipeline.steps_per_epoch):
         batch = pipeline.batch(step)
-        for image, pixels in zip(batch.image_index, batch.images.pixels, strict=True):
-            seen.setdefault(int(image), []).append(pixels.tobytes())
+        for image, crop in zip(batch.image_index, batch.images.pixels, strict=True):
+            seen.setdefault(int(image), []).append(crop.tobytes())
     for crops in seen.values():
         assert len(crops) > 5
         assert len(set(crops)) == len(crops)
@@ -563,7 +563,7 @@ def test_identity_notices_what_the_crop_leaves_out(root):
 def checked(monkeypatch):
     """The paths of the photos that are checked."""
     paths = []
-    monkeypatch.setattr(photos, 'check_image', lambda path: paths.append(path) or check_image(path))
+    monkeypatch.setattr(pixels, 'check_image', lambda path: paths.append(path) or check_image(path))
     return paths
 
 
