@@ -26,17 +26,8 @@ from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
 MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
-ENCODED_BY = {
-    'network',
-    'parameters',
-    'crops',
-    'dtype',
-    'precision',
-    'image_size',
-    'short_side',
-    'interpolation',
-    'origin',
-}
+_PIXELS = 'image_size', 'short_side', 'interpolation'
+ENCODED_BY = 'network', 'parameters', 'crops', 'dtype', 'precision', *_PIXELS, 'origin'  # keys of a split in it
 SHARED = 'boxes.npy', 'dataset.txt', token_vectors_lib.VOCABULARY  # by all splits of a folder
 _CAPTIONS = '_caps.txt', '_caps.tsv'  # the second is read where the first is missing
 TEXTS = token_vectors_lib.VECTORS, token_vectors_lib.LENGTHS
@@ -114,7 +105,9 @@ def load(
     images = len(row_of_image)
     # What else is known of the images.
     image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
-    counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
+    path_of_counts, regions = os.path.join(root, f'{split}_counts.npy'), stored.shape[1]
+    counts = _read_integers(path_of_counts, len(stored), 1, regions, 'the number of valid regions of each image')
+    counts = np.full(len(stored), regions, np.int32) if counts is None else counts
     tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
     boxes = _read_boxes(root, split, *stored.shape[:2])
     dataset, encoded_by = read_dataset(root), read_encoded_by(root, split)
@@ -246,11 +239,6 @@ def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.n
     if array.min() < low or array.max() > high:
         raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {what}, {low} to {high}')
     return array.astype(np.int32)
-
-
-def _read_counts(path: str, images: int, regions: int) -> np.ndarray:
-    counts = _read_integers(path, images, 1, regions, 'the number of valid regions of each image')
-    return np.full(images, regions, np.int32) if counts is None else counts
 
 
 def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) -> np.ndarray | None:

@@ -146,8 +146,9 @@ class _Reader:
         self._has_related = False  # the last relation has an object, to which and/or can add another
         self._copula = False
 
-    def read(self, letters: str) -> CaptionGraph:
-        """Reads all words of a caption, given as letters."""
+    def read(self) -> CaptionGraph:
+        """Reads all words of a caption."""
+        letters = _letters(self._tokens)
         for match in _ELEMENT.finditer(letters):
             start, stop = match.span()
             kind = match.lastgroup
@@ -160,13 +161,10 @@ class _Reader:
             else:
                 self._other(letters[start], start)
         self._end_pending()
-        spans = (
-            [self._span(*words) for words in found] for found in (self._objects, self._attributes, self._relations)
-        )
-        return CaptionGraph(*map(tuple, spans), tuple(self._described))
-
-    def _span(self, start: int, stop: int) -> Span:
-        return self._tokens[start].span[0], self._tokens[stop - 1].span[1]
+        spans = [token.span for token in self._tokens]
+        found = self._objects, self._attributes, self._relations
+        characters = (tuple((spans[start][0], spans[stop - 1][1]) for start, stop in words) for words in found)
+        return CaptionGraph(*characters, tuple(self._described))
 
     def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
         if self._tokens[stop - 1].word in _IGNORED:
@@ -251,4 +249,4 @@ def read(tokens: Sequence[Token]) -> CaptionGraph:
     Args:
       tokens: Its words in order, punctuation marks included.
     """
-    return _Reader(tokens).read(_letters(tokens))
+    return _Reader(tokens).read()

@@ -52,17 +52,11 @@ def _changes(parsed: Parsed) -> Iterator[tuple[str, str, Statement]]:
             if mentioned or name != 'shape':
                 kind = 'replace_object' if name == 'shape' else 'replace_attribute' if mentioned else 'add_attribute'
                 for value in sorted(set(values) - {mentioned}):
-                    yield kind, template, _with(statement, n, phrase._replace(**{name: value}))
+                    yield kind, template, statement.changed({n: phrase._replace(**{name: value})})
     for n, relation in enumerate(statement.relations):
         for predicate in sorted(set(INVERSE) - {relation.predicate, INVERSE[relation.predicate]}):
-            relations = list(statement.relations)
-            relations[n] = relation._replace(predicate=predicate)
-            yield 'replace_relation', template, statement._replace(relations=tuple(relations))
+            yield 'replace_relation', template, statement.changed({}, {n: relation._replace(predicate=predicate)})
     if template in WITH_OBJECT:
         for properties in np.ndindex(*map(len, _VALUES.values())):
             added = Phrase(*(values[n] for n, values in zip(properties, _VALUES.values(), strict=True)))
             yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=(*statement.phrases, added))
-
-
-def _with(statement: Statement, n: int, phrase: Phrase) -> Statement:
-    return statement._replace(phrases=(*statement.phrases[:n], phrase, *statement.phrases[n + 1 :]))

@@ -90,7 +90,8 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
     for template in (TEMPLATES[t] for t in rng.permutation(len(TEMPLATES))):
         statement = _sample_statement(template, graph, mentions, rng)
         if statement:
-            words = _choose_words(rng)
+            draws = zip(rng.random(len(SYNONYMS)), SYNONYMS.items(), strict=True)
+            words = {notion: synonyms[int(draw * len(synonyms))] for draw, (notion, synonyms) in draws}
             text, spans = render(template, statement, words)
             captions.append(Caption(text, spans, statement, _swaps(template, statement, words, graph)))
         if len(captions) == CAPTIONS_PER_IMAGE:
@@ -188,11 +189,6 @@ def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
     return Phrase(thing.size if size_draw < _SIZE_PROB else None, thing.colour, thing.shape)
 
 
-def _choose_words(rng: np.random.Generator) -> dict[str, str]:
-    draws = rng.random(len(SYNONYMS))
-    return {notion: words[int(u * len(words))] for u, (notion, words) in zip(draws, SYNONYMS.items(), strict=True)}
-
-
 def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
     attributes = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
     noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
@@ -225,18 +221,14 @@ def _swaps(template: str, statement: Statement, words: dict[str, str], graph: Sc
 
 def exchanges(statement: Statement):
     """Yields (kind, statement) for every exchange of a color, a shape, a direction, or of subject and object."""
-    phrases, relations = statement.phrases, statement.relations
+    phrases = statement.phrases
     for i, j in itertools.combinations(range(len(phrases)), 2):
         for name in ('colour', 'shape'):
             first, second = getattr(phrases[i], name), getattr(phrases[j], name)
             if first and second and first != second:
                 exchanged = {i: phrases[i]._replace(**{name: second}), j: phrases[j]._replace(**{name: first})}
-                yield 'attribute', _with_phrases(statement, exchanged)
-    for r, (subject, predicate, target) in enumerate(relations):
+                yield 'attribute', statement.changed(exchanged)
+    for r, (subject, predicate, target) in enumerate(statement.relations):
         inverted = Relation(subject, INVERSE[predicate], target)
-        yield 'relation', statement._replace(relations=(*relations[:r], inverted, *relations[r + 1 :]))
-        yield 'relation', _with_phrases(statement, {subject: phrases[target], target: phrases[subject]})
-
-
-def _with_phrases(statement: Statement, changed: dict[int, Phrase]) -> Statement:
-    return statement._replace(phrases=tuple(changed.get(i, phrase) for i, phrase in enumerate(statement.phrases)))
+        yield 'relation', statement.changed({}, {r: inverted})
+        yield 'relation', statement.changed({subject: phrases[target], target: phrases[subject]})

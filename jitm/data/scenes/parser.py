@@ -63,14 +63,11 @@ def _phrase(text: str) -> Phrase:
 
 def _words(text: str) -> dict[str, str]:
     """Returns the synonym that a caption uses for each key of `SYNONYMS`, the first one where it uses none."""
-
-    def occurs(word: str) -> bool:
-        return bool(re.search(rf'\b{word.format("(left|right)")}(e?s)?\b', text))
-
-    return {
-        notion: next(filter(occurs, sorted(words, key=len, reverse=True)), words[0])
-        for notion, words in SYNONYMS.items()
-    }
+    used = {}
+    for notion, words in SYNONYMS.items():
+        patterns = {word: rf'\b{word.format("(left|right)")}(e?s)?\b' for word in sorted(words, key=len, reverse=True)}
+        used[notion] = next((word for word, pattern in patterns.items() if re.search(pattern, text)), words[0])
+    return used
 
 
 def read(text: str) -> Parsed | None:
