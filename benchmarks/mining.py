@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         vectors = [unit_vectors(n, args.dim, args.dtype, n) for n in (split.num_images, split.num_texts)]
         product = product_gflops(*vectors)
         search = ProductSearch(*vectors, split, memory_mb=args.memory_mb, precision='highest')
-    pairs = sum(map(search.pairs, search.blocks()))
+    pairs = sum(search.blocks().values())
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.perf_counter()
         search_all(search, split, Path(folder), 'benchmark', args.top_h_texts, args.top_h_images)

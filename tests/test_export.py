@@ -14,7 +14,7 @@ import pytest
 from jitm import parallel
 from jitm.data.reading import pad_texts, take_images
 from jitm.inference import engine
-from jitm.mining import products, search
+from jitm.mining import pairs, products
 from jitm.training.setup import set_up
 from jitm.types import PRECISIONS
 from tests.golden import steps
@@ -76,12 +76,13 @@ def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
 
 
 def test_mining_blocks_lower_for_accelerators():
-    shape, lists = jax.ShapeDtypeStruct, search.empty_lists(4, 3)
+    shape = jax.ShapeDtypeStruct
+    lists = shape((4, 3), np.float32), shape((4, 3), np.int32)
     vectors, excluded = shape((8, 16), np.float32), shape((8, 2), np.int32)
     rank = parallel.map_rows(products.rank, 3, 2, 4, precision='highest')
     assert export(rank, (vectors, excluded), shape((32, 16), np.float32)) == []
     index = shape((4,), np.int32)
-    assert export(search.rank_block, lists, lists, shape((4, 4), np.float32), index, index, index) == []
+    assert export(pairs.rank_block, lists, lists, shape((4, 4), np.float32), index, index, index) == []
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)

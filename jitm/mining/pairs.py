@@ -5,17 +5,13 @@ from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.splits import Split
 from jitm.inference.block_shape import BlockShape
 from jitm.inference.scoring import Scorer
-from jitm.mining.search import rank_block
-from jitm.mining.state import MiningState
-
-
-def _block_id(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:
-    return int(rows[0]), int(columns[0])
+from jitm.mining.state import MiningState, merge
 
 
 class PairSearch:
@@ -27,21 +23,17 @@ class PairSearch:
         smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
         for scorer in scorers:
             scorer.shape = smallest
-        self._pairs = {_block_id(*block): len(block[0]) * len(block[1]) for block in scorers[0].blocks()}
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Returns the first image and the first text of each block."""
-        return list(self._pairs)
-
-    def pairs(self, block: tuple[int, int]) -> int:
-        """Returns the number of pairs in a block."""
-        return self._pairs[block]
+    def blocks(self) -> dict[tuple[int, int], int]:
+        """Returns the first image and the first text of each block -> the number of its pairs."""
+        blocks = self._scorers[0].blocks()
+        return {(int(rows[0]), int(columns[0])): len(rows) * len(columns) for rows, columns in blocks}
 
     def run(self, blocks: Sequence[tuple[int, int]], state: MiningState) -> Iterator[int]:
         """Searches some blocks and enters the results into the state; yields the number of pairs of each."""
         selected = set(blocks)
         for rows, columns in self._scorers[0].blocks():
-            if _block_id(rows, columns) in selected:
+            if (rows[0], columns[0]) in selected:
                 block = sum(scorer.score_block(rows, columns) for scorer in self._scorers) / len(self._scorers)
                 self._enter(block, rows, columns, state)
                 yield len(rows) * len(columns)
@@ -64,3 +56,33 @@ class PairSearch:
             for whole, part in zip(lists, new, strict=True):
                 whole[index] = part[: len(index)]
         state.positives[columns] = np.maximum(state.positives[columns], positives[: len(columns)])
+
+
+@jax.jit
+def rank_block(
+    images: tuple[chex.Array, chex.Array],
+    texts: tuple[chex.Array, chex.Array],
+    block: chex.Array,
+    rows: chex.Array,
+    columns: chex.Array,
+    image_of_text: chex.Array,
+) -> tuple[tuple, tuple, chex.Array]:
+    """Merges a block of scores into the lists of both sides.
+
+    Args:
+      images: The lists [I, h] of the block's images.
+      texts: The lists [T, h'] of its texts.
+      block: float32 [I, T].
+      rows: int32 [I], ascending ids of the images; negative for padding.
+      columns: int32 [T], ascending ids of the texts; negative for padding.
+      image_of_text: The image of each text, int32 [T].
+
+    Returns:
+      The lists of the images, the lists of the texts, and the score of each text with its own image [T], -inf if that
+      image is not in the block.
+    """
+    valid = (rows >= 0)[:, None] & (columns >= 0)
+    match = image_of_text == rows[:, None]
+    positives = jnp.max(jnp.where(match & valid, block, -jnp.inf), axis=0)
+    negatives = jnp.where(match | ~valid, -jnp.inf, block)
+    return merge(images, negatives, columns), merge(texts, negatives.T, rows), positives

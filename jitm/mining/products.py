@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jitm import parallel
 from jitm.data.reading import bucket
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.mining.search import group_size, rank_products
+from jitm.layers.linear import product
 from jitm.mining.state import Lists, MiningState
 from jitm.models.tiling import map_tiles
 from jitm.types import Precision
 
 MAX_QUERIES = 512  # per matrix product on each device
 TILES = 8  # matrix products per block
+MAX_GROUP = 16  # candidates per group, of which only the highest score is compared at first
 BLOCKS_IN_FLIGHT = 2  # while one core ranks the scores of one block, the other cores multiply the next
 
 
@@ -38,7 +41,8 @@ class ProductSearch:
         Raises:
           UserError: if the memory does not hold the scores of one query per device.
         """
-        self._vectors, self._split, self._precision = {'i2t': images, 't2i': texts}, split, precision
+        self._sides = {'i2t': (images, texts), 't2i': (texts, images)}  # direction -> queries and candidates
+        self._split, self._precision = split, precision
         max_queries = memory_mb * 2**20 // (BLOCKS_IN_FLIGHT * 4 * max(split.num_images, split.num_texts))
         devices = parallel.num_local_devices()
         self._tile = min(max_queries // devices, MAX_QUERIES)
@@ -49,26 +53,19 @@ class ProductSearch:
                 'allow more'
             )
 
-    def blocks(self) -> list[tuple[str, int]]:
-        """Returns the direction and the first query of each block."""
-        return [
-            (direction, start)
-            for direction, vectors in self._vectors.items()
-            for start in range(0, len(vectors), self._queries)
-        ]
-
-    def pairs(self, block: tuple[str, int]) -> int:
-        """Returns the number of pairs in a block."""
-        direction, start = block
-        queries, candidates = (len(self._vectors[d]) for d in (direction, _reverse(direction)))
-        return candidates * min(self._queries, queries - start)
+    def blocks(self) -> dict[tuple[str, int], int]:
+        """Returns the direction and the first query of each block -> the number of its pairs."""
+        return {
+            (direction, start): len(candidates) * min(self._queries, len(queries) - start)
+            for direction, (queries, candidates) in self._sides.items()
+            for start in range(0, len(queries), self._queries)
+        }
 
     def _excluded(self, direction: str, queries: np.ndarray, padded_count: int) -> np.ndarray:
         """Returns the ids int32 [N, P] that are not negatives of queries [N]: their positives, and the padding.
 
         `padded_count` is the number of candidates with padding.
         """
-        candidates = len(self._vectors[_reverse(direction)])
         if direction == 't2i':
             positives = self._split.image_of_text[queries][:, None]
         else:
@@ -76,35 +73,33 @@ class ProductSearch:
             positives = starts[queries][:, None] + np.arange(np.diff(starts).max())
             valid = positives < starts[queries + 1][:, None]
             positives = np.where(valid, texts[np.minimum(positives, len(texts) - 1)], padded_count)
-        padding = np.arange(candidates, padded_count)
+        padding = np.arange(len(self._sides[direction][1]), padded_count)
         padding = np.broadcast_to(padding, (len(queries), len(padding)))
         return np.concatenate([positives, padding], axis=1).astype(np.int32)
 
     def run(self, blocks: Sequence[tuple[str, int]], state: MiningState) -> Iterator[int]:
         """Searches some blocks and enters the results into the state; yields the number of pairs of each."""
-        for direction in self._vectors:
+        for direction in self._sides:
             yield from self._run(direction, [start for d, start in blocks if d == direction], state)
         image_of_text = self._split.image_of_text
         for start in range(0, len(image_of_text), self._queries):
             rows = slice(start, start + self._queries)
-            pairs = self._vectors['i2t'][image_of_text[rows]], self._vectors['t2i'][rows]
-            images, texts = (vectors.astype(np.float32) for vectors in pairs)
+            all_images, all_texts = self._sides['i2t']
+            images, texts = (part.astype(np.float32) for part in (all_images[image_of_text[rows]], all_texts[rows]))
             state.positives[rows] = np.einsum('nd,nd->n', images, texts)
 
     def _run(self, direction: str, starts: Sequence[int], state: MiningState) -> Iterator[int]:
         scores, ids = getattr(state, direction)
-        vectors, top_h = self._vectors[direction], scores.shape[1]
-        candidates = self._vectors[_reverse(direction)]
+        (vectors, candidates), top_h = self._sides[direction], scores.shape[1]
         group = group_size(len(candidates), top_h)
         padded_count = bucket(len(candidates), group)
-        candidates = np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)])
-        candidates = parallel.put_everywhere(candidates)
+        padded = parallel.put_everywhere(np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)]))
         ranked = parallel.map_rows(rank, top_h, group, self._tile, precision=self._precision)
 
         def best(start: int) -> Lists:
             queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)
             rows = vectors[queries], self._excluded(direction, queries, padded_count)
-            return jax.device_get(ranked(parallel.put_rows(rows), candidates))
+            return jax.device_get(ranked(parallel.put_rows(rows), padded))
 
         with concurrent.futures.ThreadPoolExecutor(BLOCKS_IN_FLIGHT) as pool:
             first = map(best, starts[:1])  # compiles before the threads start
@@ -112,13 +107,41 @@ class ProductSearch:
                 count = min(self._queries, len(vectors) - start)
                 for whole, part in zip((scores, ids), lists, strict=True):
                     whole[start : start + count] = part[:count]
-                yield self.pairs((direction, start))
+                yield count * len(candidates)
 
 
-def _reverse(direction: str) -> str:
-    return {'i2t': 't2i', 't2i': 'i2t'}[direction]
+def group_size(count: int, top_h: int) -> int:
+    """Returns the size of groups of candidates, such that there are at least four times as many groups as `top_h`."""
+    return int(np.clip(count // (4 * top_h), 1, MAX_GROUP))
 
 
 def rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
     """Ranks the candidates for each query, `tile` queries at a time; the rows are those of `rank_products`."""
     return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)
+
+
+def rank_products(
+    queries: chex.Array, excluded: chex.Array, candidates: chex.Array, top_h: int, group: int
+) -> tuple[chex.Array, chex.Array]:
+    """Finds the candidates with the highest inner products: lists [N, h].
+
+    Only the groups of consecutive candidates with the highest maxima can contain the highest scores, so few candidates
+    are sorted. The excluded ones are ranked too and then left out: they are few, and the scores are many.
+
+    Args:
+      queries: [N, D].
+      excluded: int32 [N, P], ids that are not candidates; ids from K on are ignored.
+      candidates: [K, D].
+      top_h: h, at most K.
+      group: The size of the groups, a divisor of K.
+    """
+    scores = product('nd,kd->nk', queries, candidates)
+    groups = scores.reshape(len(queries), -1, group)
+    with_excluded = min(top_h + excluded.shape[1], scores.shape[1])
+    _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(with_excluded, groups.shape[1]))
+    best_groups = jnp.sort(best_groups, axis=1)  # keeps ids ascending, so that top_k breaks ties by id
+    remaining = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
+    best, positions = lax.top_k(remaining, with_excluded)
+    ids = jnp.take_along_axis(best_groups, positions // group, axis=1) * group + positions % group
+    best, positions = lax.top_k(jnp.where((ids[:, :, None] == excluded[:, None]).any(axis=2), -jnp.inf, best), top_h)
+    return best, jnp.take_along_axis(ids, positions, axis=1).astype(jnp.int32)
