@@ -24,8 +24,7 @@ from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
 from jitm.inference.block_shape import BlockShape
 from jitm.mining.job import search_all
-from jitm.mining.pairs import PairSearch
-from jitm.mining.products import ProductSearch
+from jitm.mining.search import PairSearch, ProductSearch
 from jitm.types import DTYPES
 
 FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split

@@ -8,9 +8,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jitm.data.bpe import BPE
 from jitm.data.pickles import BoundedUnpickler
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import BPE, Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError

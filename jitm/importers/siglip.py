@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import Subwords
 from jitm.data.transforms import INTERPOLATIONS
 from jitm.errors import UserError
 from jitm.importers import clip

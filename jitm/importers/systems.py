@@ -7,12 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.errors import UserError
 from jitm.importers import bert, cnn, key_maps
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import KeyMap, shape_of
+from jitm.layers import cnn as networks
 
 FEATURES = 'model.0.fc.weight'
 WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
+ENCODER = 'cnn.PixelEncoder'  # of photos, beside the encoder of features
+SIZE = 224  # pixels of the photos of VSE++
+FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys of the model, in VSE++'s code
 BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')
 _NOT = {True: False, False: True}
 
@@ -117,6 +122,40 @@ def _recognize_sgraf(path: str, tensors: Tensors) -> dict[str, Any]:
 def _recognize_dbl(path: str, tensors: Tensors) -> dict[str, Any]:
     dim = shape_of(path, tensors, 'model.2.sim_eval_w.weight', 2)[1]
     return _recognize_encoders(path, tensors, 'model.1.cap_rnn') | {'alignment_dim': dim}
+
+
+def recognize_network(path: str, tensors: Tensors) -> dict[str, Any] | None:
+    """Returns the config of the network in a checkpoint; None if it has none that is known.
+
+    Raises:
+      UserError: if it is a ResNet of unknown depth.
+    """
+    sizes = {'pooled': True, 'dtype': 'float32', 'remat': False}
+    if f'{key_maps.NETWORK}.features.0.weight' in tensors:
+        return {'name': 'cnn.VGG19', **sizes}
+    if f'{key_maps.NETWORK}.conv1.weight' not in tensors:
+        return None
+    layers = [f'{key_maps.NETWORK}.layer{layer}' for layer in range(1, 5)]
+    blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(len(tensors))) for layer in layers)
+    has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
+    for depth, known in networks.RESNETS.items():
+        if known == blocks and (depth >= networks.BOTTLENECKS) == has_bottlenecks:
+            return {'name': 'cnn.ResNet', 'depth': depth, 'train_norm': False, **sizes}
+    known = ', '.join(map(str, networks.RESNETS))
+    raise UserError(f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {known} layers')
+
+
+def regions_of(image: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the part of the config's `model.image` that encodes features, whether a network computes them or not."""
+    return image['regions'] if image['name'] == ENCODER else image
+
+
+def with_network(image: Mapping[str, Any], network: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the config's `model.image` with a network, or without one if it is None."""
+    regions = dict(regions_of(image))
+    if network is None:
+        return regions
+    return {'name': ENCODER, 'network': dict(network), 'normalize_features': True, 'regions': regions}
 
 
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}

@@ -17,8 +17,7 @@ from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays, hash_json
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, precision_of, resolve_options, share_precision
 from jitm.inference.scoring import make_scorer
-from jitm.mining.pairs import PairSearch
-from jitm.mining.products import ProductSearch
+from jitm.mining.search import PairSearch, ProductSearch
 from jitm.mining.state import MiningState
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress

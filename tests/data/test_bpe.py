@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from jitm.data.bpe import BPE
+from jitm.data.pieces import BPE
 from jitm.data.vocabularies import describe_vocabulary, load_vocabulary, restore_vocabulary
 from jitm.errors import UserError
 from tests.conftest import SHARED

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import Subwords
 from jitm.data.vocabularies import describe_vocabulary, kind_of, load_vocabulary, restore_vocabulary
 from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError

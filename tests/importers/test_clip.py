@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.data.bpe import BPE
+from jitm.data.pieces import BPE
 from jitm.errors import UserError
 from jitm.importers import clip_config
 from jitm.importers.clip import HUGGING_FACE, OPENAI, load_clip

@@ -7,8 +7,7 @@ from safetensors.numpy import load as load_tensors
 
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
-from jitm.importers.clip import load_clip
-from jitm.importers.clip_export import export_clip
+from jitm.importers.clip import export_clip, load_clip
 from tests.importers import test_clip as published
 
 

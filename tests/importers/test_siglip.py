@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import Subwords
 from jitm.errors import UserError
 from jitm.importers.siglip import NAMES, load_siglip, read_config
 from jitm.importers.tensors import export
