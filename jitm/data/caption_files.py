@@ -63,7 +63,7 @@ class Columns(NamedTuple):
         numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(NUMBERED.fullmatch(name)[1]))
         if numbered and (other := next((name for name in self.caption[:2] if name in row), None)):
             raise UserError(f"{where} has '{other}' and '{numbered[0]}': leave one of these columns or keys")
-        captions = [row[name] for name in numbered if row[name]] if numbered else captions_in(row, self.caption, where)
+        captions = [row[name] for name in numbered if row[name]] if numbered else captions_in(row, where, self.caption)
         name = next((name for name in self.image if name in row), self.image[0])
         split = str(row.get('split') or '').strip()
         return Listed(_get(row, name, str, where), captions, where, split.lower() if split.lower() in SPLITS else split)
@@ -73,7 +73,7 @@ class Unknown(Exception):
     """A file has no captions; the message says what it has."""
 
 
-def captions_in(row: dict[str, Any], keys: Sequence[str], where: str) -> list[str]:
+def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[str]:
     """Returns the captions in an object or a row of a table: a text, a list of texts, or one as JSON or Python.
 
     Raises:

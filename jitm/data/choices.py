@@ -53,11 +53,13 @@ class Choice(NamedTuple):
     box: tuple[float, ...] | None = None
 
 
-class _Fields:
+class _Fields(NamedTuple):
     """The fields of a row of a file; a missing or wrong one is a UserError that names the row."""
 
-    def __init__(self, row: Row, where: str, stem: str):
-        self.row, self.where, self.stem, self.id = row, where, stem, str(row['id'])
+    row: Row
+    where: str
+    stem: str
+    id: str
 
     def get(self, key: str, kind: type | tuple[type, ...] = str) -> Any:
         value = self.row.get(key)
@@ -138,7 +140,7 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
     if reader is None:
         keys = '; '.join(', '.join(keys) for keys in FORMATS)
         raise UserError(f'{path} has no choices of a known format: give a file whose rows have one of {keys}')
-    choices = [reader(_Fields(row, where, Path(path).stem)) for where, row in rows]
+    choices = [reader(_Fields(row, where, Path(path).stem, str(row['id']))) for where, row in rows]
     for (where, _), choice in zip(rows, choices, strict=True):
         if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
             raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
@@ -147,15 +149,13 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
         within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
         if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
             raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
-        if choice.box is not None and not _is_box(choice.box):
-            box = reprlib.repr(choice.box)
-            raise UserError(f'{where} has the box {box}: give x, y, and a width and height above 0, in pixels')
+        box = (0, 0, 1, 1) if choice.box is None else choice.box
+        numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
+        if not numbers or len(box) != 4 or min(box[2:]) <= 0:
+            raise UserError(
+                f'{where} has the box {reprlib.repr(box)}: give x, y, and a width and height above 0, in pixels'
+            )
     return choices, pictures
-
-
-def _is_box(box: tuple[Any, ...]) -> bool:
-    numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
-    return numbers and len(box) == 4 and min(box[2:]) > 0
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:

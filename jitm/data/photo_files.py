@@ -5,6 +5,7 @@ as img2dataset writes them. The names of files and folders decide the split.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -13,18 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jitm.data.caption_files import (
-    CAPTION,
-    DEV,
-    RESTVAL,
-    SPLITS,
-    SUFFIXES,
-    Columns,
-    Listed,
-    Unknown,
-    captions_in,
-    read_file,
-)
+from jitm.data.caption_files import DEV, RESTVAL, SPLITS, SUFFIXES, Columns, Listed, Unknown, captions_in, read_file
 from jitm.data.transforms import RAW
 from jitm.errors import UserError, did_you_mean, printable
 from jitm.files import Member, check_within, open_file, parse_json, read_text, split_lines
@@ -59,14 +49,10 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     Raises:
       UserError: If there are none, or the folder cannot be read.
     """
-    names, problems, seen = [], {}, set()
-
-    def leave_out(error: OSError) -> None:
-        problems[os.path.relpath(error.filename, folder)] = f'cannot be read ({error.strerror}): make it readable'
-
-    tops = [str(folder)]  # and the linked folders, after all others
+    names, seen = [], set()
+    errors, tops = [], [str(folder)]  # and the linked folders, after all others
     for top in tops:
-        for parent, folders, files in os.walk(top, onerror=leave_out):
+        for parent, folders, files in os.walk(top, onerror=errors.append):
             if (real := os.path.realpath(parent)) in seen:
                 folders.clear()
                 continue
@@ -74,6 +60,10 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
             folders[:] = sorted(name for name in folders if not name.startswith('.'))
             tops += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
             names += (os.path.relpath(os.path.join(parent, name), folder) for name in filter(_is_photo, files))
+    problems = {
+        os.path.relpath(error.filename, folder): f'cannot be read ({error.strerror}): make it readable'
+        for error in errors
+    }
     if os.curdir in problems:
         raise UserError(f'{folder} {problems[os.curdir]}')
     if not (names := sorted([*names, *problems])):
@@ -113,7 +103,7 @@ def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Li
             captions = [line for line in split_lines(content) if line.strip()]
             if text == texts[1]:
                 try:
-                    captions = captions_in({**parse_json(content)}, CAPTION, str(text))
+                    captions = captions_in({**parse_json(content)}, str(text))
                 except (ValueError, TypeError):
                     raise UserError(f'{text} is not a JSON object: write it again') from None
         listed.append(Listed(name, captions, f'{folder}/{name}'))
@@ -139,11 +129,13 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, Member]]:
     return listed, {f'{path.name}/{name}': member for name, member in members.items()}
 
 
+@dataclasses.dataclass
 class _Folder:
     """A folder of image files; `unknown` collects the files in it that have no captions."""
 
-    def __init__(self, root: Path, columns: Columns):
-        self.root, self.unknown, self._columns = root, [], columns
+    root: Path
+    columns: Columns
+    unknown: list[str] = dataclasses.field(default_factory=list)
 
     def tables(self, folders: Iterable[Path], belongs: Callable[[str], bool] = bool) -> dict[Path, list[Listed]]:
         """Returns the images of each file of captions in some folders whose stem belongs to what is asked for."""
@@ -154,7 +146,7 @@ class _Folder:
             known = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
             if known and not OTHERS.match(path.name) and belongs(path.stem):
                 try:
-                    found[path] = read_file(path, self._columns)
+                    found[path] = read_file(path, self.columns)
                 except OSError as error:
                     raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
                 except Unknown as problem:

@@ -32,12 +32,9 @@ class Placeholder(dict):
         return f"an object of '{self.origin}'"
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores the attributes."""
+        """Ignores the attributes, or the items of a list."""
 
-    def extend(self, items: Any) -> None:
-        """Ignores the items of a list."""
-
-    append = extend
+    append = extend = __setstate__
 
 
 KEYS = (str, bytes, int, float, type(None), type, Placeholder)  # types of keys whose hash takes little time

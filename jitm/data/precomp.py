@@ -116,10 +116,6 @@ def load(
         vectors = token_vectors_lib.read(root, split, captions, (encoded_by or {}).get(token_vectors_lib.ENTRY))
     # The dev split is cut.
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
-    if kept < 1:
-        raise UserError(
-            f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
-        )
     texts_kept = np.flatnonzero(image_of_text < kept)
     rows, repeats = row_of_image[:kept], len(stored) // images
     return Split(

@@ -16,15 +16,7 @@ from jitm.data.pieces import BPE, END, START
 from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.files import parse_json
-from jitm.importers.clip_config import (
-    ACTIVATIONS,
-    HUGGING_FACE_PIXELS,
-    HUGGING_FACE_TOWER,
-    RESIDUAL,
-    hugging_face_sizes,
-    read_config,
-    read_openai,
-)
+from jitm.importers import clip_config
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap, export
@@ -121,10 +113,10 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
             f'activation of {weights.name}: add the one it was published with'
         )
-    section = read_config(config) if config else read_openai(weights, tensors)
+    section = clip_config.read_config(config) if config else clip_config.read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
-    names = OPENAI_RESIDUAL if section['image']['name'] == RESIDUAL else OPENAI
+    names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
     names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
 
@@ -170,11 +162,11 @@ def export_clip(
         raise UserError(f"the run has the model '{model['name']}', which is not CLIP")
     if not isinstance(vocabulary, BPE):
         raise UserError('the run reads no byte pairs, as CLIP does: convert it --to safetensors')
-    if model['image']['name'] == RESIDUAL:
+    if model['image']['name'] == clip_config.RESIDUAL:
         raise UserError('transformers has no CLIP with a residual network: convert it --to safetensors')
     for activation in (model['text']['activation'], model['image']['activation']):
-        if activation not in ACTIVATIONS:
-            raise UserError(f"the run has the activation '{activation}'; CLIP has {', '.join(ACTIVATIONS)}")
+        if activation not in clip_config.ACTIVATIONS:
+            raise UserError(f"the run has the activation '{activation}'; CLIP has {', '.join(clip_config.ACTIVATIONS)}")
     merges = parse_json(vocabulary.definition[0])['model']['merges']
     ends = {'bos_token': START, 'eos_token': END, 'pad_token': END, 'unk_token': END}  # texts are padded with their end
     tokenizer = {'tokenizer_class': 'CLIPTokenizer', 'model_max_length': model['text']['max_length']}
@@ -199,7 +191,7 @@ def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str,
     pixels = {'image_size': image['image_size'], 'patch_size': image['patch_size']}
     common = {'projection_dim': model['embed_dim'], 'layer_norm_eps': EPSILON}
     text_tower, image_tower = (
-        {theirs: tower[ours] for ours, theirs in HUGGING_FACE_TOWER.items()} for tower in (text, image)
+        {theirs: tower[ours] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()} for tower in (text, image)
     )
     return {
         'architectures': ['CLIPModel'],
@@ -212,7 +204,7 @@ def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str,
 
 def _preprocessor(image: Mapping[str, Any]) -> dict[str, Any]:
     """Returns preprocessor_config.json, CLIP's preprocessing of photos."""
-    pixels = HUGGING_FACE_PIXELS | hugging_face_sizes(image['image_size'])
+    pixels = clip_config.HUGGING_FACE_PIXELS | clip_config.hugging_face_sizes(image['image_size'])
     return {
         'image_processor_type': 'CLIPImageProcessor',
         'do_convert_rgb': True,

@@ -1,12 +1,13 @@
 """Converts the released weights of OSCAR and VinVL to the parameters of `jitm.models.oscar.OSCAR`."""
 
+import functools
 import logging
 
 import chex
 
-from jitm.importers import bert, tensors
+from jitm.importers import bert
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.tensors import KeyMap, convert
+from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 from jitm.models.oscar import BOX_NUMBERS
 
 MODEL = 'oscar.OSCAR'
@@ -23,6 +24,8 @@ NAMES = KeyMap(
     },
     unread=r'cls\..*|bert\.embeddings\.position_ids',  # heads of pre-training, and a constant
 )
+
+new_name = functools.partial(rename, ((r'^(?!bert\.|cls\.|classifier\.)', 'bert.'), *OLD_NAMES))
 
 
 def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
@@ -48,9 +51,3 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
     given = {name: module for name, module in params.items() if name not in added}
     return convert(path, found, {'params': given}, NAMES, 'an OSCAR of this size')['params']
-
-
-def new_name(name: str) -> str:
-    """Returns the current name of a tensor."""
-    has_prefix = name.startswith(('bert.', 'cls.', 'classifier.'))
-    return tensors.new_name(name if has_prefix else f'bert.{name}')

@@ -1,13 +1,13 @@
 """Converts the released weights of UNITER and TAGS-DC to the parameters of `jitm.models.uniter.UNITER`."""
 
-import re
+import functools
 
 import chex
 import jax
 
-from jitm.importers import bert, tensors
+from jitm.importers import bert
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.tensors import KeyMap, convert
+from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 from jitm.models.uniter import HEAD_SOURCES
 
 MODEL = 'uniter.UNITER'
@@ -44,6 +44,8 @@ NAMES = KeyMap(
     r'uniter\.img_embeddings\.mask_embedding)\..*|uniter\.embeddings\.position_ids',
 )
 
+new_name = functools.partial(rename, ((r'^bert\.', 'uniter.'), (r'^ITM\.', 'itm_output.'), *OLD_NAMES))
+
 
 def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
@@ -73,8 +75,3 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         params = params | {'rank_head': both}
     loaded = convert(path, found, {'params': params}, NAMES, 'a UNITER of this size')['params']
     return loaded | {'rank_head': jax.tree.map(lambda x: x[..., -1:], loaded['rank_head'])}
-
-
-def new_name(name: str) -> str:
-    """Returns the current name of a tensor."""
-    return tensors.new_name(re.sub(r'^ITM\.', 'itm_output.', re.sub(r'^bert\.', 'uniter.', name)))

@@ -282,7 +282,7 @@ def test_lists_in_a_text(text, name, tmp_path):
 
 def test_lists_without_commas(tmp_path):
     with pytest.raises(UserError, match='without commas between them: write it as JSON'):
-        captions_in({'caption': "['a dog' 'two dogs']"}, ['caption'], 'x')
+        captions_in({'caption': "['a dog' 'two dogs']"}, 'x')
 
 
 @pytest.mark.parametrize('name', ['val', 'valid', 'validation'])

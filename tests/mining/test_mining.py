@@ -19,9 +19,8 @@ from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from jitm.mining import job as job_lib
 from jitm.mining import search as search_lib
 from jitm.mining.job import mine, search_all
-from jitm.mining.report import compare_with_batch, summarize
 from jitm.mining.search import PairSearch, ProductSearch
-from jitm.mining.state import MiningState, merge
+from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
