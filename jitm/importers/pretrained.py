@@ -14,8 +14,7 @@ from jitm.errors import ArgumentError, UserError
 from jitm.files import open_file
 from jitm.importers.bert import load_bert
 from jitm.importers.cnn import load_network
-from jitm.importers.oscar import load_oscar
-from jitm.importers.uniter import load_uniter
+from jitm.importers.joint import load_oscar, load_uniter
 
 Replacements = dict[tuple[str, ...], np.ndarray]
 Variables = Mapping[str, chex.ArrayTree]
