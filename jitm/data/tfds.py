@@ -83,7 +83,7 @@ def load(
         images, counts, boxes, tags = zip(*read, strict=True)
         stored = info.features['regions']
         content = {
-            'regions': Column(records, 'regions', stored.shape, np.dtype(stored.np_dtype)),
+            'regions': Column(records, 'regions', (count, *stored.shape), np.dtype(stored.np_dtype)),
             'counts': np.array(counts, np.int32),
             'boxes': None if boxes[0] is None else np.stack(boxes),
             'tags': None if tags[0] is None else tuple(text.decode() for text in tags),
@@ -124,29 +124,32 @@ def _open(root: str) -> Any:
     return builder
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Column:
     """A field of all records, such as features; it reads those that are asked for.
 
     Attributes:
-      shape: I, and the shape of the field in a record, such as R, D.
+      records: The I records.
+      name: The name of the field.
+      shape: I, and the shape of the field in a record, such as R, D; not needed for files.
       dtype: The type of features; None for files.
     """
 
-    def __init__(self, records: Sequence[dict[str, Any]], name: str, size: tuple[int, ...] = (), dtype: Any = None):
-        """Reads nothing yet; `size` is the shape of the field in a record."""
-        self._records, self._name = records, name
-        self.shape, self.dtype = (len(records), *size), dtype
+    records: Sequence[dict[str, Any]]
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype | None = None
 
     def __len__(self) -> int:
         """Returns I."""
-        return len(self._records)
+        return len(self.records)
 
     def __getitem__(self, index: Any) -> Any:
         """Reads a value, such as [R, D], for a number, otherwise an array, such as [N, R, D]."""
         rows = np.arange(len(self))[index]
         if not rows.ndim:
-            return self._records[int(rows)][self._name]
-        return np.stack(in_threads(lambda n: self._records[int(rows[n])][self._name], len(rows)))
+            return self.records[int(rows)][self.name]
+        return np.stack(in_threads(lambda n: self.records[int(rows[n])][self.name], len(rows)))
 
 
 def _captions(record: dict[str, Any], where: str) -> list[str]:

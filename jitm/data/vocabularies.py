@@ -108,8 +108,10 @@ def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
 
 def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
     """Returns a JSON value from which `restore_vocabulary` makes the same vocabulary."""
-    fields = {name: list(texts) for name, texts in dataclasses.asdict(vocabulary).items()}
-    return {'kind': kind_of(vocabulary), **fields}
+    return {
+        'kind': kind_of(vocabulary),
+        **{name: list(texts) for name, texts in dataclasses.asdict(vocabulary).items()},
+    }
 
 
 def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:

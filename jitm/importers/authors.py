@@ -18,7 +18,7 @@ from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.importers import key_maps, systems
-from jitm.importers.cnn import as_matrix
+from jitm.importers.cnn import FULLY_CONNECTED
 from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
@@ -196,7 +196,8 @@ def export_checkpoint(
         tensors = export(variables, system.names)
     except KeyError as error:
         raise UserError(f"{system.title} has no '{error.args[0]}', which this run has") from None
-    tensors = {name: as_matrix(name.removeprefix(f'{key_maps.NETWORK}.'), tensor) for name, tensor in tensors.items()}
+    for name in {f'{key_maps.NETWORK}.{layer}' for layer in FULLY_CONNECTED} & tensors.keys():
+        tensors[name] = tensors[name].reshape(len(tensors[name]), -1)
     for zeros, like in system.names.zeros.items():
         if like in tensors:
             tensors[zeros] = np.zeros(len(tensors[like]), np.float32)

@@ -113,7 +113,8 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
             f'activation of {weights.name}: add the one it was published with'
         )
-    section = clip_config.read_config(config) if config else clip_config.read_openai(weights, tensors)
+    readers = {'config.json': clip_config.read_hugging_face, 'open_clip_config.json': clip_config.read_open_clip}
+    section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
     names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
@@ -184,7 +185,7 @@ def export_clip(
 
 
 def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
-    """Returns config.json; the inverse of `read_config`."""
+    """Returns config.json; the inverse of `clip_config.read_hugging_face`."""
     image, text = model['image'], model['text']
     end = {'bos_token_id': vocab_size - 2, 'eos_token_id': vocab_size - 1, 'pad_token_id': vocab_size - 1}
     sizes = {'vocab_size': vocab_size, 'max_position_embeddings': text['max_length']}

@@ -1,5 +1,6 @@
 """The configs of published CLIP models, of Hugging Face, open_clip or OpenAI, as the config's `model`."""
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -58,17 +59,12 @@ def hugging_face_sizes(size: int) -> dict[str, tuple]:
     return {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a published CLIP, from its `config.json` or `open_clip_config.json`.
+def read_hugging_face(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a published CLIP from its `config.json`.
 
     Raises:
-      UserError: if the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
+      UserError: If the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
     """
-    return (_hugging_face if path.name == 'config.json' else _open_clip)(path)
-
-
-def _hugging_face(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a `CLIPModel`."""
     content = read_json(path)
     if content.get('model_type') != 'clip':
         raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
@@ -125,8 +121,8 @@ def towers_of(
     return towers
 
 
-def _open_clip(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a `CLIP` of open_clip."""
+def read_open_clip(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a published CLIP from its `open_clip_config.json`; errors as above."""
     content = read_json(path)
     sections = values_of(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
     pixels = sections['preprocess_cfg']
@@ -147,8 +143,7 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
       UserError: if a tensor that states a size is missing, or has another number of axes.
     """
 
-    def sizes(name: str, axes: int) -> tuple[int, ...]:
-        return shape_of(str(path), tensors, name, axes)
+    sizes = functools.partial(shape_of, str(path), tensors)
 
     def count(pattern: str) -> int:
         return len({match[1] for name in tensors if (match := re.match(pattern, name))})

@@ -99,17 +99,15 @@ def open_checkpoint(
     leaves = {'.'.join(keys): (keys, leaf) for keys, leaf in _leaves(opened)}
     stored = {name: keys for name, (keys, leaf) in leaves.items() if isinstance(leaf, _TENSORS) or _is_unread(leaf)}
 
-    def current(name: str) -> str:
-        return new_name(WRAPPERS.sub('', name))
-
     starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
-    votes = collections.Counter(name[:start] for name, start in starts if names.fullmatch(current(name[start:])))
+    current = ((name[:start], new_name(WRAPPERS.sub('', name[start:]))) for name, start in starts)
+    votes = collections.Counter(prefix for prefix, rest in current if names.fullmatch(rest))
     if not votes:
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
     inside = [name for name in stored if name.startswith(prefix) and (base or not BESIDE.match(name))]
-    renamed = {name: current(name[len(prefix) :]) for name in inside}
+    renamed = {name: new_name(WRAPPERS.sub('', name[len(prefix) :])) for name in inside}
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules

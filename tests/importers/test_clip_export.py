@@ -58,7 +58,7 @@ def test_what_it_has_not_is_not_written(vit, change, vocabulary, message):
 
 def test_transformers_reads_the_folder(tmp_path, vit):
     transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
-    words = published.full_size_vocabulary()  # which the tokenizer of transformers needs
+    words = published.BPE.of(published.full_size_merges())  # which the tokenizer of transformers needs
     params = vit.variables['params']
     embedding = np.random.default_rng(0).normal(size=(len(words), published.WIDTH)).astype(np.float32)
     text = params['text'] | {'words': {'embedding': embedding}}

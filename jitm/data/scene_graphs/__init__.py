@@ -78,12 +78,10 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
             f'scene graphs by spaCy require `pip install spacy` and `python -m spacy download {model}`; otherwise take '
             "source 'scene_graphs.rules'"
         ) from None
-
-    def tokens(doc) -> list[Token]:
-        words = (word for word in doc if not word.is_space)
-        return [Token(w.text.lower(), w.tag_, (w.idx, w.idx + len(w.text))) for w in words]
-
-    return tuple(read(tokens(doc)) for doc in nlp.pipe(split.captions))
+    return tuple(
+        read([Token(w.text.lower(), w.tag_, (w.idx, w.idx + len(w.text))) for w in doc if not w.is_space])
+        for doc in nlp.pipe(split.captions)
+    )
 
 
 def gold(split: Split) -> tuple[CaptionGraph, ...]:

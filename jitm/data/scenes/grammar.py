@@ -49,7 +49,13 @@ SYNONYMS = {
 PRONOUNS = {'left of': 'to its left', 'right of': 'to its right', 'above': 'above it', 'below': 'below it'}
 NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
 
-_SLOTS = 'abcg'
+# Template -> its slots, in the order of the phrases of its statements; and the subject and object of its relations.
+SLOTS = {template: ''.join(slot for slot in 'abcg' if f'{{{slot}}}' in template) for template in TEMPLATES}
+RELATED = {
+    template: [('abc'.index(s), 'abc'.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
+    for template in TEMPLATES
+}
+
 _OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
 _SIZE_PROB = 0.75
 _OMIT_COLOUR_PROB = 0.06
@@ -111,7 +117,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
       The caption, in lower case with spaces between words and before the final period; and its scene graph, without the
       picture itself.
     """
-    slots = slots_of(template)
+    slots = SLOTS[template]
     fields = {'picture': words['picture']}
     for slot, phrase in zip(slots, statement.phrases, strict=True):
         fields[slot] = _noun_phrase(phrase, words)
@@ -141,16 +147,6 @@ def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
     return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(described))
 
 
-def slots_of(template: str) -> str:
-    """Returns the slots of a template, in the order of the phrases of its statements."""
-    return ''.join(slot for slot in _SLOTS if f'{{{slot}}}' in template)
-
-
-def related_slots(template: str) -> list[tuple[int, int]]:
-    """Returns the phrases, subject and object, of each relation of a template."""
-    return [(_SLOTS.index(s), _SLOTS.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
-
-
 def _sample_statement(
     template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator
 ) -> Statement | None:
@@ -163,10 +159,10 @@ def _sample_statement(
         group, members = groups[rng.integers(len(groups))]
         phrases, free = [group], [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
-    related = related_slots(template)
+    related = RELATED[template]
     candidates = [
         chosen
-        for chosen in itertools.permutations(free, len(slots_of(template)) - len(phrases))
+        for chosen in itertools.permutations(free, len(SLOTS[template]) - len(phrases))
         if all((chosen[s], chosen[o]) in predicates for s, o in related)
     ]
     if not candidates:

@@ -85,12 +85,12 @@ def read(text: str) -> Parsed | None:
             break
     else:
         return None
-    fields, slots = found.groupdict(), grammar.slots_of(template)
+    fields, slots = found.groupdict(), grammar.SLOTS[template]
     total = _phrase(fields['total']) if 'total' in fields else Phrase()
     if total[:3] != Phrase()[:3]:  # the total of shapes of one color or size is in no template
         return None
     relations = []
-    for subject, target in grammar.related_slots(template):
+    for subject, target in grammar.RELATED[template]:
         pair = slots[subject] + slots[target]
         predicate = _PLACE[fields[pair]] if pair in fields else _PLACE_OF_IT[fields[f'{pair}_it']]
         relations.append(Relation(subject, predicate, target))
