@@ -265,7 +265,7 @@ def _from_model(content: bytes) -> tokenizers.Tokenizer:
     """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
 
     Raises:
-      ValueError, IndexError, TypeError, struct.error: if it is damaged, or of another kind than a unigram model.
+      ValueError, IndexError, TypeError, struct.error: If it is damaged, or of another kind than a unigram model.
     """
     pieces, unknown, kind, characters = [], 0, UNIGRAM, b''
     for number, value in _fields(content):

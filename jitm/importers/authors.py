@@ -53,7 +53,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
+      UserError: If a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
         is another one.
     """
     system, folder = SYSTEMS[name], Path(path)
@@ -188,7 +188,7 @@ def export_checkpoint(
       variables: 'params' and 'batch_stats'.
 
     Raises:
-      UserError: if the authors' code has no such model.
+      UserError: If the authors' code has no such model.
     """
     system = SYSTEMS[name]
     _check_model(system, model)

@@ -43,7 +43,7 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: if a file cannot be read, the config states another model, or a tensor is missing, left over or has
+      UserError: If a file cannot be read, the config states another model, or a tensor is missing, left over or has
         another shape than the model's.
     """
     _check_config((Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json', params)
@@ -92,7 +92,7 @@ def size_of(path: str, hidden: int) -> str:
       hidden: The number of its hidden units.
 
     Raises:
-      UserError: if no size has this number.
+      UserError: If no size has this number.
     """
     for name, size in SIZES.items():
         if size.hidden == hidden:

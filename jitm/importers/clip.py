@@ -104,7 +104,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
+      UserError: If a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
     tensors = open_checkpoint(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.')).tensors
@@ -157,7 +157,7 @@ def export_clip(
       Name of a file -> its content.
 
     Raises:
-      UserError: if the model is not a CLIP of this kind.
+      UserError: If the model is not a CLIP of this kind.
     """
     if model['name'] != 'clip.CLIP':
         raise UserError(f"the run has the model '{model['name']}', which is not CLIP")

@@ -140,7 +140,7 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
       tensors: All tensors.
 
     Raises:
-      UserError: if a tensor that states a size is missing, or has another number of axes.
+      UserError: If a tensor that states a size is missing, or has another number of axes.
     """
 
     sizes = functools.partial(shape_of, str(path), tensors)
@@ -231,7 +231,7 @@ def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) 
     """Returns the values of the known keys, by default the given ones.
 
     Raises:
-      UserError: if a value is of another kind than the default.
+      UserError: If a value is of another kind than the default.
     """
     values = {key: section.get(key, default) for key, default in known.items()}
     for key, default in known.items():
@@ -272,7 +272,7 @@ def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ign
     """Returns the values of the known keys, see `values_of`.
 
     Raises:
-      UserError: if there is another key with a value, which would change the model.
+      UserError: If there is another key with a value, which would change the model.
     """
     for key, value in section.items():
         if key not in known and key not in ignored and value not in (None, False, ''):

@@ -50,7 +50,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
       'params' and 'batch_stats' -> the same trees with float32 numpy arrays.
 
     Raises:
-      UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
+      UserError: If the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
     _check_digest(path)
     tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, _RULES)).tensors)

@@ -55,7 +55,7 @@ class Checkpoint(NamedTuple):
           default: What is returned if no key in the file has this name.
 
         Raises:
-          UserError: if it has several values, or may be in an object that is not read.
+          UserError: If it has several values, or may be in an object that is not read.
         """
         found = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
         stated = {place: value for place, value in found.items() if {*OPTIONS} & {*place.split('.')}} or found
@@ -92,7 +92,7 @@ def open_checkpoint(
       The weights, whose readers raise a UserError for a tensor that is not of floating-point numbers.
 
     Raises:
-      UserError: if there is no such file, it is damaged, or does not have the weights of one such model.
+      UserError: If there is no such file, it is damaged, or does not have the weights of one such model.
     """
     file = _find(path, model)
     opened = {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)

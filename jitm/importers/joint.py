@@ -78,7 +78,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
+      UserError: If the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
     found = open_checkpoint(path, 'UNITER', UNITER_NAMES.pattern(), uniter_name).tensors
     has_rank = 'rank_output.weight' in found
@@ -109,7 +109,7 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       The same tree with float32 numpy arrays, without modules that the file lacks.
 
     Raises:
-      UserError: if the file cannot be read, or tensors are missing, left over or of another shape than the model's.
+      UserError: If the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
     found = open_checkpoint(path, 'OSCAR', OSCAR_NAMES.pattern(), oscar_name).tensors
     added = [ours for ours, theirs in _ADDED.items() if not any(name.startswith(f'{theirs}.') for name in found)]
@@ -167,7 +167,7 @@ def load_joint(name: str, path: str, vocabulary: str | None, model: Mapping[str,
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, the checkpoint
+      UserError: If a file is missing or damaged, tensors are missing, left over or of another shape, the checkpoint
         cannot score pairs, or the vocabulary is another one.
     """
     system = JOINT_SYSTEMS[name]

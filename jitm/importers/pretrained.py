@@ -38,8 +38,8 @@ def load_pretrained(
       'params' and 'batch_stats' -> path of a variable -> its values, NaN where the file has none.
 
     Raises:
-      UserError: if a file cannot be read or has other shapes.
-      ArgumentError: if the model has no such module.
+      UserError: If a file cannot be read or has other shapes.
+      ArgumentError: If the model has no such module.
     """
     flat = {part: traverse_util.flatten_dict(tree) for part, tree in variables.items()}
     params, loaded = flat['params'], {part: {} for part in flat}
@@ -96,7 +96,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
       float32 [V, D], NaN in the rows of words that have no vector.
 
     Raises:
-      UserError: if the file cannot be read, or has vectors of another size or with NaN.
+      UserError: If the file cannot be read, or has vectors of another size or with NaN.
     """
     wanted = collections.defaultdict(list)
     for n, word in enumerate(words):

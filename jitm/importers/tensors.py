@@ -53,7 +53,7 @@ class KeyMap(NamedTuple):
         """Returns the published name of a variable.
 
         Raises:
-          KeyError: if the published model has no such variable.
+          KeyError: If the published model has no such variable.
         """
         if tensor := _find(self.variables, '/'.join(path)):
             return tensor
@@ -106,7 +106,7 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
       The trees with float32 numpy arrays, 'batch_stats' too.
 
     Raises:
-      UserError: if tensors are missing, left over, of another shape than the model's, or not finite.
+      UserError: If tensors are missing, left over, of another shape than the model's, or not finite.
     """
     flat = traverse_util.flatten_dict(trees)
     found = {variable: names.name(variable[1:]) for variable in flat}
@@ -149,7 +149,7 @@ def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ..
       axes: The number of its axes.
 
     Raises:
-      UserError: if there is no such tensor, or it has another number of axes.
+      UserError: If there is no such tensor, or it has another number of axes.
     """
     shape = tensors[name]().shape if name in tensors else ()
     if len(shape) != axes or 0 in shape:
@@ -176,7 +176,7 @@ def export(variables: Mapping[str, chex.ArrayTree], names: KeyMap) -> dict[str, 
       names: The names of the variables.
 
     Raises:
-      KeyError: if the published model has no such variable.
+      KeyError: If the published model has no such variable.
     """
     parts = collections.defaultdict(dict)
     for tree in variables.values():

@@ -82,7 +82,7 @@ class Tensor(NamedTuple):
         """Reads the values.
 
         Raises:
-          UserError: if the file is damaged there.
+          UserError: If the file is damaged there.
         """
         dtype = self.storage.dtype
         values = np.frombuffer(self.storage.read(), dtype)[self.offset :] if self.storage.count else np.empty(0, dtype)
@@ -185,7 +185,7 @@ def load(path: str | Path) -> Any:
       `Placeholder`.
 
     Raises:
-      UserError: if the file is damaged, or an archive of several files.
+      UserError: If the file is damaged, or an archive of several files.
     """
     path = Path(path)
     try:

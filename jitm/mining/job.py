@@ -116,7 +116,7 @@ def search_all(
       The lists of all processes.
 
     Raises:
-      UserError: in all processes, if they do not share the folder.
+      UserError: In all processes, if they do not share the folder.
     """
     parts = [folder / UNFINISHED.format(n) for n in range(jax.process_count())]
     path = parts[jax.process_index()]
@@ -161,7 +161,7 @@ def mine(
       The lists, on all processes.
 
     Raises:
-      UserError: if there are fewer negatives, the folder has files that jitm did not write, the memory is too little or
+      UserError: If there are fewer negatives, the folder has files that jitm did not write, the memory is too little or
         scores are not finite.
     """
     # Check the request, the folder, and that all processes have the same job.

@@ -116,7 +116,7 @@ class ProductSearch:
           precision: The precision of the products of float32 vectors.
 
         Raises:
-          UserError: if the memory does not hold the scores of one query per device.
+          UserError: If the memory does not hold the scores of one query per device.
         """
         self._sides = {'i2t': (images, texts), 't2i': (texts, images)}  # direction -> queries and candidates
         self._split, self._precision = split, precision

@@ -75,7 +75,7 @@ class MiningState:
         """Writes the state and the hash of its job; replaces the file atomically.
 
         Raises:
-          UserError: if it cannot be written.
+          UserError: If it cannot be written.
         """
         lists = {'i2t': self.i2t, 't2i': self.t2i}
         arrays = {f'{name}_{n}': array for name, pair in lists.items() for n, array in enumerate(pair)}
