@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jitm.data.scenes import SceneSplit
-from jitm.data.scenes.falsehoods import falsify
+from jitm.data.scenes.parser import falsify
 from jitm.data.transforms import decode
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes, split_lines
@@ -198,7 +198,7 @@ def _parse(text: str) -> dict[Any, Any]:
 
 
 def of_scenes(split: SceneSplit) -> list[Choice]:
-    """Makes the choices of `scenes`: for each caption one of each kind of `falsehoods.KINDS`, with known truth."""
+    """Makes the choices of `scenes`: for each caption one of each kind of `parser.KINDS`, with known truth."""
     choices = []
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
         for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():

@@ -9,7 +9,7 @@ import itertools
 import struct
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -265,19 +265,25 @@ def _from_model(content: bytes) -> tokenizers.Tokenizer:
     """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
 
     Raises:
-      ValueError, IndexError, TypeError, struct.error: If it is damaged, or of another kind than a unigram model.
+      ValueError, KeyError, TypeError, DecodeError: If it is damaged, or of another kind than a unigram model.
     """
+    from google.protobuf import empty_pb2, unknown_fields  # of tensorflow-datasets; slow to import
+
+    def fields(message: bytes) -> list[tuple[int, Any]]:  # their numbers and values
+        read = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
+        return [(field.field_number, field.data) for field in read]
+
     pieces, unknown, kind, characters = [], 0, UNIGRAM, b''
-    for number, value in _fields(content):
-        fields = dict(_fields(value)) if number in (1, 2, 3) else {}
+    for number, value in fields(content):
+        part = dict(fields(value)) if number in (1, 2, 3) else {}
         if number == 1:  # a piece: its text, its score and its kind
-            if fields.get(3) == UNKNOWN:
+            if part.get(3) == UNKNOWN:
                 unknown = len(pieces)
-            pieces.append((fields[1].decode(), struct.unpack('<f', fields.get(2, bytes(4)))[0]))
+            pieces.append((part[1].decode(), struct.unpack('<f', struct.pack('<I', part.get(2, 0)))[0]))
         elif number == 2:  # the trainer
-            kind = fields.get(3, UNIGRAM)
+            kind = part.get(3, UNIGRAM)
         elif number == 3:  # the normalizer: its compiled table of characters
-            characters = fields.get(2, b'')
+            characters = part.get(2, b'')
     if kind != UNIGRAM or not pieces:
         raise ValueError('no unigram model')
     tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unknown, byte_fallback=False))
@@ -286,28 +292,3 @@ def _from_model(content: bytes) -> tokenizers.Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, 'always')
     tokenizer.decoder = decoders.Metaspace(_SPACE, 'always')
     return tokenizer
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields the numbers and the values of the fields of a protocol buffer: int, or the bytes of other kinds."""
-    at = 0
-
-    def read_number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                return value
-
-    while at < len(message):
-        key = read_number()
-        if key & 7 == 0:
-            yield key >> 3, read_number()
-            continue
-        size = {1: 8, 5: 4}.get(key & 7) or read_number()
-        if key & 7 not in (1, 2, 5) or at + size > len(message):
-            raise ValueError('no protocol buffer')
-        at += size
-        yield key >> 3, message[at - size : at]
