@@ -20,14 +20,15 @@ CHUNK_BYTES = 64 * 2**20  # that are read at a time
 class Rows:
     """Some rows of a large array, which are read when they are indexed."""
 
-    def __init__(self, array: np.ndarray, rows: np.ndarray):
+    def __init__(self, array: 'np.ndarray | Rows', rows: np.ndarray):
         """Selects rows.
 
         Args:
-          array: An array [I, ...], possibly memory-mapped.
+          array: An array [I, ...], possibly memory-mapped, or rows of one.
           rows: int [N].
         """
-        self._array, self._rows = array, rows
+        nested = isinstance(array, Rows)
+        self._array, self._rows = (array._array, array._rows[rows]) if nested else (array, rows)
         self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
 
     def __len__(self) -> int:
