@@ -19,11 +19,13 @@ from jitm.files import open_file, parse_json, read_text, split_lines
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 CAPTION = ('captions', 'caption', 'text', 'comment', 'title', 'raw')  # keys or columns of captions
 DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
-RESTVAL = 'restval'  # of COCO: images of its validation set that most published systems train on
+RESTVAL = 'restval'  # images of COCO's validation set that most published systems train on
 SPLITS = {*DEV, 'train', 'test', RESTVAL}
 ID = (int, float, str)  # types of COCO's ids
 DELIMITERS = '\t|;,'
-NAME = rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'  # of an image, at the start
+NAME = (
+    rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'  # an image at the start of a line
+)
 NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and what separates it
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python

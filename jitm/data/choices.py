@@ -1,6 +1,6 @@
 """Choices between captions, or between images, that are nearly the same: tests of compositional understanding.
 
-A choice is one or several images with several captions, some of which belong together. The format of jitm is JSONL with
+A choice is one or several images with several captions, and some pairs of them match. The format of jitm is JSONL with
 the fields of `Choice`. The published files of SugarCrepe (Hsieh et al., 2023) and SugarCrepe++, ARO (Yuksekgonul et
 al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) are read, too.
 """
@@ -31,7 +31,7 @@ MAX_BOX = 2  # sides of a box to those of its photo
 
 
 class Choice(NamedTuple):
-    """Some images and captions, of which some belong together.
+    """Some images and captions; some pairs of them match.
 
     Attributes:
       id: Its name in the file.
@@ -163,7 +163,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     try:
         content = read_bytes(path)
         if path.suffix == '.parquet':
-            import pyarrow.parquet  # of tensorflow-datasets; slow to import
+            import pyarrow.parquet  # comes with tensorflow-datasets; slow to import
 
             rows = dict(enumerate(pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()))
         else:

@@ -151,7 +151,7 @@ class _Folder:
                     raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
                 except Unknown as problem:
                     self.unknown.append(f'{path.relative_to(self.root)} {problem}')
-        return {path: found[path] for path in found if '.lemma.' not in path.name} or found  # of Flickr8k
+        return {path: found[path] for path in found if '.lemma.' not in path.name} or found  # Flickr8k has both
 
     def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
         """Returns the photos of shards whose stem belongs to what is asked for, or else of files with captions."""

@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.files import hash_json, open_file, parse_json, read_bytes
 
 START, END = '<|startoftext|>', '<|endoftext|>'
-MAX_IDS = 77  # of a caption of CLIP, as published
+MAX_IDS = 77  # the length of captions of CLIP, as published
 MAX_MERGES = 48894  # the first lines of the published file, which has more
 
 _WORD_END = '</w>'
@@ -267,7 +267,7 @@ def _from_model(content: bytes) -> tokenizers.Tokenizer:
     Raises:
       ValueError, KeyError, TypeError, DecodeError: If it is damaged, or of another kind than a unigram model.
     """
-    from google.protobuf import empty_pb2, unknown_fields  # of tensorflow-datasets; slow to import
+    from google.protobuf import empty_pb2, unknown_fields  # comes with tensorflow-datasets; slow to import
 
     def fields(message: bytes) -> list[tuple[int, Any]]:  # their numbers and values
         read = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))

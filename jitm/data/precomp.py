@@ -96,7 +96,7 @@ def load(
     (num_rows, regions, _), evidence = stored.shape, f'{stem}_image_of_text.npy'
     image_of_text = read_image_of_text(evidence, num_rows, len(captions), num_rows == len(captions))
     evidence = path if image_of_text is None else evidence
-    rows = np.arange(num_rows)  # of the images
+    rows = np.arange(num_rows)  # a row of each image
     if num_rows == len(captions):
         image_of_text, rows = _find_images(stored, image_of_text, ids, path)
     elif image_of_text is None:

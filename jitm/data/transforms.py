@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 INTERPOLATIONS = {'bilinear': 2, 'bicubic': 3}  # name -> its number in Pillow
 MIRROR = 0  # Pillow's number of the transposition from left to right
 CROPS = ('centre', 'random')
-MAX_BYTES = 2**30  # of a file
-MAX_PIXELS = 2**30 // 12  # of a photo; Pillow's own limit, above which it warns of a decompression bomb
+MAX_BYTES = 2**30  # the largest file
+MAX_PIXELS = 2**30 // 12  # the largest photo; above Pillow's own limit it warns of a decompression bomb
 LARGE = 25_000_000  # pixels of a photo, whose memory is returned at once
-MAX_ASPECT = 50  # of the longer side to the shorter one
+MAX_ASPECT = 50  # the longer side over the shorter one
 RAW = (
     *('.3fr', '.arw', '.cr2', '.cr3', '.dng', '.erf', '.nef', '.nrw'),
     *('.orf', '.pef', '.raf', '.rw2', '.sr2', '.srw', '.x3f'),
@@ -73,7 +73,7 @@ class _Budget:
 
 # What all threads hold at a time. A thread takes bytes before pixels, so that none waits for another in a circle.
 _BYTES = _Budget(MAX_BYTES)
-_PIXELS = _Budget(250_000_000)  # of 4 to 12 bytes in memory
+_PIXELS = _Budget(250_000_000)  # each takes 4 to 12 bytes of memory
 
 
 class File(NamedTuple):

@@ -25,15 +25,15 @@ from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSys
 from jitm.importers.tensors import convert, export, rename, shape_of
 from jitm.types import Images
 
-OPTIONS = 'opt'  # of the training script, in a checkpoint
+OPTIONS = 'opt'  # the key of the training script's options in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
 # Patterns of other names of tensors -> the current ones, as of weight normalization in torch 2.
 _RENAMED = (
     (r'^(?!model\.|opt\.)', 'model.'),
-    (r'^model\.img_enc\.', 'model.0.'),  # of DBL and IMRAM, whose modules are not a list
+    (r'^model\.img_enc\.', 'model.0.'),  # DBL and IMRAM, whose modules are not a list
     (r'^model\.txt_enc\.', 'model.1.'),
     (r'^model\.sim_enc\.', 'model.2.'),
-    (r'\.embed\.glove\.', '.embed.'),  # of NAAF
+    (r'\.embed\.glove\.', '.embed.'),  # NAAF
     (r'\.parametrizations\.weight\.original0$', '.weight_g'),
     (r'\.(parametrizations\.weight\.original1|weight_v)$', '.weight'),
 )

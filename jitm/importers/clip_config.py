@@ -16,9 +16,9 @@ from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
-RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
+RESNET_CHANNELS = 32  # channels of the last map for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
-HEAD_SIZE = 64  # of all models of OpenAI
+HEAD_SIZE = 64  # numbers per head in all models of OpenAI
 
 HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'hidden_dim': 'hidden_size',
@@ -217,7 +217,7 @@ def _is_number(value: Any, least: float = 0) -> bool:
     return type(value) in (int, float) and least < value < math.inf
 
 
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what a value must be
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # type of a default -> what a value must be
     int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
     float: ('a number above 0', _is_number),
     str: ('a text', lambda value: isinstance(value, str)),

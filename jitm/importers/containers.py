@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
     Attributes:
       path: The path of the file.
       tensors: The weights by their current names.
-      values: A key anywhere in the file -> the dotted places where it stands -> its values there.
+      values: A key anywhere in the file -> its dotted places -> its values there.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
         """Returns an option of the training script.
 
         Args:
-          name: The name of the option. What stands below one of `OPTIONS` counts first.
+          name: The name of the option. A value below one of `OPTIONS` counts first.
           default: What is returned if no key in the file has this name.
 
         Raises:
@@ -125,7 +125,7 @@ def open_checkpoint(
     return Checkpoint(str(file), tensors, values)
 
 
-_TENSORS = (Tensor, functools.partial)  # of files of torch, and of others
+_TENSORS = (Tensor, functools.partial)  # leaves of files of torch, and of others
 
 
 def _leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -150,7 +150,7 @@ def _parents(keys: tuple[str, ...]) -> list[str]:
 
 
 def _is_unread(value: Any) -> bool:
-    """Returns whether a value stands for an object, or a class, whose content is not read."""
+    """Returns whether a value is a placeholder of an object, or a class, whose content is not read."""
     return (isinstance(value, Placeholder) and not value) or (
         isinstance(value, type) and issubclass(value, Placeholder)
     )

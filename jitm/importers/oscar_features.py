@@ -18,7 +18,7 @@ from jitm.outputs import OutputFolder
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'
-MAX_CAPTIONS = 5  # of an image
+MAX_CAPTIONS = 5  # for each image
 
 
 def write(released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None) -> None:

@@ -21,7 +21,7 @@ LEAVES = {  # name of a variable -> name of its tensor in PyTorch
     'mean': 'running_mean',
     'variance': 'running_var',
 }
-OLD_NAMES = ((r'\.gamma$', '.weight'), (r'\.beta$', '.bias'))  # of normalizations, for `rename`
+OLD_NAMES = ((r'\.gamma$', '.weight'), (r'\.beta$', '.bias'))  # names of normalizations, for `rename`
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values

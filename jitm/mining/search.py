@@ -24,7 +24,7 @@ from jitm.types import Precision
 
 MAX_QUERIES = 512  # per matrix product on each device
 TILES = 8  # matrix products per block
-MAX_GROUP = 16  # candidates per group, of which only the highest score is compared at first
+MAX_GROUP = 16  # candidates per group; at first only the highest score of each is compared
 BLOCKS_IN_FLIGHT = 2  # while one core ranks the scores of one block, the other cores multiply the next
 
 

@@ -111,15 +111,16 @@ def summarize(state: MiningState, split: Split) -> str:
     """
     best_text = np.full(split.num_images, -np.inf, np.float32)
     np.maximum.at(best_text, split.image_of_text, state.positives)
-    rows, shares = [_quantiles('positives', state.positives)], []
+    lists, shares = [('positives', state.positives)], []
     for direction, (scores, _), positive in (('i2t', state.i2t, best_text), ('t2i', state.t2i, state.positives)):
         ranks = [rank for rank in RANKS if rank < scores.shape[1]] + [scores.shape[1]]
-        rows += [_quantiles(f'{direction} rank {rank}', scores[:, rank - 1]) for rank in ranks]
+        lists += [(f'{direction} rank {rank}', scores[:, rank - 1]) for rank in ranks]
         above = scores > positive[:, None] + ROUNDING
         shares.append(
             f'{direction}: {100 * above.mean():.1f} % of the mined negatives are above every positive of their query, '
             f'and {100 * above[:, 0].mean():.1f} % of the queries have one'
         )
+    rows = [[name, *(f'{x:.3f}' for x in np.quantile(scores, QUANTILES))] for name, scores in lists]
     header = ['similarity of', *(f'{100 * q:g} %' for q in QUANTILES)]
     return '\n'.join([table(header, rows), *shares, *_false_negatives(state, split)])
 
@@ -145,7 +146,3 @@ def _false_negatives(state: MiningState, split: Split) -> list[str]:
             caption = split.captions[texts[starts[image]]]
             lines.append(f'  {gaps[text]:+.3f}  {split.captions[text]!r}  image {split.image_ids[image]}: {caption!r}')
     return ['likely false negatives, by their gap to the positive:', *lines] if lines else []
-
-
-def _quantiles(name: str, scores: np.ndarray) -> list[str]:
-    return [name, *(f'{x:.3f}' for x in np.quantile(scores, QUANTILES))]

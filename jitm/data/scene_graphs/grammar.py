@@ -130,16 +130,17 @@ class _Pending(NamedTuple):
     stop: int
 
 
-class _Reader:
+class Reader:
     """One pass over a caption; indices of words are converted to characters at the end."""
 
     def __init__(self, tokens: Sequence[Token]):
+        """Starts with the words of a tagged caption in order, punctuation marks included."""
         self._tokens = tokens
         self._objects: list[Span] = []
         self._attributes: list[Span] = []
         self._relations: list[Span] = []
         self._described: list[tuple[int, int]] = []
-        self._subjects: tuple[int, ...] = ()  # of the clause
+        self._subjects: tuple[int, ...] = ()  # the subjects of the clause
         self._nearest: tuple[int, ...] = ()  # the last noun phrases
         self._pending: _Pending | None = None
         self._joins = False  # after and/or, or a comma
@@ -147,7 +148,7 @@ class _Reader:
         self._copula = False
 
     def read(self) -> CaptionGraph:
-        """Reads all words of a caption."""
+        """Returns the scene graph of the caption."""
         letters = _letters(self._tokens)
         for match in _ELEMENT.finditer(letters):
             start, stop = match.span()
@@ -241,12 +242,3 @@ class _Reader:
         elif letter in 'XOID':
             self._end_pending()
             self._joins = self._has_related = False
-
-
-def read(tokens: Sequence[Token]) -> CaptionGraph:
-    """Returns the scene graph of a tagged caption.
-
-    Args:
-      tokens: Its words in order, punctuation marks included.
-    """
-    return _Reader(tokens).read()
