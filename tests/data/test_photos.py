@@ -297,9 +297,6 @@ def test_the_folder_of_dev_that_was_asked_for_is_read(root):
     shutil.copytree(root / 'train', root / 'val')
     assert load(root, 'dev').num_images == 3
     assert load(root, 'val').num_images == 6
-    (root / 'dev').rename(root / 'valid')
-    with pytest.raises(UserError, match=r'has val/metadata.jsonl and valid/metadata.jsonl: leave one of them'):
-        load(root, 'dev')
 
 
 def test_coco_file_of_validation_is_found_once(tmp_path):
@@ -360,8 +357,6 @@ def test_restval_is_part_of_train_and_val_is_dev(tmp_path):
     karpathy(tmp_path)
     assert load(tmp_path, restval=False).num_images == 1
     assert load(tmp_path, 'dev').image_ids == load(tmp_path, 'val').image_ids == ('val2014/c.png',)
-    with pytest.raises(UserError, match=r"dataset_coco.json has no images of the split 'test'"):
-        load(tmp_path, 'test')
 
 
 TABLE = {'1.jpg': ('A red .', 'One , red .'), '2, #x.jpg': ('A "big" one .',)}
@@ -418,7 +413,6 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
         ('image,caption\n1.jpg,a dog\n1.jpg\n', 'line 3 has 1 fields, but the header has 2'),
         ('image,caption,id\n1.jpg,3   dogs\n', 'line 2 has 2 fields, but the header has 3'),
         ('image,caption\n1.jpg,a dog\n1.jpg,\n', 'line 3 has a blank caption'),
-        ('file_name,caption_0,caption_1\n1.jpg,a,b, c\n', 'line 2 has 4 fields, but the header has 3'),
     ],
 )
 def test_tables_that_cannot_be_read_are_named_with_the_line(table, message, tmp_path):
