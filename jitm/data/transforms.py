@@ -50,7 +50,7 @@ def is_photo(value: object) -> bool:
 
 
 class _Budget:
-    """A number of units, such as pixels, that all threads share."""
+    """Units of memory, such as pixels, that all threads share."""
 
     def __init__(self, total: int):
         self._total = self._left = total
@@ -58,7 +58,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, amount: int) -> Iterator[None]:
-        """Takes units for the block and waits until so many are left; more than the total are taken alone."""
+        """Blocks until `amount` units are free, and holds them for the block; a larger amount waits for all of them."""
         amount = min(amount, self._total)
         with self._changed:
             self._changed.wait_for(lambda: amount <= self._left)
@@ -71,7 +71,7 @@ class _Budget:
                 self._changed.notify_all()
 
 
-# What all threads hold at a time. A thread takes bytes before pixels, so that none waits for another in a circle.
+# What all threads hold at a time. A thread takes bytes before pixels, so that there is no deadlock.
 _BYTES = _Budget(MAX_BYTES)
 _PIXELS = _Budget(250_000_000)  # each takes 4 to 12 bytes of memory
 
