@@ -30,8 +30,7 @@ from benchmarks.hlo import COLLECTIVES, Program
 from benchmarks.results import Row
 from jitm import parallel
 from jitm.inference.engine import IMAGES_PER_CALL, TEXTS_PER_CALL, encode, score
-from jitm.mining.products import MAX_QUERIES, TILES, rank
-from jitm.mining.search import MAX_GROUP, rank_block
+from jitm.mining.search import MAX_GROUP, MAX_QUERIES, TILES, rank, rank_block
 from jitm.models.matcher import DualEncoder
 from jitm.training.setup import Setup, set_up
 from jitm.training.stages import split_stages

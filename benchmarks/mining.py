@@ -24,8 +24,7 @@ from jitm.data.reading import LENGTH_MULTIPLE, bucket
 from jitm.data.splits import Split
 from jitm.inference.block_shape import BlockShape
 from jitm.mining.job import search_all
-from jitm.mining.pairs import PairSearch
-from jitm.mining.products import ProductSearch
+from jitm.mining.search import PairSearch, ProductSearch
 from jitm.types import DTYPES
 
 FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         vectors = [unit_vectors(n, args.dim, args.dtype, n) for n in (split.num_images, split.num_texts)]
         product = product_gflops(*vectors)
         search = ProductSearch(*vectors, split, memory_mb=args.memory_mb, precision='highest')
-    pairs = sum(map(search.pairs, search.blocks()))
+    pairs = sum(search.blocks().values())
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.perf_counter()
         search_all(search, split, Path(folder), 'benchmark', args.top_h_texts, args.top_h_images)

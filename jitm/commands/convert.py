@@ -41,9 +41,8 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
-from jitm.importers import clip_export, joint, oscar_features, systems
+from jitm.importers import clip, joint, oscar_features, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
-from jitm.importers.clip import load_clip
 from jitm.importers.joint import load_joint
 from jitm.importers.released import ReleasedModel
 from jitm.importers.siglip import load_siglip
@@ -70,7 +69,7 @@ CONFIGS = {  # system -> its default --config, if that is not the first preset o
 PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads photos, if others of the system do not
 READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
-    'clip': lambda name, path, vocabulary, model: load_clip(path, vocabulary),
+    'clip': lambda name, path, vocabulary, model: clip.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint.JOINT_SYSTEMS, load_joint),
@@ -78,7 +77,7 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
 FEATURES = 'oscar_features'
 SOURCES = (*LOADERS, FEATURES)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, clip_export.TARGET, 'tfds')  # our names, a system's, or data
+TARGETS = ('safetensors', *AUTHORS, clip.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
@@ -202,7 +201,7 @@ def _export(target: str, run: Run, folder: Path) -> None:
         weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
         files = {name: words.encode(), 'model.safetensors': weights}
     else:
-        files = clip_export.export_clip(model, run.variables, run.vocabulary)
+        files = clip.export_clip(model, run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)
     output.claim(files)
     for name, content in files.items():

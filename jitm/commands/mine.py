@@ -15,7 +15,7 @@ from jitm.commands import flags as shared
 from jitm.data.candidates import MANIFEST
 from jitm.inference.options import ScoringOptions
 from jitm.mining.job import mine
-from jitm.mining.report import compare_with_batch, summarize
+from jitm.mining.state import compare_with_batch, summarize
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split

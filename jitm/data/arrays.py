@@ -4,7 +4,6 @@ import collections
 import hashlib
 import math
 import os
-from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
@@ -15,20 +14,21 @@ from jitm.files import open_file
 
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = 64 * 2**20  # that are read at a time
 
 
 class Rows:
     """Some rows of a large array, which are read when they are indexed."""
 
-    def __init__(self, array: np.ndarray, rows: np.ndarray):
+    def __init__(self, array: 'np.ndarray | Rows', rows: np.ndarray):
         """Selects rows.
 
         Args:
-          array: An array [I, ...], possibly memory-mapped.
+          array: An array [I, ...], possibly memory-mapped, or rows of one.
           rows: int [N].
         """
-        self._array, self._rows = array, rows
+        nested = isinstance(array, Rows)
+        self._array, self._rows = (array._array, array._rows[rows]) if nested else (array, rows)
         self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
 
     def __len__(self) -> int:
@@ -44,7 +44,9 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
     """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
     try:
         with open_file(path) as file:
-            shape, dtype = _read_header(file)
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
             missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
@@ -57,20 +59,6 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
     if missing > 0:
         raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again')
     return np.load(path, mmap_mode='r', allow_pickle=False)
-
-
-def _read_header(file) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
-def chunks(array: np.ndarray) -> Iterator[int]:
-    """Yields the first row of each chunk of about 64 MB, and finally the number of rows."""
-    rows = max(1, CHUNK_BYTES // array[0].nbytes)
-    yield from range(0, len(array), rows)
-    yield len(array)
 
 
 def number_runs(array: np.ndarray) -> np.ndarray:
@@ -90,17 +78,17 @@ def first_equal(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns the first of some rows [N] that is equal to each of them: int [N]; most are compared by 64 numbers."""
     starts = [array[row, 0, :64].tobytes() for row in rows]
     often = collections.Counter(starts)
-    keys = [
-        start if often[start] == 1 else hashlib.sha256(array[row].tobytes()).digest()
-        for row, start in zip(rows, starts, strict=True)
-    ]
     first: dict[bytes, int] = {}
-    return np.array([first.setdefault(key, row) for key, row in zip(keys, rows, strict=True)])
+    equal = []
+    for row, start in zip(rows, starts, strict=True):
+        key = start if often[start] == 1 else hashlib.sha256(array[row].tobytes()).digest()
+        equal.append(first.setdefault(key, row))
+    return np.array(equal)
 
 
 def check_finite(array: np.ndarray, path: str) -> None:
     """Raises a UserError if the features of a file are not finite."""
-    bounds = list(chunks(array))
+    bounds = [*range(0, len(array), max(1, CHUNK_BYTES // array[0].nbytes)), len(array)]
     with futures.ThreadPoolExecutor(2) as pool:
         finite = list(pool.map(lambda start, stop: is_finite(array[start:stop]), bounds, bounds[1:]))
     if all(finite):

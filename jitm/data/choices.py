@@ -1,6 +1,6 @@
 """Choices between captions, or between images, that are nearly the same: tests of compositional understanding.
 
-A choice is one or several images with several captions, some of which belong together. The format of jitm is JSONL with
+A choice is one or several images with several captions, and some pairs of them match. The format of jitm is JSONL with
 the fields of `Choice`. The published files of SugarCrepe (Hsieh et al., 2023) and SugarCrepe++, ARO (Yuksekgonul et
 al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) are read, too.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jitm.data.scenes import SceneSplit
-from jitm.data.scenes.falsehoods import falsify
+from jitm.data.scenes.parser import falsify
 from jitm.data.transforms import decode
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes, split_lines
@@ -31,7 +31,7 @@ MAX_BOX = 2  # sides of a box to those of its photo
 
 
 class Choice(NamedTuple):
-    """Some images and captions, of which some belong together.
+    """Some images and captions; some pairs of them match.
 
     Attributes:
       id: Its name in the file.
@@ -53,11 +53,13 @@ class Choice(NamedTuple):
     box: tuple[float, ...] | None = None
 
 
-class _Fields:
+class _Fields(NamedTuple):
     """The fields of a row of a file; a missing or wrong one is a UserError that names the row."""
 
-    def __init__(self, row: Row, where: str, stem: str):
-        self.row, self.where, self.stem, self.id = row, where, stem, str(row['id'])
+    row: Row
+    where: str
+    stem: str
+    id: str
 
     def get(self, key: str, kind: type | tuple[type, ...] = str) -> Any:
         value = self.row.get(key)
@@ -138,7 +140,7 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
     if reader is None:
         keys = '; '.join(', '.join(keys) for keys in FORMATS)
         raise UserError(f'{path} has no choices of a known format: give a file whose rows have one of {keys}')
-    choices = [reader(_Fields(row, where, Path(path).stem)) for where, row in rows]
+    choices = [reader(_Fields(row, where, Path(path).stem, str(row['id']))) for where, row in rows]
     for (where, _), choice in zip(rows, choices, strict=True):
         if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
             raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
@@ -147,15 +149,13 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
         within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
         if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
             raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
-        if choice.box is not None and not _is_box(choice.box):
-            box = reprlib.repr(choice.box)
-            raise UserError(f'{where} has the box {box}: give x, y, and a width and height above 0, in pixels')
+        box = (0, 0, 1, 1) if choice.box is None else choice.box
+        numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
+        if not numbers or len(box) != 4 or min(box[2:]) <= 0:
+            raise UserError(
+                f'{where} has the box {reprlib.repr(box)}: give x, y, and a width and height above 0, in pixels'
+            )
     return choices, pictures
-
-
-def _is_box(box: tuple[Any, ...]) -> bool:
-    numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
-    return numbers and len(box) == 4 and min(box[2:]) > 0
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -163,7 +163,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     try:
         content = read_bytes(path)
         if path.suffix == '.parquet':
-            import pyarrow.parquet  # of tensorflow-datasets; slow to import
+            import pyarrow.parquet  # comes with tensorflow-datasets; slow to import
 
             rows = dict(enumerate(pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()))
         else:
@@ -198,7 +198,7 @@ def _parse(text: str) -> dict[Any, Any]:
 
 
 def of_scenes(split: SceneSplit) -> list[Choice]:
-    """Makes the choices of `scenes`: for each caption one of each kind of `falsehoods.KINDS`, with known truth."""
+    """Makes the choices of `scenes`: for each caption one of each kind of `parser.KINDS`, with known truth."""
     choices = []
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
         for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():

@@ -1,22 +1,23 @@
 """Photos with captions: a folder of image files, which are decoded when a batch needs them."""
 
-import contextlib
 import hashlib
+import itertools
 import json
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import tqdm
 
-from jitm.data import caption_files, precomp
-from jitm.data.photo_files import list_files
-from jitm.data.pixels import Photos, in_threads
+from jitm.data import precomp
+from jitm.data.caption_files import DEV, Columns, Listed
+from jitm.data.photo_files import Listing, list_files, read
+from jitm.data.pixels import Photos, check_files
 from jitm.data.splits import Split
-from jitm.data.transforms import Transform, check_image
+from jitm.data.transforms import Transform
 from jitm.errors import UserError, printable, require
-from jitm.files import cache_home, check_within, replacing
+from jitm.files import check_within, replacing
 from jitm.outputs import OutputFolder
 from jitm.types import Count, HeldOut, Index, Share
 
@@ -46,14 +47,14 @@ def load(
 
     Args:
       split: The name of the split, `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
-      root: The folder; for the formats of captions see `jitm.data.caption_files`.
+      root: The folder; for the formats of captions see `jitm.data.photo_files`.
       image_size: H and W of the pixels.
       short_side, interpolation, crop, min_area, flip: See `jitm.data.transforms.Transform`.
       restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
       max_captions: The number of captions to keep of each image, the first ones; None for all.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
-        see `jitm.data.caption_files.sample_split`; None for the splits of the folder.
+        see `_sample_split`; None for the splits of the folder.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
@@ -65,26 +66,24 @@ def load(
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     given = {'image': image_column, 'caption': caption_column}
-    columns = caption_files.Columns(**{key: (name,) for key, name in given.items() if name})
-    listing = caption_files.read(Path(root), split, restval, columns, held_out is not None)
-    captions = caption_files.merge(listing.images)
+    columns = Columns(**{key: (name,) for key, name in given.items() if name})
+    listing = read(Path(root), split, restval, columns, held_out is not None)
+    captions = _merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
     if held_out is not None:
-        captions = caption_files.sample_split(captions, split, held_out, held_out_seed)
-    kept = list(captions)[: dev_images if split in caption_files.DEV else None]
-    texts = {name: captions[name][:max_captions] for name in kept}
+        captions = _sample_split(captions, split, held_out, held_out_seed)
+    kept = list(captions)[: dev_images if split in DEV else None]
+    texts = [captions[name][:max_captions] for name in kept]
     files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
-    content_hash = check_files(files)
-    counts = [len(image_captions) for image_captions in texts.values()]
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=None,
         counts=None,
-        captions=tuple(caption for image_captions in texts.values() for caption in image_captions),
-        image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
+        captions=tuple(itertools.chain(*texts)),
+        image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), [*map(len, texts)]),
         image_ids=tuple(kept),
-        pixels=Photos(files, transform, content_hash),
+        pixels=Photos(files, transform, check_files(files)),
         dataset=precomp.read_dataset(root),
     )
 
@@ -111,7 +110,6 @@ def load_folder(folder: Path, transform: Transform) -> Split:
                 f'{folder} has a photo with the name {name!r}, which is not a line of plain text: rename it'
             )
     files = [str(folder / name) for name in names]
-    pixels = Photos(files, transform, check_files(files))
     return Split(
         name=folder.resolve().name,
         regions=None,
@@ -119,7 +117,7 @@ def load_folder(folder: Path, transform: Transform) -> Split:
         captions=(),
         image_of_text=np.zeros(0, np.int32),
         image_ids=tuple(names),
-        pixels=pixels,
+        pixels=Photos(files, transform, check_files(files)),
     )
 
 
@@ -152,7 +150,7 @@ def write(split: Split, root: str | Path) -> None:
     output.remove({*output.names} - {*files, METADATA})
 
 
-def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[str]:
+def _find_files(listing: Listing, names: Sequence[str]) -> list[str]:
     """Returns the path of each image file.
 
     They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
@@ -172,56 +170,41 @@ def _find_files(listing: caption_files.Listing, names: Sequence[str]) -> list[st
     return [found.get(name, os.path.join(main, name)) for name in names]
 
 
-def check_files(files: Sequence[str]) -> str:
-    """Decodes every image file once, on a terminal with a progress bar.
+def _merge(images: Iterable[Listed]) -> dict[str, list[str]]:
+    """Returns name -> captions, without blanks around and within them, of images that may be listed several times.
 
-    Files that have been checked before, and whose sizes and times have not changed, are not read again.
-
-    Returns:
-      SHA-256 of the bytes of all files, as hex.
+    Images without captions are left out, and their number is logged.
 
     Raises:
-      UserError: If a file is missing, or no image.
+      UserError: If a caption is blank.
     """
+    merged: dict[str, list[str]] = {}
+    for name, captions, where, _ in images:
+        captions = [' '.join(caption.split()) for caption in captions]
+        if '' in captions:
+            raise UserError(f'{where} has a blank caption: write the caption, or remove it')
+        merged.setdefault(name, []).extend(captions)
+    kept = {name: captions for name, captions in merged.items() if captions}
+    if left_out := len(merged) - len(kept):
+        logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
+    return kept
 
-    def check() -> str:
-        with tqdm.tqdm(
-            desc='checking', total=len(files), unit=' photos', disable=None, dynamic_ncols=True, leave=False
-        ) as bar:
-            hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
-        return hashlib.sha256(''.join(hashes).encode()).hexdigest()
 
-    return remember(files, check)
-
-
-def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> str:
-    """Returns the result of a check of files, which is kept until their sizes or times change.
+def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:
+    """Samples a split of a data set without splits; the order of the images is kept.
 
     Args:
-      files: The paths of the files.
-      check: A function that reads the files and returns a text.
-      what: A name of what is checked, for several checks of the same files.
+      captions: Name -> captions of all images.
+      split: 'train', 'test', or a name in `DEV`.
+      held_out: The share of the images in 'test', and the same in 'dev'; 'train' has the others.
+      seed: The seed; the sample depends on it and on the names only.
 
     Raises:
-      UserError: If a file is missing.
+      UserError: If there is no such split, or it would be empty.
     """
-    digest = hashlib.sha256(what.encode())
-    for path in files:
-        try:
-            stat = os.stat(path)
-        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
-            reason = getattr(error, 'strerror', None) or error
-            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
-        digest.update(
-            f'{os.path.abspath(str(path))} {stat.st_size} {stat.st_mtime_ns}\n'.encode(errors='surrogateescape')
-        )
-    checked = cache_home() / 'checked_photos' / digest.hexdigest()
-    with contextlib.suppress(OSError):
-        if result := checked.read_text():
-            return result
-    result = check()
-    with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
-        checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing(checked) as file:
-            file.write(result.encode())
-    return result
+    order = sorted(captions, key=lambda name: hashlib.sha256(f'{seed}/{name}'.encode()).digest())
+    count = max(1, round(held_out * len(order)))
+    parts = {'test': order[:count], 'dev': order[count : 2 * count], 'train': order[2 * count :]}
+    if not (part := {*parts.get('dev' if split in DEV else split, ())}):
+        raise UserError(f"data.held_out={held_out} leaves none of {len(order)} images for the split '{split}'")
+    return {name: captions[name] for name in captions if name in part}

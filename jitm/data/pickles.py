@@ -32,12 +32,9 @@ class Placeholder(dict):
         return f"an object of '{self.origin}'"
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores the attributes."""
+        """Ignores the attributes, or the items of a list."""
 
-    def extend(self, items: Any) -> None:
-        """Ignores the items of a list."""
-
-    append = extend
+    append = extend = __setstate__
 
 
 KEYS = (str, bytes, int, float, type(None), type, Placeholder)  # types of keys whose hash takes little time
@@ -67,7 +64,7 @@ CONTAINERS = {  # module and name -> what makes it; sets become lists, which nee
     ('argparse', 'Namespace'): types.SimpleNamespace,
     ('types', 'SimpleNamespace'): types.SimpleNamespace,
     **{(module, name): _LIST for module in ('builtins', '__builtin__') for name in ('set', 'frozenset')},
-    **{(module, '_reconstructor'): _NEW for module in ('copyreg', 'copy_reg')},  # of protocols 0 and 1
+    **{(module, '_reconstructor'): _NEW for module in ('copyreg', 'copy_reg')},  # in protocols 0 and 1
 }
 
 
@@ -80,7 +77,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         Args:
           file: A file at the start of a pickle.
           size: The size of the file in bytes.
-          known: Module and name of a class or function -> what stands for it; `CONTAINERS` are known too.
+          known: Module and name of a class or function -> its substitute; `CONTAINERS` are known too.
           encoding: The encoding of the strings of Python 2.
         """
         super().__init__(file, encoding=encoding)
@@ -89,7 +86,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         self._known, self._unknown = CONTAINERS | known, {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what stands for a global of a pickle."""
+        """Returns the substitute of a global of a pickle."""
         if (module, name) in self._known:
             return self._known[module, name]
         origin = f'{module}.{name}'
@@ -100,7 +97,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         return self._unknown[origin]
 
     def get_extension(self, code: int) -> None:
-        """Raises a ValueError: a code of `copyreg` stands for a global of this process."""
+        """Raises a ValueError: a code of `copyreg` is a global of this process."""
         raise ValueError('it refers to a registered class')
 
     def load(self) -> Any:

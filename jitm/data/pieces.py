@@ -1,15 +1,48 @@
-"""The tokenizers of published models, which the package tokenizers computes."""
+"""The tokenizers of published models, which the package tokenizers computes: those of CLIP and SigLIP."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import ClassVar, Self
+import gzip
+import html
+import io
+import itertools
+import struct
+import unicodedata
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import hash_json, parse_json
+from jitm.files import hash_json, open_file, parse_json, read_bytes
+
+START, END = '<|startoftext|>', '<|endoftext|>'
+MAX_IDS = 77  # the length of captions of CLIP, as published
+MAX_MERGES = 48894  # the first lines of the published file, which has more
+
+_WORD_END = '</w>'
+_WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+# Full-width and half-width forms, and ligatures, which the published tokenizer writes as the package ftfy does.
+_WIDE_FORMS = (0x3000, *range(0xFF01, 0xFFF0), *range(0xFB00, 0xFB07), *range(0x1C4, 0x1CD), *range(0x1F1, 0x1F4))
+_WIDE = {code: unicodedata.normalize('NFKC', chr(code)) for code in (0x132, 0x133, 0x149, *_WIDE_FORMS)}
+_WIDE[0xFB05] = '\u017ft'
+_QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
+_QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
+# The 256 characters that stand for bytes in published order, and again as the ends of words.
+_BYTE_PIECES = [f'{byte}{end}' for end in ('', _WORD_END) for byte in sorted(pre_tokenizers.ByteLevel.alphabet())]
+
+UNIGRAM, UNKNOWN = 1, 2  # the kinds of a model and of a piece in a `.model` file
+
+_SPACE = '\u2581'
+_NOT_READ = [  # what transformers removes from captions for SigLIP: capitals, ASCII punctuation, repeated blanks
+    normalizers.Lowercase(),
+    normalizers.Replace(Regex(r'[!-/:-@\[-`{-~]'), ''),
+    normalizers.Replace(Regex(r'\s+'), ' '),
+    normalizers.Strip(),
+]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -91,3 +124,171 @@ class Pieces:
             raise ValueError(f'it is no tokenizer ({error})') from error
         tokenizer.encode_special_tokens = True
         return tokenizer
+
+
+class BPE(Pieces):
+    """The byte pairs of a CLIP (Radford et al., 2021, section 2.4): every byte is known, and there is no mask."""
+
+    NAME = 'byte pairs of CLIP'
+    OMITTED = START, END
+
+    @classmethod
+    def of(cls, merges: Sequence[str], max_length: int = MAX_IDS) -> 'BPE':
+        """Makes a tokenizer.
+
+        Args:
+          merges: The merges, two pieces each, separated by a blank, in the order in which they are joined.
+          max_length: The maximum number of ids of a caption; longer ones are cut and keep the end.
+        """
+        words = *_BYTE_PIECES, *(merge.replace(' ', '') for merge in merges), START, END
+        ids = {word: number for number, word in enumerate(words)}
+        pairs = [tuple(merge.split(' ')) for merge in merges]
+        tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs, end_of_word_suffix=_WORD_END))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(_WORDS, 'removed', invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        special = [(piece, ids[piece]) for piece in (START, END)]
+        tokenizer.post_processor = processors.TemplateProcessing(f'{START} $A {END}', special_tokens=special)
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(_WORD_END, ' ')])
+        tokenizer.enable_truncation(max_length)
+        return cls((tokenizer.to_str(),))
+
+    @classmethod
+    def load(cls, path: str, max_length: int = MAX_IDS) -> 'BPE':
+        """Reads published merges.
+
+        Args:
+          path: A `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
+            `tokenizer.json` with the same merges.
+          max_length: The maximum number of ids of a caption.
+
+        Returns:
+          The byte pairs.
+
+        Raises:
+          UserError: If the file cannot be read, or a line is not a merge of two known pieces.
+        """
+        try:
+            if path.endswith('.json'):
+                listed = parse_json(read_bytes(path))['model']['merges']
+                merges = [merge if isinstance(merge, str) else ' '.join(merge) for merge in listed]
+            else:
+                merges = _from_text(path)
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f'{path} has no merges: give the merges.txt or tokenizer.json of a CLIP') from error
+        known = set(_BYTE_PIECES)
+        for number, merge in enumerate(merges, 1):
+            parts = merge.split(' ')
+            if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
+                raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
+            known.add(''.join(parts))
+        return cls.of(merges, max_length)
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Converts a caption to ids.
+
+        Args:
+          caption: A caption, not preprocessed; HTML entities, curly quotes, full-width characters and ligatures are
+            replaced, letters lower-cased, blanks collapsed. The published tokenizer also repairs wrongly decoded text
+            and removes codes of terminals. Names of special pieces are ordinary text.
+
+        Returns:
+          int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
+        """
+        text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
+        return super().encode(unicodedata.normalize('NFC', text).lower())
+
+
+def _from_text(path: str) -> list[str]:
+    with open_file(path) as file, io.TextIOWrapper(gzip.open(file) if path.endswith('.gz') else file, 'utf-8') as text:
+        lines = (line.rstrip('\n') for line in itertools.islice(text, 1, 1 + MAX_MERGES))
+        merges = [line for line in lines if line]
+    if not merges:
+        raise ValueError(path)
+    return merges
+
+
+class Subwords(Pieces):
+    """The subwords of a SigLIP or SigLIP 2 (Kudo and Richardson, 2018); captions have an end, and there is no mask."""
+
+    NAME = 'pieces of SigLIP'
+    OMITTED = '<pad>', '</s>', '<eos>'
+    END = 1  # the id of the end in all vocabularies of SigLIP
+
+    @classmethod
+    def load(cls, path: str, max_length: int = 64) -> 'Subwords':
+        """Reads a published tokenizer.
+
+        Captions are lower-cased as in the training of both; SigLIP's, not SigLIP 2's, lose ASCII punctuation.
+
+        Args:
+          path: A `.model` of the package sentencepiece (SigLIP), or a `tokenizer.json`.
+          max_length: The maximum number of ids of a caption; longer ones are cut.
+
+        Returns:
+          The pieces.
+
+        Raises:
+          UserError: If the file cannot be read, or is another tokenizer.
+        """
+        try:
+            content = read_bytes(path)
+            is_json = path.endswith('.json')
+            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else _from_model(content)
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
+        except Exception as error:  # tokenizers raises no narrower one
+            raise UserError(f'{path} is not the tokenizer of a SigLIP ({error}): give another file') from error
+        end = tokenizer.id_to_token(cls.END)
+        if end not in ('</s>', '<eos>'):
+            raise UserError(f"{path} has '{end}' as piece {cls.END}, not the end: give the tokenizer of a SigLIP")
+        first = _NOT_READ if isinstance(tokenizer.model, models.Unigram) else _NOT_READ[:1]
+        tokenizer.normalizer = normalizers.Sequence([*first, *filter(None, [tokenizer.normalizer])])
+        tokenizer.post_processor = processors.TemplateProcessing(f'$A {end}', special_tokens=[(end, cls.END)])
+        tokenizer.enable_truncation(max_length)
+        tokenizer.no_padding()
+        return cls((tokenizer.to_str(),))
+
+    @property
+    def pad(self) -> int:
+        """The id with which the model was trained as padding: the end for SigLIP, `<pad>` for SigLIP 2."""
+        return self.END if isinstance(self._tokenizer.model, models.Unigram) else 0
+
+
+def _from_model(content: bytes) -> tokenizers.Tokenizer:
+    """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
+
+    Raises:
+      ValueError, KeyError, TypeError, DecodeError: If it is damaged, or of another kind than a unigram model.
+    """
+    from google.protobuf import empty_pb2, unknown_fields  # comes with tensorflow-datasets; slow to import
+
+    def fields(message: bytes) -> list[tuple[int, Any]]:  # their numbers and values
+        read = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
+        return [(field.field_number, field.data) for field in read]
+
+    pieces, unknown, kind, characters = [], 0, UNIGRAM, b''
+    for number, value in fields(content):
+        part = dict(fields(value)) if number in (1, 2, 3) else {}
+        if number == 1:  # a piece: its text, its score and its kind
+            if part.get(3) == UNKNOWN:
+                unknown = len(pieces)
+            pieces.append((part[1].decode(), struct.unpack('<f', struct.pack('<I', part.get(2, 0)))[0]))
+        elif number == 2:  # the trainer
+            kind = part.get(3, UNIGRAM)
+        elif number == 3:  # the normalizer: its compiled table of characters
+            characters = part.get(2, b'')
+    if kind != UNIGRAM or not pieces:
+        raise ValueError('no unigram model')
+    tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unknown, byte_fallback=False))
+    table = [normalizers.Precompiled(characters)] if characters else []
+    tokenizer.normalizer = normalizers.Sequence([*table, normalizers.Replace(Regex(' {2,}'), ' '), normalizers.Strip()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, 'always')
+    tokenizer.decoder = decoders.Metaspace(_SPACE, 'always')
+    return tokenizer

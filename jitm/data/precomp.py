@@ -26,17 +26,8 @@ from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
 MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
-ENCODED_BY = {
-    'network',
-    'parameters',
-    'crops',
-    'dtype',
-    'precision',
-    'image_size',
-    'short_side',
-    'interpolation',
-    'origin',
-}
+_PIXELS = 'image_size', 'short_side', 'interpolation'
+ENCODED_BY = 'network', 'parameters', 'crops', 'dtype', 'precision', *_PIXELS, 'origin'  # keys of a split in it
 SHARED = 'boxes.npy', 'dataset.txt', token_vectors_lib.VOCABULARY  # by all splits of a folder
 _CAPTIONS = '_caps.txt', '_caps.tsv'  # the second is read where the first is missing
 TEXTS = token_vectors_lib.VECTORS, token_vectors_lib.LENGTHS
@@ -88,60 +79,51 @@ def load(
     Raises:
       UserError: If a file is missing, damaged or inconsistent with the others.
     """
-    known = splits(root)
-    path = os.path.join(root, split + FEATURES)
-    paths = [os.path.join(root, f'{split}{suffix}') for suffix in _CAPTIONS]
+    known, stem = splits(root), os.path.join(root, split)
+    path, paths = stem + FEATURES, [stem + suffix for suffix in _CAPTIONS]
     captions_path = next(filter(os.path.exists, paths), paths[0])
     if split not in known and not os.path.exists(captions_path):
         hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}")
     # Features and captions, each image once.
     captions, ids = _read_captions(captions_path)
-    ids_path = os.path.join(root, f'{split}_ids.txt')
+    ids_path = f'{stem}_ids.txt'
     ids, ids_path = (read_lines(ids_path), ids_path) if os.path.exists(ids_path) else (ids, captions_path)
     if len(ids) == len(captions):
         ids = tuple(re.sub(r'#\d+$', '', name) for name in ids)  # the number of the caption in Flickr's names
     stored = _open_features(path)
     check_finite(stored, path)
-    evidence = os.path.join(root, f'{split}_image_of_text.npy')
-    image_of_text = read_image_of_text(evidence, len(stored), len(captions), len(stored) == len(captions))
+    (num_rows, regions, _), evidence = stored.shape, f'{stem}_image_of_text.npy'
+    image_of_text = read_image_of_text(evidence, num_rows, len(captions), num_rows == len(captions))
     evidence = path if image_of_text is None else evidence
-    row_of_image = np.arange(len(stored))
-    if len(stored) == len(captions):
-        image_of_text, row_of_image = _find_images(stored, image_of_text, ids, path)
+    rows = np.arange(num_rows)  # a row of each image
+    if num_rows == len(captions):
+        image_of_text, rows = _find_images(stored, image_of_text, ids, path)
     elif image_of_text is None:
-        image_of_text = _count_captions(len(stored), len(captions), ids, captions_path, path)
-    images = len(row_of_image)
+        image_of_text = _count_captions(num_rows, len(captions), ids, captions_path, path)
+    images, repeats = len(rows), num_rows // len(rows)
     # What else is known of the images.
     image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
-    counts = _read_counts(os.path.join(root, f'{split}_counts.npy'), *stored.shape[:2])
-    tags = _read_tags(os.path.join(root, f'{split}_tags.jsonl'), len(stored), min_tag_score)
-    boxes = _read_boxes(root, split, *stored.shape[:2])
-    dataset, encoded_by = read_dataset(root), read_encoded_by(root, split)
-    vectors = None
-    if token_vectors:
-        vectors = token_vectors_lib.read(root, split, captions, (encoded_by or {}).get(token_vectors_lib.ENTRY))
-    # The dev split is cut.
-    kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
-    if kept < 1:
-        raise UserError(
-            f'{path} cannot be cut to {dev_images} images: set dev_images to at least 1, or to None for all'
-        )
-    texts_kept = np.flatnonzero(image_of_text < kept)
-    rows, repeats = row_of_image[:kept], len(stored) // images
-    return Split(
+    counts = _read_integers(f'{stem}_counts.npy', num_rows, 1, regions, 'the number of valid regions of each image')
+    tags = _read_tags(f'{stem}_tags.jsonl', num_rows, min_tag_score)
+    boxes = _read_boxes(root, split, num_rows, regions)
+    encoded_by = read_encoded_by(root, split)
+    texts = (encoded_by or {}).get(token_vectors_lib.ENTRY)
+    whole = Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        regions=stored[::repeats][:kept] if np.array_equal(rows, np.arange(kept) * repeats) else Rows(stored, rows),
-        counts=counts[rows],
-        captions=tuple(captions[text] for text in texts_kept),
-        image_of_text=image_of_text[texts_kept],
-        image_ids=image_ids[:kept],
+        regions=stored[::repeats] if np.array_equal(rows, np.arange(images) * repeats) else Rows(stored, rows),
+        counts=np.full(images, regions, np.int32) if counts is None else counts[rows],
+        captions=captions,
+        image_of_text=image_of_text,
+        image_ids=image_ids,
         boxes=None if boxes is None else boxes[rows],
-        dataset=dataset,
+        dataset=read_dataset(root),
         tags=None if tags is None else tuple(tags[row] for row in rows),
         encoded_by=encoded_by,
-        token_vectors=vectors.take(texts_kept) if vectors and kept < images else vectors,
+        token_vectors=token_vectors_lib.read(root, split, captions, texts) if token_vectors else None,
     )
+    kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
+    return whole if kept == images else whole.take(np.arange(kept))
 
 
 def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
@@ -246,11 +228,6 @@ def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.n
     if array.min() < low or array.max() > high:
         raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {what}, {low} to {high}')
     return array.astype(np.int32)
-
-
-def _read_counts(path: str, images: int, regions: int) -> np.ndarray:
-    counts = _read_integers(path, images, 1, regions, 'the number of valid regions of each image')
-    return np.full(images, regions, np.int32) if counts is None else counts
 
 
 def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) -> np.ndarray | None:

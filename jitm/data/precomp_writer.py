@@ -1,7 +1,9 @@
 """Writes splits in the layout of `*_precomp` folders, which `jitm.data.precomp` reads."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from typing import IO
 
 import numpy as np
 
@@ -9,29 +11,29 @@ from jitm.data.precomp import FEATURES, SHARED
 from jitm.outputs import OutputFolder
 
 
+@dataclasses.dataclass(frozen=True)
 class PrecompWriter:
-    """Writes the files of one split, each whole or not at all."""
+    """Writes the files of one split, each whole or not at all.
 
-    def __init__(self, output: OutputFolder, split: str):
-        """Writes nothing yet.
+    Attributes:
+      output: The folder.
+      split: The name of the split, such as 'train'.
+    """
 
-        Args:
-          output: The folder.
-          split: The name of the split, such as 'train'.
-        """
-        self._output, self._split = output, split
+    output: OutputFolder
+    split: str
 
-    def _name(self, name: str) -> str:
-        return name if name in SHARED else f'{self._split}{name}'
+    def _replacing(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        return self.output.replacing(name if name in SHARED else f'{self.split}{name}')
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Writes a file of lines, such as '_caps.txt' of the split or 'dataset.txt' of all splits."""
-        with self._output.replacing(self._name(name)) as file:
+        with self._replacing(name) as file:
             file.write(''.join(f'{line}\n' for line in lines).encode())
 
     def write_array(self, name: str, array: np.ndarray) -> None:
         """Writes an array, such as '_counts.npy' of the split or 'boxes.npy' of all splits."""
-        with self._output.replacing(self._name(name)) as file:
+        with self._replacing(name) as file:
             np.save(file, array)
 
     @contextlib.contextmanager
@@ -45,7 +47,7 @@ class PrecompWriter:
         Yields:
           A function that appends the features of the next images, [n, R, F] or [n, F], or the next vectors.
         """
-        with self._output.replacing(self._name(name)) as file:
+        with self._replacing(name) as file:
 
             def append(features: np.ndarray) -> None:
                 if not file.tell():

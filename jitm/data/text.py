@@ -7,13 +7,13 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from jitm.data.arrays import Rows
 from jitm.errors import UserError
-from jitm.files import hash_json, parse_json, read_text
+from jitm.files import hash_json, parse_json
 
 PAD, START, END, UNK = range(4)
 MASK = '<mask>'
@@ -100,6 +100,9 @@ class Vocabulary:
 
     words: tuple[str, ...]
 
+    unknown: ClassVar = UNK
+    first_word: ClassVar = len(SPECIAL_WORDS)  # the smallest id of a word that is not special
+
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4) -> 'Vocabulary':
         """Collects the words of a data set, in the order of their first occurrence.
@@ -113,21 +116,6 @@ class Vocabulary:
         """
         counts = collections.Counter(word for caption in captions for word in tokenize(caption))
         return cls(SPECIAL_WORDS + tuple(word for word, count in counts.items() if count >= min_count))
-
-    @classmethod
-    def load(cls, path: str) -> 'Vocabulary':
-        """Reads a vocabulary file of jitm or a published one.
-
-        Args:
-          path: A JSON file, see `from_json`.
-
-        Returns:
-          The vocabulary.
-
-        Raises:
-          UserError: If the file is missing or damaged.
-        """
-        return cls.from_json(read_text(path, 'give the path of a vocabulary'), path)
 
     @classmethod
     def from_json(cls, text: str, name: str) -> 'Vocabulary':
@@ -212,16 +200,6 @@ class Vocabulary:
     def mask(self) -> int:
         """The id of `<mask>`; the vocabulary must have it."""
         return self._ids[MASK]
-
-    @property
-    def unknown(self) -> int:
-        """The id of `<unk>`."""
-        return UNK
-
-    @property
-    def first_word(self) -> int:
-        """The smallest id of a word that is not special."""
-        return len(SPECIAL_WORDS)
 
     @functools.cached_property
     def continues(self) -> np.ndarray:

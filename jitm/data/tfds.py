@@ -21,8 +21,7 @@ import tensorflow_datasets
 
 from jitm.data import precomp
 from jitm.data.caption_files import DEV, RESTVAL
-from jitm.data.photos import remember
-from jitm.data.pixels import Photos, in_threads
+from jitm.data.pixels import Photos, in_threads, remember
 from jitm.data.splits import Split
 from jitm.data.transforms import Transform, decode
 from jitm.errors import UserError
@@ -84,7 +83,7 @@ def load(
         images, counts, boxes, tags = zip(*read, strict=True)
         stored = info.features['regions']
         content = {
-            'regions': Regions(records, stored.shape, np.dtype(stored.np_dtype)),
+            'regions': Column(records, 'regions', (count, *stored.shape), np.dtype(stored.np_dtype)),
             'counts': np.array(counts, np.int32),
             'boxes': None if boxes[0] is None else np.stack(boxes),
             'tags': None if tags[0] is None else tuple(text.decode() for text in tags),
@@ -94,7 +93,7 @@ def load(
         files = [str(path) for part in parts for path in info.splits[part].filepaths]
         checked = json.loads(remember(files, lambda: _check_photos(records, where), f'{count} records'))
         images = checked['images']
-        photos = Photos(_Files(records), transform, checked['hash'])
+        photos = Photos(Column(records, 'image'), transform, checked['hash'])
         content = {'regions': None, 'counts': None, 'pixels': photos}
     captions = [texts[:max_captions] for _, texts in images]
     return Split(
@@ -125,48 +124,32 @@ def _open(root: str) -> Any:
     return builder
 
 
-@dataclasses.dataclass(frozen=True)
-class _Files:
-    """The bytes of the image files of records."""
-
-    records: Sequence[dict[str, Any]]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.records[int(index)]['image']
-
-
-@dataclasses.dataclass(frozen=True)
-class Regions:
-    """The features of a split; indexed like an array [I, R, D], it reads those that are asked for.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Column:
+    """A field of all records, such as features; it reads those that are asked for.
 
     Attributes:
-      records: The I records, with `regions`.
-      size: The numbers R and D.
-      dtype: The type of the features.
+      records: The I records.
+      name: The name of the field.
+      shape: I, and the shape of the field in a record, such as R, D; not needed for files.
+      dtype: The type of features; None for files.
     """
 
     records: Sequence[dict[str, Any]]
-    size: tuple[int, int]
-    dtype: np.dtype
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """I, R, D."""
-        return len(self.records), *self.size
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype | None = None
 
     def __len__(self) -> int:
         """Returns I."""
         return len(self.records)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
-        """Reads features: [R, D] for a number, otherwise [N, R, D]."""
+    def __getitem__(self, index: Any) -> Any:
+        """Reads a value, such as [R, D], for a number, otherwise an array, such as [N, R, D]."""
         rows = np.arange(len(self))[index]
         if not rows.ndim:
-            return self.records[int(rows)]['regions']
-        return np.stack(in_threads(lambda n: self.records[int(rows[n])]['regions'], len(rows)))
+            return self.records[int(rows)][self.name]
+        return np.stack(in_threads(lambda n: self.records[int(rows[n])][self.name], len(rows)))
 
 
 def _captions(record: dict[str, Any], where: str) -> list[str]:
@@ -221,7 +204,9 @@ def write(root: str, folder: Path) -> Path:
         )
     first = next(iter(splits.values()))
     name = first.dataset or os.path.basename(os.path.abspath(root)).removesuffix('_precomp')
-    builder = JitmPrecomp(PrecompConfig(name=name, splits=splits), data_dir=str(folder), file_format='array_record')
+    builder = JitmPrecomp(
+        config=PrecompConfig(name=name, splits=splits), data_dir=str(folder), file_format='array_record'
+    )
     version = Path(builder.data_dir)
     output = OutputFolder(folder, KIND)
     if version.exists():
@@ -257,10 +242,6 @@ class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
     # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.
     url_infos = None
 
-    def __init__(self, config: PrecompConfig, **options: Any):
-        """Makes a builder of the splits of a config."""
-        super().__init__(config=config, **options)
-
     def _info(self) -> tensorflow_datasets.core.DatasetInfo:
         split = next(iter(self.builder_config.splits.values()))
         tensor, text = tensorflow_datasets.features.Tensor, tensorflow_datasets.features.Text
@@ -288,10 +269,12 @@ class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
         texts, starts = split.texts_of_image
         for image, image_id in enumerate(split.image_ids):
             captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
-            record = {'image_id': image_id, 'regions': split.regions[image], 'captions': captions}
-            record['count'] = split.counts[image]
-            if split.boxes is not None:
-                record['boxes'] = split.boxes[image]
-            if split.tags is not None:
-                record['tags'] = split.tags[image]
-            yield image, record
+            optional = {'boxes': split.boxes, 'tags': split.tags}
+            yield (
+                image,
+                {
+                    **{'image_id': image_id, 'regions': split.regions[image]},
+                    **{'count': split.counts[image], 'captions': captions},
+                    **{name: values[image] for name, values in optional.items() if values is not None},
+                },
+            )

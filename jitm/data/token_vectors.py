@@ -19,7 +19,7 @@ from jitm.files import hash_json, hash_rows, parse_json, read_bytes
 
 VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
-ENTRY = 'texts'  # of the manifest of a split
+ENTRY = 'texts'  # the key in the manifest of a split
 ENCODED_BY = 'network', 'parameters', 'vocabulary', 'dtype', 'precision', 'size', 'captions', 'origin'
 
 

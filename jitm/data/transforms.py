@@ -23,12 +23,13 @@ from jitm.types import Count, Index, Share
 if TYPE_CHECKING:
     from PIL import Image
 
-INTERPOLATIONS = ('bilinear', 'bicubic')
+INTERPOLATIONS = {'bilinear': 2, 'bicubic': 3}  # name -> its number in Pillow
+MIRROR = 0  # Pillow's number of the transposition from left to right
 CROPS = ('centre', 'random')
-MAX_BYTES = 2**30  # of a file
-MAX_PIXELS = 2**30 // 12  # of a photo; Pillow's own limit, above which it warns of a decompression bomb
+MAX_BYTES = 2**30  # the largest file
+MAX_PIXELS = 2**30 // 12  # the largest photo; above Pillow's own limit it warns of a decompression bomb
 LARGE = 25_000_000  # pixels of a photo, whose memory is returned at once
-MAX_ASPECT = 50  # of the longer side to the shorter one
+MAX_ASPECT = 50  # the longer side over the shorter one
 RAW = (
     *('.3fr', '.arw', '.cr2', '.cr3', '.dng', '.erf', '.nef', '.nrw'),
     *('.orf', '.pef', '.raf', '.rw2', '.sr2', '.srw', '.x3f'),
@@ -49,7 +50,7 @@ def is_photo(value: object) -> bool:
 
 
 class _Budget:
-    """A number of units, such as pixels, that all threads share."""
+    """Units of memory, such as pixels, that all threads share."""
 
     def __init__(self, total: int):
         self._total = self._left = total
@@ -57,7 +58,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, amount: int) -> Iterator[None]:
-        """Takes units for the block and waits until so many are left; more than the total are taken alone."""
+        """Blocks until `amount` units are free, and holds them for the block; a larger amount waits for all of them."""
         amount = min(amount, self._total)
         with self._changed:
             self._changed.wait_for(lambda: amount <= self._left)
@@ -70,9 +71,9 @@ class _Budget:
                 self._changed.notify_all()
 
 
-# What all threads hold at a time. A thread takes bytes before pixels, so that none waits for another in a circle.
+# What all threads hold at a time. A thread takes bytes before pixels, so that there is no deadlock.
 _BYTES = _Budget(MAX_BYTES)
-_PIXELS = _Budget(250_000_000)  # of 4 to 12 bytes in memory
+_PIXELS = _Budget(250_000_000)  # each takes 4 to 12 bytes of memory
 
 
 class File(NamedTuple):
@@ -153,13 +154,8 @@ def decode(
         finally:
             if pixels > LARGE and image is not photo:
                 image.close()
-                _trim()
-
-
-def _trim() -> None:
-    """Returns freed memory to the system; glibc would keep the memory of a large photo for each thread."""
-    with contextlib.suppress(OSError, AttributeError):  # other C libraries
-        ctypes.CDLL(None).malloc_trim(0)
+                with contextlib.suppress(OSError, AttributeError):  # glibc would keep the memory for each thread
+                    ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_image(path: str | os.PathLike) -> str:
@@ -211,24 +207,6 @@ def _convert(image: Image.Image, name: str) -> Image.Image:
     except Exception as error:
         reason = ' '.join(str(error).split())
         raise UserError(f'{name} is damaged or cut off ({reason}): replace the file, or leave it out') from None
-
-
-def _filter(interpolation: str) -> int:
-    from PIL import Image
-
-    return Image.Resampling[interpolation.upper()]
-
-
-def _mirror(image: Image.Image) -> Image.Image:
-    from PIL import ImageOps
-
-    return ImageOps.mirror(image)
-
-
-def cut_square(image: Image.Image, size: int, across: float, down: float) -> Image.Image:
-    """Cuts a square from an image; 0 is its left or upper end, 0.5 its centre and 1 its right or lower end."""
-    left, top = round((image.width - size) * across), round((image.height - size) * down)
-    return image.crop((left, top, left + size, top + size))
 
 
 def sample_box(width: int, height: int, min_area: float, rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -291,30 +269,32 @@ class Transform:
 
     def evaluate(self, image: Image.Image) -> np.ndarray:
         """Returns the square in the centre of the resized image: uint8 [H, W, 3]."""
-        return np.asarray(self._centre(image))
+        return np.asarray(self._cut(self._resize(image)))
 
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
         """Returns ten squares (10C): uint8 [10, H, W, 3], those of `CORNERS`, then of the mirror image."""
         resized = self._resize(image)
-        views = resized, _mirror(resized)
-        return np.stack([cut_square(view, self.image_size, *corner) for view in views for corner in CORNERS])
+        views = resized, resized.transpose(MIRROR)
+        return np.stack([self._cut(view, *corner) for view in views for corner in CORNERS])
 
-    def _centre(self, image: Image.Image) -> Image.Image:
-        return cut_square(self._resize(image), self.image_size, 0.5, 0.5)
+    def _cut(self, image: Image.Image, across: float = 0.5, down: float = 0.5) -> Image.Image:
+        """Cuts a square from an image; 0 is its left or upper end, 0.5 its centre and 1 its right or lower end."""
+        left, top = round((image.width - self.image_size) * across), round((image.height - self.image_size) * down)
+        return image.crop((left, top, left + self.image_size, top + self.image_size))
 
     def _resize(self, image: Image.Image) -> Image.Image:
         """Resizes an image as torchvision's Resize does, which keeps the aspect if the shorter side is given."""
         size = self.image_size, self.image_size
         if self.short_side:
             size = tuple(int(self.short_side * side / min(image.size)) for side in image.size)
-        return image.resize(size, _filter(self.interpolation))
+        return image.resize(size, INTERPOLATIONS[self.interpolation])
 
     def sample(self, image: Image.Image, rng: np.random.Generator) -> np.ndarray:
         """Returns a training example: uint8 [H, W, 3]."""
         if self.crop == 'random':
             part = image.crop(sample_box(*image.size, self.min_area, rng))
-            image = part.resize((self.image_size, self.image_size), _filter(self.interpolation))
+            image = part.resize((self.image_size, self.image_size), INTERPOLATIONS[self.interpolation])
         else:
-            image = self._centre(image)
+            image = self._cut(self._resize(image))
         mirrored = self.flip and rng.random() < 0.5
-        return np.asarray(_mirror(image) if mirrored else image)
+        return np.asarray(image.transpose(MIRROR) if mirrored else image)

@@ -1,20 +1,23 @@
 """Reading and storing of vocabularies of any kind: words, word pieces, byte pairs or subwords."""
 
+import contextlib
 import dataclasses
+import json
+import os
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jitm.data import vocabulary_pickles
-from jitm.data.bpe import BPE
-from jitm.data.subwords import Subwords
+from jitm.data.pickles import BoundedUnpickler
+from jitm.data.pieces import BPE, Subwords
 from jitm.data.text import Vocabulary
 from jitm.data.wordpiece import WordPiece
-from jitm.files import parse_json, read_bytes
+from jitm.errors import UserError
+from jitm.files import open_file, parse_json, read_bytes, read_text
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
 FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
-BYTE_PAIRS = ('.gz', 'merges.txt', 'tokenizer.json')  # ends of the names of their files
 
 
 def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
@@ -31,30 +34,64 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
       UserError: If the file is missing or damaged.
     """
     limit = {} if max_length is None else {'max_length': max_length}
-    model = _model_in(path) if path.endswith('tokenizer.json') else {}
+    content, model = b'', {}  # an error below says why a file cannot be read, or has no model
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        content = read_bytes(path)
+        model = dict(parse_json(content)['model']) if path.endswith('tokenizer.json') else {}
     if path.endswith('.model') or model.get('type') == 'Unigram' or model.get('byte_fallback') is True:
         return Subwords.load(path, **limit)
-    if path.endswith(BYTE_PAIRS) and model.get('type') != 'WordPiece':
+    if path.endswith(('.gz', 'merges.txt', 'tokenizer.json')) and model.get('type') != 'WordPiece':
         return BPE.load(path, **limit)
-    if path.endswith(('.pkl', '.pickle', '.p')) or _is_pickle(path):
-        return vocabulary_pickles.load(path)
-    return WordPiece.load(path) if path.endswith(('.txt', 'tokenizer.json')) else Vocabulary.load(path)
+    if path.endswith(('.pkl', '.pickle', '.p')) or content.startswith(b'\x80'):  # a pickle of protocol 2 or later
+        return _read_pickle(path)
+    if path.endswith(('.txt', 'tokenizer.json')):
+        return WordPiece.load(path)
+    return Vocabulary.from_json(read_text(path, 'give the path of a vocabulary'), path)
 
 
-def _is_pickle(path: str) -> bool:
-    """Returns whether a file starts as a pickle of protocol 2 or later."""
+class _Unpickler(BoundedUnpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
+        return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
+
+
+def _read_pickle(path: str) -> Vocabulary:
+    """Reads a vocabulary that authors published as a pickle, without running anything in it.
+
+    Args:
+      path: A pickle of an object or a dict with `word2idx` and perhaps `idx2word` and `idx`, or of a dict {word: id},
+        written by any version of Python. Words that are bytes are read as UTF-8.
+
+    Raises:
+      UserError: If the file is missing or damaged, or has anything else.
+    """
     try:
-        return read_bytes(path)[:1] == b'\x80'
-    except OSError:
-        return False
+        with open_file(path) as file:
+            content = _Unpickler(file, os.path.getsize(path), {}, 'utf-8').load()
+        fields = vars(content) if isinstance(content, types.SimpleNamespace) else content
+        if not isinstance(fields, Mapping) or not fields:
+            raise ValueError(f'it has {content!r:.60}')
+        if 'word2idx' in fields and 'idx2word' not in fields:
+            fields = fields['word2idx']
+        elif 'word2idx' in fields:
+            known = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
+            fields = {'idx': len(fields['word2idx'])} | known
+            if isinstance(words := fields['idx2word'], list):
+                fields['idx2word'] = dict(enumerate(words))
+        text = json.dumps(_decoded(fields))
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error
+    except Exception as error:  # Unpickling a damaged file can raise anything.
+        detail = f'{type(error).__name__}: {error}'.removesuffix(': ')
+        raise UserError(f'{path} is not the pickle of a vocabulary ({detail}): give another file') from error
+    return Vocabulary.from_json(text, path)
 
 
-def _model_in(path: str) -> dict[str, Any]:
-    """Returns the model in a `tokenizer.json`; nothing if there is none, of which a reader tells what is wrong."""
-    try:
-        return dict(parse_json(read_bytes(path))['model'])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+def _decoded(value: Any) -> Any:
+    """Returns the contents of a pickle with text in place of bytes."""
+    if isinstance(value, Mapping):
+        return {_decoded(key): _decoded(word) for key, word in value.items()}
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def kind_of(vocabulary: Tokenizer) -> str:

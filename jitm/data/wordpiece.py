@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -57,7 +58,7 @@ class WordPiece(Pieces):
         """
         text = read_text(path, 'give the path of a vocab.txt')
         try:
-            words = _from_json(text) if path.endswith('.json') else split_lines(text)
+            words = _words_in(parse_json(text)) if path.endswith('.json') else split_lines(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
         if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
@@ -107,8 +108,8 @@ def _is_cased(words: Sequence[str]) -> bool:
     return any(word != word.lower() for word in words if not re.fullmatch(r'\[\w+\]', word))
 
 
-def _from_json(text: str) -> list[str]:
-    content = parse_json(text)
+def _words_in(content: Any) -> list[str]:
+    """Returns the pieces of a `tokenizer.json`; raises a ValueError if their ids or their case are other ones."""
     ids, lowercase = content['model']['vocab'], (content.get('normalizer') or {}).get('lowercase')
     words = sorted(ids, key=ids.get)
     if [ids[word] for word in words] != list(range(len(words))):

@@ -17,23 +17,23 @@ from jitm import config as config_lib
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.importers import key_maps, networks
-from jitm.importers.cnn import as_matrix
+from jitm.importers import key_maps, systems
+from jitm.importers.cnn import FULLY_CONNECTED
 from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
 from jitm.importers.tensors import convert, export, rename, shape_of
 from jitm.types import Images
 
-OPTIONS = 'opt'  # of the training script, in a checkpoint
+OPTIONS = 'opt'  # the key of the training script's options in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
 # Patterns of other names of tensors -> the current ones, as of weight normalization in torch 2.
 _RENAMED = (
     (r'^(?!model\.|opt\.)', 'model.'),
-    (r'^model\.img_enc\.', 'model.0.'),  # of DBL and IMRAM, whose modules are not a list
+    (r'^model\.img_enc\.', 'model.0.'),  # DBL and IMRAM, whose modules are not a list
     (r'^model\.txt_enc\.', 'model.1.'),
     (r'^model\.sim_enc\.', 'model.2.'),
-    (r'\.embed\.glove\.', '.embed.'),  # of NAAF
+    (r'\.embed\.glove\.', '.embed.'),  # NAAF
     (r'\.parametrizations\.weight\.original0$', '.weight_g'),
     (r'\.(parametrizations\.weight\.original1|weight_v)$', '.weight'),
 )
@@ -53,7 +53,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
+      UserError: If a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
         is another one.
     """
     system, folder = SYSTEMS[name], Path(path)
@@ -66,8 +66,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     words = _read_vocabulary(vocabulary, path, tensors, system.adds_mask)
 
     # One image, and what is known of the training images.
-    if section.get('image', {}).get('name') == networks.ENCODER:
-        data = {'pixels': [0, networks.SIZE, networks.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
+    if section.get('image', {}).get('name') == systems.ENCODER:
+        data = {'pixels': [0, systems.SIZE, systems.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
         images = Images(pixels=np.zeros((1, *data['pixels'][1:]), np.uint8))
     else:
         features = shape_of(path, tensors, FEATURES, 2)[1]
@@ -123,8 +123,8 @@ def _recognize(
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
     section, assumed = config_lib.to_json(model), {}
     if 'image' in section:
-        network = networks.recognize(path, tensors) if system.photos else None
-        section['image'] = networks.with_network(section['image'], network)
+        network = systems.recognize_network(path, tensors) if system.photos else None
+        section['image'] = systems.with_network(section['image'], network)
     for option, value in system.required.items():
         if (stored := checkpoint.option(option, value)) != value:
             raise UserError(
@@ -148,7 +148,7 @@ def _recognize(
 def _set(section: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key of the config's `model`; keys of `image` leave out its network."""
     parent, _, leaf = key.rpartition('.')
-    part = networks.regions_of(section['image']) if parent == 'image' else section[parent] if parent else section
+    part = systems.regions_of(section['image']) if parent == 'image' else section[parent] if parent else section
     part[leaf] = value
 
 
@@ -188,7 +188,7 @@ def export_checkpoint(
       variables: 'params' and 'batch_stats'.
 
     Raises:
-      UserError: if the authors' code has no such model.
+      UserError: If the authors' code has no such model.
     """
     system = SYSTEMS[name]
     _check_model(system, model)
@@ -196,7 +196,8 @@ def export_checkpoint(
         tensors = export(variables, system.names)
     except KeyError as error:
         raise UserError(f"{system.title} has no '{error.args[0]}', which this run has") from None
-    tensors = {name: as_matrix(name.removeprefix(f'{key_maps.NETWORK}.'), tensor) for name, tensor in tensors.items()}
+    for name in {f'{key_maps.NETWORK}.{layer}' for layer in FULLY_CONNECTED} & tensors.keys():
+        tensors[name] = tensors[name].reshape(len(tensors[name]), -1)
     for zeros, like in system.names.zeros.items():
         if like in tensors:
             tensors[zeros] = np.zeros(len(tensors[like]), np.float32)
@@ -216,8 +217,8 @@ def _check_model(system: ReleasedSystem, model: Mapping[str, Any]) -> None:
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
     fixed = dict(system.fixed)
-    if system.photos and model['image']['name'] == networks.ENCODER:
-        fixed = {re.sub(r'^image\.', 'image.regions.', key): value for key, value in fixed.items()} | networks.FIXED
+    if system.photos and model['image']['name'] == systems.ENCODER:
+        fixed = {re.sub(r'^image\.', 'image.regions.', key): value for key, value in fixed.items()} | systems.FIXED
     flat = config_lib.flatten(model)
     for key, value in fixed.items():
         if flat.get(key) != value:

@@ -1,5 +1,6 @@
 """Converts Hugging Face's BERT weights to the parameters of `jitm.layers.transformer.BERT`."""
 
+import functools
 from pathlib import Path
 
 import chex
@@ -7,7 +8,7 @@ import chex
 from jitm.errors import UserError
 from jitm.importers.clip_config import read_json
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.tensors import KeyMap, convert, new_name
+from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 from jitm.layers.transformer import EPSILON, SIZES
 
 MODULES = {
@@ -42,11 +43,12 @@ def load_bert(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
       The same tree with float32 numpy arrays.
 
     Raises:
-      UserError: if a file cannot be read, the config states another model, or a tensor is missing, left over or has
+      UserError: If a file cannot be read, the config states another model, or a tensor is missing, left over or has
         another shape than the model's.
     """
     _check_config((Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json', params)
-    opened = open_checkpoint(path, 'a BERT', NAMES.pattern(), lambda name: new_name(name.removeprefix('bert.')))
+    new_name = functools.partial(rename, ((r'^bert\.', ''), *OLD_NAMES))
+    opened = open_checkpoint(path, 'a BERT', NAMES.pattern(), new_name)
     return convert(path, opened.tensors, {'params': params}, NAMES, 'a BERT of this size')['params']
 
 
@@ -90,7 +92,7 @@ def size_of(path: str, hidden: int) -> str:
       hidden: The number of its hidden units.
 
     Raises:
-      UserError: if no size has this number.
+      UserError: If no size has this number.
     """
     for name, size in SIZES.items():
         if size.hidden == hidden:

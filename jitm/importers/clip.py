@@ -1,15 +1,28 @@
-"""Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`."""
+"""Converts published CLIP models, of Hugging Face, open_clip or OpenAI, to configs and variables of `clip.CLIP`.
 
+A CLIP of ours is written as a folder of Hugging Face's transformers.
+"""
+
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from jitm.data.bpe import BPE
+import chex
+import safetensors.numpy
+
+from jitm.data.pieces import BPE, END, START
+from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
-from jitm.importers.clip_config import RESIDUAL, read_config, read_openai
+from jitm.files import parse_json
+from jitm.importers import clip_config
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap
+from jitm.importers.tensors import KeyMap, export
+from jitm.layers.vit import EPSILON
 
+TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
 WEIGHTS = (  # names of a config and of the weights beside it
     ('config.json', 'model.safetensors'),
     ('config.json', 'pytorch_model.bin'),
@@ -91,7 +104,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
+      UserError: If a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     weights, config = _find(Path(path))
     tensors = open_checkpoint(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.')).tensors
@@ -100,10 +113,11 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
             f'activation of {weights.name}: add the one it was published with'
         )
-    section = read_config(config) if config else read_openai(weights, tensors)
+    readers = {'config.json': clip_config.read_hugging_face, 'open_clip_config.json': clip_config.read_open_clip}
+    section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
-    names = OPENAI_RESIDUAL if section['image']['name'] == RESIDUAL else OPENAI
+    names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
     names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
 
@@ -127,3 +141,75 @@ def _find_merges(folder: Path) -> str:
         if (folder / name).is_file():
             return str(folder / name)
     raise UserError(f'{folder} has no {", ".join(MERGES[:-1])} or {MERGES[-1]}: add one, or give --vocabulary')
+
+
+def export_clip(
+    model: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree], vocabulary: Tokenizer
+) -> dict[str, bytes]:
+    """Returns the files of a folder: the weights, the config and the tokenizer.
+
+    Args:
+      model: The config's `model`.
+      variables: 'params' and 'batch_stats'.
+      vocabulary: The vocabulary of its texts.
+
+    Returns:
+      Name of a file -> its content.
+
+    Raises:
+      UserError: If the model is not a CLIP of this kind.
+    """
+    if model['name'] != 'clip.CLIP':
+        raise UserError(f"the run has the model '{model['name']}', which is not CLIP")
+    if not isinstance(vocabulary, BPE):
+        raise UserError('the run reads no byte pairs, as CLIP does: convert it --to safetensors')
+    if model['image']['name'] == clip_config.RESIDUAL:
+        raise UserError('transformers has no CLIP with a residual network: convert it --to safetensors')
+    for activation in (model['text']['activation'], model['image']['activation']):
+        if activation not in clip_config.ACTIVATIONS:
+            raise UserError(f"the run has the activation '{activation}'; CLIP has {', '.join(clip_config.ACTIVATIONS)}")
+    merges = parse_json(vocabulary.definition[0])['model']['merges']
+    ends = {'bos_token': START, 'eos_token': END, 'pad_token': END, 'unk_token': END}  # texts are padded with their end
+    tokenizer = {'tokenizer_class': 'CLIPTokenizer', 'model_max_length': model['text']['max_length']}
+    files = {
+        'config.json': _hugging_face_config(model, len(vocabulary)),
+        'preprocessor_config.json': _preprocessor(model['image']),
+        'vocab.json': {word: number for number, word in enumerate(vocabulary.words)},
+        'tokenizer_config.json': tokenizer | {'do_lower_case': True, **ends},
+    }
+    return {
+        'model.safetensors': safetensors.numpy.save(export(variables, HUGGING_FACE), {'format': 'pt'}),
+        'merges.txt': '\n'.join(['#version: 0.2', *map(' '.join, merges), '']).encode(),
+        **{name: (json.dumps(content, indent=2) + '\n').encode() for name, content in files.items()},
+    }
+
+
+def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    """Returns config.json; the inverse of `clip_config.read_hugging_face`."""
+    image, text = model['image'], model['text']
+    end = {'bos_token_id': vocab_size - 2, 'eos_token_id': vocab_size - 1, 'pad_token_id': vocab_size - 1}
+    sizes = {'vocab_size': vocab_size, 'max_position_embeddings': text['max_length']}
+    pixels = {'image_size': image['image_size'], 'patch_size': image['patch_size']}
+    common = {'projection_dim': model['embed_dim'], 'layer_norm_eps': EPSILON}
+    text_tower, image_tower = (
+        {theirs: tower[ours] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()} for tower in (text, image)
+    )
+    return {
+        'architectures': ['CLIPModel'],
+        'model_type': 'clip',
+        'projection_dim': model['embed_dim'],
+        'text_config': {'model_type': 'clip_text_model', **common, **end, **sizes, **text_tower},
+        'vision_config': {'model_type': 'clip_vision_model', **common, **pixels, **image_tower},
+    }
+
+
+def _preprocessor(image: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns preprocessor_config.json, CLIP's preprocessing of photos."""
+    pixels = clip_config.HUGGING_FACE_PIXELS | clip_config.hugging_face_sizes(image['image_size'])
+    return {
+        'image_processor_type': 'CLIPImageProcessor',
+        'do_convert_rgb': True,
+        **{key: values[0] for key, values in pixels.items()},
+        'image_mean': list(image['mean']),
+        'image_std': list(image['deviation']),
+    }

@@ -1,5 +1,6 @@
 """The configs of published CLIP models, of Hugging Face, open_clip or OpenAI, as the config's `model`."""
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -15,9 +16,9 @@ from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
-RESNET_CHANNELS = 32  # of the last map, for each channel of the stem
+RESNET_CHANNELS = 32  # channels of the last map for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
-HEAD_SIZE = 64  # of all models of OpenAI
+HEAD_SIZE = 64  # numbers per head in all models of OpenAI
 
 HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'hidden_dim': 'hidden_size',
@@ -58,17 +59,12 @@ def hugging_face_sizes(size: int) -> dict[str, tuple]:
     return {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a published CLIP, from its `config.json` or `open_clip_config.json`.
+def read_hugging_face(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a published CLIP from its `config.json`.
 
     Raises:
-      UserError: if the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
+      UserError: If the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
     """
-    return (_hugging_face if path.name == 'config.json' else _open_clip)(path)
-
-
-def _hugging_face(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a `CLIPModel`."""
     content = read_json(path)
     if content.get('model_type') != 'clip':
         raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
@@ -125,8 +121,8 @@ def towers_of(
     return towers
 
 
-def _open_clip(path: Path) -> dict[str, Any]:
-    """Returns the config's `model` of a `CLIP` of open_clip."""
+def read_open_clip(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a published CLIP from its `open_clip_config.json`; errors as above."""
     content = read_json(path)
     sections = values_of(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
     pixels = sections['preprocess_cfg']
@@ -144,11 +140,10 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
       tensors: All tensors.
 
     Raises:
-      UserError: if a tensor that states a size is missing, or has another number of axes.
+      UserError: If a tensor that states a size is missing, or has another number of axes.
     """
 
-    def sizes(name: str, axes: int) -> tuple[int, ...]:
-        return shape_of(str(path), tensors, name, axes)
+    sizes = functools.partial(shape_of, str(path), tensors)
 
     def count(pattern: str) -> int:
         return len({match[1] for name in tensors if (match := re.match(pattern, name))})
@@ -222,7 +217,7 @@ def _is_number(value: Any, least: float = 0) -> bool:
     return type(value) in (int, float) and least < value < math.inf
 
 
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # of a default: what a value must be
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # type of a default -> what a value must be
     int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
     float: ('a number above 0', _is_number),
     str: ('a text', lambda value: isinstance(value, str)),
@@ -236,7 +231,7 @@ def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) 
     """Returns the values of the known keys, by default the given ones.
 
     Raises:
-      UserError: if a value is of another kind than the default.
+      UserError: If a value is of another kind than the default.
     """
     values = {key: section.get(key, default) for key, default in known.items()}
     for key, default in known.items():
@@ -277,7 +272,7 @@ def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ign
     """Returns the values of the known keys, see `values_of`.
 
     Raises:
-      UserError: if there is another key with a value, which would change the model.
+      UserError: If there is another key with a value, which would change the model.
     """
     for key, value in section.items():
         if key not in known and key not in ignored and value not in (None, False, ''):

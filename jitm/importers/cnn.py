@@ -28,7 +28,8 @@ _RULES = (
     (r'\.shortcut\.convolution\.', '.downsample.0.'),
     (r'\.shortcut\.normalization\.', '.downsample.1.'),
 )
-_FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}  # of VGG -> edge of the map that it reads
+# Matrices of VGG in torchvision, which are convolutions in our network -> the edge of the map that they read.
+FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}
 NAMES = KeyMap(
     networks={'': ''},
     # Classifiers, whose last layers our networks do not have, and counters.
@@ -49,7 +50,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
       'params' and 'batch_stats' -> the same trees with float32 numpy arrays.
 
     Raises:
-      UserError: if the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
+      UserError: If the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
     _check_digest(path)
     tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, _RULES)).tensors)
@@ -80,7 +81,7 @@ def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
         }
     connected = {
         prefix + name: functools.partial(_read_convolution, tensors[prefix + name], edge)
-        for name, edge in _FULLY_CONNECTED.items()
+        for name, edge in FULLY_CONNECTED.items()
         if prefix + name in tensors
     }
     return tensors | connected
@@ -90,8 +91,3 @@ def _read_convolution(read: Callable[[], np.ndarray], edge: int) -> np.ndarray:
     tensor = read()
     divisible = tensor.ndim == 2 and tensor.shape[1] % edge**2 == 0
     return tensor.reshape(len(tensor), -1, edge, edge) if divisible else tensor
-
-
-def as_matrix(name: str, tensor: np.ndarray) -> np.ndarray:
-    """Returns a fully connected layer of VGG as torchvision stores it, and other tensors as they are."""
-    return tensor.reshape(len(tensor), -1) if name in _FULLY_CONNECTED else tensor

@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
     Attributes:
       path: The path of the file.
       tensors: The weights by their current names.
-      values: A key anywhere in the file -> the dotted places where it stands -> its values there.
+      values: A key anywhere in the file -> its dotted places -> its values there.
     """
 
     path: str
@@ -51,11 +51,11 @@ class Checkpoint(NamedTuple):
         """Returns an option of the training script.
 
         Args:
-          name: The name of the option. What stands below one of `OPTIONS` counts first.
+          name: The name of the option. A value below one of `OPTIONS` counts first.
           default: What is returned if no key in the file has this name.
 
         Raises:
-          UserError: if it has several values, or may be in an object that is not read.
+          UserError: If it has several values, or may be in an object that is not read.
         """
         found = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
         stated = {place: value for place, value in found.items() if {*OPTIONS} & {*place.split('.')}} or found
@@ -92,24 +92,22 @@ def open_checkpoint(
       The weights, whose readers raise a UserError for a tensor that is not of floating-point numbers.
 
     Raises:
-      UserError: if there is no such file, it is damaged, or does not have the weights of one such model.
+      UserError: If there is no such file, it is damaged, or does not have the weights of one such model.
     """
     file = _find(path, model)
     opened = {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)
     leaves = {'.'.join(keys): (keys, leaf) for keys, leaf in _leaves(opened)}
     stored = {name: keys for name, (keys, leaf) in leaves.items() if isinstance(leaf, _TENSORS) or _is_unread(leaf)}
 
-    def current(name: str) -> str:
-        return new_name(WRAPPERS.sub('', name))
-
     starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
-    votes = collections.Counter(name[:start] for name, start in starts if names.fullmatch(current(name[start:])))
+    current = ((name[:start], new_name(WRAPPERS.sub('', name[start:]))) for name, start in starts)
+    votes = collections.Counter(prefix for prefix, rest in current if names.fullmatch(rest))
     if not votes:
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
     base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
     inside = [name for name in stored if name.startswith(prefix) and (base or not BESIDE.match(name))]
-    renamed = {name: current(name[len(prefix) :]) for name in inside}
+    renamed = {name: new_name(WRAPPERS.sub('', name[len(prefix) :])) for name in inside}
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules
@@ -127,7 +125,7 @@ def open_checkpoint(
     return Checkpoint(str(file), tensors, values)
 
 
-_TENSORS = (Tensor, functools.partial)  # of files of torch, and of others
+_TENSORS = (Tensor, functools.partial)  # leaves of files of torch, and of others
 
 
 def _leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -152,7 +150,7 @@ def _parents(keys: tuple[str, ...]) -> list[str]:
 
 
 def _is_unread(value: Any) -> bool:
-    """Returns whether a value stands for an object, or a class, whose content is not read."""
+    """Returns whether a value is a placeholder of an object, or a class, whose content is not read."""
     return (isinstance(value, Placeholder) and not value) or (
         isinstance(value, type) and issubclass(value, Placeholder)
     )

@@ -8,7 +8,7 @@ from jitm.importers import bert
 from jitm.importers.tensors import KeyMap
 
 GATES = ('reset', 'update', 'new')  # in the order of their rows
-NETWORK = 'model.0.cnn'  # of VSE++: VGG19 or a ResNet, with torchvision's names
+NETWORK = 'model.0.cnn'  # VSE++'s VGG19 or ResNet, with torchvision's names
 
 
 def _gru(ours: str, theirs: str) -> dict[str, str]:
@@ -38,7 +38,7 @@ IMRAM = KeyMap(
     unread=r'.*\.num_batches_tracked|model\.(gate|linear)_(t2i|i2t)\..*',
 )
 
-STEPS = 8  # of the graph reasoning of SGR, at most; 3 as released
+STEPS = 8  # the most of SGR's graph reasoning; 3 as released
 SGRAF = KeyMap(
     modules={
         **_IMAGES,
@@ -87,7 +87,7 @@ NAAF = KeyMap(
     variables={'threshold': 'opt.thres', 'safe_threshold': 'opt.thres_safe'},
 )
 
-LAYERS = 8  # of the graph of VSRN, at most; 4 as released
+LAYERS = 8  # the most of VSRN's graph; 4 as released
 VSRN = KeyMap(
     modules={
         'image_fc': 'model.0.fc',

@@ -18,7 +18,7 @@ from jitm.outputs import OutputFolder
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'
-MAX_CAPTIONS = 5  # of an image
+MAX_CAPTIONS = 5  # for each image
 
 
 def write(released: str | Path, split: str, root: str | Path, *, keys: str | Path | None = None) -> None:
@@ -37,7 +37,7 @@ def write(released: str | Path, split: str, root: str | Path, *, keys: str | Pat
         for all images of the split, in the order of their captions.
 
     Raises:
-      UserError: if a file is missing or damaged, or lacks an image, or the output folder has files of somebody else.
+      UserError: If a file is missing or damaged, or lacks an image, or the output folder has files of somebody else.
     """
     released, output = Path(released), OutputFolder(Path(root), KIND)
     output.check(files_of(split))

@@ -1,18 +1,20 @@
 """Replaces initial parameters of a model by published weights."""
 
+import collections
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import chex
 import numpy as np
 from flax import traverse_util
 
-from jitm.errors import ArgumentError
+from jitm.errors import ArgumentError, UserError
+from jitm.files import open_file
 from jitm.importers.bert import load_bert
 from jitm.importers.cnn import load_network
-from jitm.importers.oscar import load_oscar
-from jitm.importers.uniter import load_uniter
-from jitm.importers.word_vectors import load_word_vectors
+from jitm.importers.joint import load_oscar, load_uniter
 
 Replacements = dict[tuple[str, ...], np.ndarray]
 Variables = Mapping[str, chex.ArrayTree]
@@ -36,27 +38,33 @@ def load_pretrained(
       'params' and 'batch_stats' -> path of a variable -> its values, NaN where the file has none.
 
     Raises:
-      UserError: if a file cannot be read or has other shapes.
-      ArgumentError: if the model has no such module.
+      UserError: If a file cannot be read or has other shapes.
+      ArgumentError: If the model has no such module.
     """
     flat = {part: traverse_util.flatten_dict(tree) for part, tree in variables.items()}
     params, loaded = flat['params'], {part: {} for part in flat}
+
+    def load(root: tuple[str, ...], read: Callable[[Variables], Variables]) -> None:
+        """Reads the variables of the module at a path."""
+        below = {
+            part: {path[len(root) :]: leaf for path, leaf in leaves.items() if path[: len(root)] == root}
+            for part, leaves in flat.items()
+        }
+        for part, tree in read({part: traverse_util.unflatten_dict(leaves) for part, leaves in below.items()}).items():
+            loaded[part] |= {root + path: leaf for path, leaf in traverse_util.flatten_dict(tree).items()}
+
     if bert:
-        root = _module(params, 'bert')
-        loaded['params'] |= _above(root, load_bert(bert, _below(root, params)))
+        load(_module(params, 'bert', 'bert'), lambda trees: {'params': load_bert(bert, trees['params'])})
     if image:
-        root = _module(params, 'network', argument='image')
-        network = load_network(image, _below(root, params), _below(root, flat['batch_stats']))
-        for part, tree in network.items():
-            loaded[part] |= _above(root, tree)
+        load(_module(params, 'network', 'image'), lambda trees: load_network(image, **trees))
     if uniter:
-        _module(params, 'regions', argument='uniter')
-        loaded['params'] |= _above((), load_uniter(uniter, _below((), params)))
+        _module(params, 'regions', 'uniter')
+        load((), lambda trees: {'params': load_uniter(uniter, trees['params'])})
     if oscar:
-        _module(params, 'region_features', argument='oscar')
-        loaded['params'] |= _above((), load_oscar(oscar, _below((), params)))
+        _module(params, 'region_features', 'oscar')
+        load((), lambda trees: {'params': load_oscar(oscar, trees['params'])})
     if word_vectors:
-        path = (*_module(params, 'embedding', argument='word_vectors'), 'embedding')
+        path = (*_module(params, 'embedding', 'word_vectors'), 'embedding')
         vectors = load_word_vectors(word_vectors, words, params[path].shape[1])
         found = len(words) - np.isnan(vectors).any(axis=1).sum()
         logging.warning('%s has vectors of %d of the %d words', word_vectors, found, len(words))
@@ -64,28 +72,65 @@ def load_pretrained(
     return loaded
 
 
+def _module(flat: dict[tuple[str, ...], chex.Array], name: str, argument: str) -> tuple[str, ...]:
+    """Returns the path of the module of this name, which an argument of `load_pretrained` requires."""
+    paths = {path[: path.index(name) + 1] for path in flat if name in path[:-1]}
+    paths = {path for path in paths if path[0] == 'text'} or paths  # VSRN's captioner has word embeddings too
+    if not paths:
+        raise ArgumentError(argument, f"is set, but the model has no module '{name}'")
+    return min(paths)
+
+
+def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
+    """Reads the vectors of a vocabulary's words.
+
+    A word without a vector is looked up again without `-`, `.` and `'` and up to a `/`, as in ESA.
+
+    Args:
+      path: A text file with a word and its numbers on each line, separated by blanks; a first line with the counts of
+        words and numbers is skipped.
+      words: V words.
+      dim: D, the size of a vector.
+
+    Returns:
+      float32 [V, D], NaN in the rows of words that have no vector.
+
+    Raises:
+      UserError: If the file cannot be read, or has vectors of another size or with NaN.
+    """
+    wanted = collections.defaultdict(list)
+    for n, word in enumerate(words):
+        wanted[word].append((0, n))
+        wanted[re.sub("[-.']", '', word).split('/')[0]].append((1, n))
+    vectors = np.full((len(words), dim), np.nan, np.float32)
+    priority = np.full(len(words), 2)
+    try:
+        with open_file(path, 'r', encoding='utf-8', errors='replace') as file, np.errstate(over='ignore'):
+            first = file.readline()
+            lines = file if len(first.split()) == 2 else itertools.chain([first], file)
+            for number, line in enumerate(lines, 1):
+                word, *values = line.rstrip().rsplit(' ', dim)
+                if number == 1 and (len(values) != dim or ' ' in word):
+                    size = max(len(line.split()) - 1, 0)
+                    raise UserError(f'{path} has vectors of {size} numbers, but the word embeddings have {dim}')
+                for rank, n in wanted.get(word, ()):
+                    if len(values) != dim:
+                        raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
+                    if rank < priority[n]:
+                        vectors[n], priority[n] = values, rank
+                        if not np.isfinite(vectors[n]).all():
+                            raise UserError(f"{path} has numbers for '{word}' that are not finite: download it again")
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of word vectors') from error
+    except ValueError as error:
+        raise UserError(f'{path} is not a text file of words and numbers ({error}): give one such as GloVe') from error
+    if np.isnan(vectors).all():
+        raise UserError(f'{path} has no vector for any word of the vocabulary: give word vectors of its language')
+    return vectors
+
+
 def replace(params: chex.ArrayTree, replacements: Replacements) -> chex.ArrayTree:
     """Returns the parameters with the loaded values; NaN keeps the initial value."""
     flat = traverse_util.flatten_dict(params)
     loaded = {path: np.where(np.isnan(values), flat[path], values) for path, values in replacements.items()}
     return traverse_util.unflatten_dict(flat | loaded)
-
-
-def _below(root: tuple[str, ...], flat: Mapping[tuple[str, ...], chex.Array]) -> chex.ArrayTree:
-    """Returns the tree of the variables of the module at a path."""
-    below = {path[len(root) :]: leaf for path, leaf in flat.items() if path[: len(root)] == root}
-    return traverse_util.unflatten_dict(below)
-
-
-def _above(root: tuple[str, ...], tree: chex.ArrayTree) -> Replacements:
-    """Returns the variables of the module at a path by their whole paths."""
-    return {root + path: leaf for path, leaf in traverse_util.flatten_dict(tree).items()}
-
-
-def _module(flat: dict[tuple[str, ...], chex.Array], name: str, argument: str = '') -> tuple[str, ...]:
-    """Returns the path of the module of this name; the argument of the caller is by default equal to the name."""
-    paths = {path[: path.index(name) + 1] for path in flat if name in path[:-1]}
-    paths = {path for path in paths if path[0] == 'text'} or paths  # VSRN's captioner has word embeddings too
-    if not paths:
-        raise ArgumentError(argument or name, f"is set, but the model has no module '{name}'")
-    return min(paths)

@@ -52,7 +52,7 @@ def with_towers(
       **others: Other fields of the result.
 
     Raises:
-      UserError: if tensors are missing, left over or of another shape, or the vocabulary has another size.
+      UserError: If tensors are missing, left over or of another shape, or the vocabulary has another size.
     """
     embedding = tensors.get(names.name(('text', 'words', 'embedding')))
     if embedding is not None and len(words := embedding()) != len(pieces):
@@ -73,7 +73,7 @@ def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict
       images: One image, with the fields that the model reads; only shapes are read.
 
     Raises:
-      UserError: if the config is wrong.
+      UserError: If the config is wrong.
     """
     texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
     with model_keys():

@@ -5,17 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import Subwords
+from jitm.data.transforms import INTERPOLATIONS
 from jitm.errors import UserError
-from jitm.importers import clip
-from jitm.importers.clip_config import (
-    HUGGING_FACE_PIXELS,
-    HUGGING_FACE_TOWER,
-    check_pixels,
-    normalization,
-    read_json,
-    towers_of,
-)
+from jitm.importers import clip, clip_config
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
@@ -24,14 +17,14 @@ from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 TEMPERATURE, BIAS = 0.1, -10.0  # at the start of training; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
-INTERPOLATIONS = {3: 'bicubic', 2: 'bilinear'}  # by the number in Pillow; the first one if none is given
+BICUBIC = INTERPOLATIONS['bicubic']  # if a file states none
 
 # Keys of Hugging Face's config -> defaults, which published files leave out.
 _WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'num_attention_heads': 12}
 _SIZES = _WIDTHS | {'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': EPSILON}
 _TEXT_SIZES = {**_SIZES, 'max_position_embeddings': 64, 'vocab_size': 32000}
 _IMAGE_SIZES = {**_SIZES, 'image_size': 224, 'patch_size': 16, 'vision_use_head': True}
-_PIXELS = {key: values for key, values in HUGGING_FACE_PIXELS.items() if key not in ('resample', 'do_center_crop')}
+_PIXELS = clip_config.HUGGING_FACE_PIXELS | {'do_center_crop': (False,)}
 
 _HEAD = 'vision_model.head'
 NAMES = KeyMap(
@@ -67,7 +60,7 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       The model, in float32.
 
     Raises:
-      UserError: if a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
+      UserError: If a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
@@ -92,23 +85,23 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
       path: The path of its `config.json`.
 
     Raises:
-      UserError: if the file is damaged, or the model is of another kind.
+      UserError: If the file is damaged, or the model is of another kind.
     """
-    content = read_json(path)
+    content = clip_config.read_json(path)
     if (kind := content.get('model_type')) != 'siglip':
         naflex = ', which is a NaFlex model of several resolutions' if kind == 'siglip2' else ''
         raise UserError(f"{path} has the model_type '{kind}'{naflex}: give a model of the type 'siglip'")
-    text, image = towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='SigLIP')
+    text, image = clip_config.towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='SigLIP')
     if not image['vision_use_head']:
         raise UserError(f"{path} sets 'vision_use_head' to False: give a SigLIP with its head")
     size = image['image_size']
     file = path.with_name('preprocessor_config.json')
-    pixels = read_json(file) if file.is_file() else {}
-    square, crop = {'height': size, 'width': size}, {'do_center_crop': (False,)}
-    check_pixels(file, pixels, _PIXELS | crop | {'size': (square, size), 'resample': (*INTERPOLATIONS,)}, 'SigLIP')
-    mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
+    pixels = clip_config.read_json(file) if file.is_file() else {}
+    known = {'size': ({'height': size, 'width': size}, size), 'resample': (BICUBIC, *INTERPOLATIONS.values())}
+    clip_config.check_pixels(file, pixels, _PIXELS | known, 'SigLIP')
+    mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
     towers = [
-        {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()}
+        {ours: part[theirs] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()}
         | {'activation': ACTIVATIONS[part['hidden_act']], 'dtype': 'float32'}
         for part in (image, text)
     ]
@@ -121,5 +114,5 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         'initial_temperature': TEMPERATURE,
         'initial_bias': BIAS,
     }
-    resample = pixels.get('resample') or next(iter(INTERPOLATIONS))
-    return model, {'short_side': 0, 'interpolation': INTERPOLATIONS[resample]}
+    names = {number: name for name, number in INTERPOLATIONS.items()}
+    return model, {'short_side': 0, 'interpolation': names[pixels.get('resample') or BICUBIC]}

@@ -7,14 +7,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.errors import UserError
 from jitm.importers import bert, cnn, key_maps
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import KeyMap, shape_of
+from jitm.layers import cnn as networks
 
 FEATURES = 'model.0.fc.weight'
 WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
+ENCODER = 'cnn.PixelEncoder'  # reads photos by a network before the encoder of features
+SIZE = 224  # pixels of the photos of VSE++
+FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys of the model, in VSE++'s code
 BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')
 _NOT = {True: False, False: True}
+_REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
+
+
+def _recognize_encoders(path: str, tensors: Tensors, gru: str = 'model.1.rnn') -> dict[str, Any]:
+    return {
+        'embed_dim': shape_of(path, tensors, FEATURES, 2)[0],
+        'text.word_dim': shape_of(path, tensors, WORDS, 2)[1],
+        'text.bidirectional': f'{gru}.weight_hh_l0_reverse' in tensors,
+    }
 
 
 class ReleasedSystem(NamedTuple):
@@ -24,8 +38,9 @@ class ReleasedSystem(NamedTuple):
       title: The name of the system.
       module: The module of `jitm.models` with its model.
       names: The names of its tensors.
-      fixed: A key of the model -> its value in the authors' code.
-      recognize: Maps the path of a file and its tensors to keys of the model -> their values.
+      fixed: A key of the model -> its value in the authors' code; by default that it reads features and words.
+      recognize: Maps the path of a file and its tensors to keys of the model -> their values; by default the sizes of
+        the encoders.
       options: A key of the model -> the option of the training script, and the option's values -> ours; None if they
         are the same.
       required: An option of the training script -> the only value that the model has.
@@ -38,8 +53,8 @@ class ReleasedSystem(NamedTuple):
     title: str
     module: str
     names: KeyMap
-    fixed: Mapping[str, Any]
-    recognize: Callable[[str, Tensors], dict[str, Any]]
+    fixed: Mapping[str, Any] = _REGIONS
+    recognize: Callable[[str, Tensors], dict[str, Any]] = _recognize_encoders
     options: Mapping[str, tuple[str, Mapping[Any, Any] | None]] = {}
     required: Mapping[str, Any] = {}
     prepare: Callable[[Tensors], Tensors] = dict
@@ -95,14 +110,6 @@ def _recognize_pooled(path: str, tensors: Tensors, mlp: str, dropout: float) -> 
     return {'embed_dim': shape_of(path, tensors, FEATURES, 2)[0], 'image.mlp': mlp if has_mlp else 'none', 'text': text}
 
 
-def _recognize_encoders(path: str, tensors: Tensors, gru: str = 'model.1.rnn') -> dict[str, Any]:
-    return {
-        'embed_dim': shape_of(path, tensors, FEATURES, 2)[0],
-        'text.word_dim': shape_of(path, tensors, WORDS, 2)[1],
-        'text.bidirectional': f'{gru}.weight_hh_l0_reverse' in tensors,
-    }
-
-
 def _recognize_sgraf(path: str, tensors: Tensors) -> dict[str, Any]:
     whole = {'name': 'alignment.SelfAttention', 'dropout': 0.4}
     steps = sum(f'model.2.SGR_module.{n}.sim_graph_w.weight' in tensors for n in range(key_maps.STEPS))
@@ -119,7 +126,38 @@ def _recognize_dbl(path: str, tensors: Tensors) -> dict[str, Any]:
     return _recognize_encoders(path, tensors, 'model.1.cap_rnn') | {'alignment_dim': dim}
 
 
-_REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}
+def recognize_network(path: str, tensors: Tensors) -> dict[str, Any] | None:
+    """Returns the config of the network in a checkpoint; None if it has none that is known.
+
+    Raises:
+      UserError: If it is a ResNet of unknown depth.
+    """
+    sizes = {'pooled': True, 'dtype': 'float32', 'remat': False}
+    if f'{key_maps.NETWORK}.features.0.weight' in tensors:
+        return {'name': 'cnn.VGG19', **sizes}
+    if f'{key_maps.NETWORK}.conv1.weight' not in tensors:
+        return None
+    layers = [f'{key_maps.NETWORK}.layer{layer}' for layer in range(1, 5)]
+    blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(len(tensors))) for layer in layers)
+    has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
+    for depth, known in networks.RESNETS.items():
+        if known == blocks and (depth >= networks.BOTTLENECKS) == has_bottlenecks:
+            return {'name': 'cnn.ResNet', 'depth': depth, 'train_norm': False, **sizes}
+    known = ', '.join(map(str, networks.RESNETS))
+    raise UserError(f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {known} layers')
+
+
+def regions_of(image: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the part of the config's `model.image` that encodes features, whether a network computes them or not."""
+    return image['regions'] if image['name'] == ENCODER else image
+
+
+def with_network(image: Mapping[str, Any], network: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the config's `model.image` with a network, or without one if it is None."""
+    regions = dict(regions_of(image))
+    if network is None:
+        return regions
+    return {'name': ENCODER, 'network': dict(network), 'normalize_features': True, 'regions': regions}
 
 
 def _pooled(title: str, pooling: str, *, mlp: str, dropout: float = 0.0) -> ReleasedSystem:
@@ -148,7 +186,6 @@ SYSTEMS = {
             'normalize_images': ('no_imgnorm', _NOT),
             'absolute': ('use_abs', None),
         },
-        recognize=_recognize_encoders,
         prepare=functools.partial(cnn.prepare, prefix=f'{key_maps.NETWORK}.'),
         photos=True,
     ),
@@ -156,7 +193,6 @@ SYSTEMS = {
         'SCAN',
         'scan',
         key_maps.SCAN,
-        fixed=_REGIONS,
         options={
             'lambda_softmax': ('lambda_softmax', None),
             'direction': ('cross_attn', None),
@@ -164,29 +200,24 @@ SYSTEMS = {
             'lambda_lse': ('lambda_lse', None),
         },
         required={'raw_feature_norm': 'clipped_l2norm'},
-        recognize=_recognize_encoders,
     ),
     'bfan': ReleasedSystem(
         'BFAN',
         'bfan',
         key_maps.SCAN,
-        fixed=_REGIONS,
         options={'lambda_softmax': ('lambda_softmax', None), 'focal': ('focal_type', None)},
         required={'raw_feature_norm': 'clipped_l2norm'},
-        recognize=_recognize_encoders,
     ),
     'imram': ReleasedSystem(
         'IMRAM',
         'imram',
         key_maps.IMRAM,
-        fixed=_REGIONS,
         options={
             'direction': ('model_mode', {'full_IMRAM': 'both', 'text_IMRAM': 't2i', 'image_IMRAM': 'i2t'}),
             'steps': ('iteration_step', None),
             'lambda_softmax': ('lambda_softmax', None),
         },
         required={'raw_feature_norm': 'clipped_l2norm', 'no_IMRAM_norm': True},
-        recognize=_recognize_encoders,
     ),
     'sgraf': ReleasedSystem(
         'SGRAF',
@@ -216,7 +247,6 @@ SYSTEMS = {
         'naaf',
         key_maps.NAAF,
         fixed={**_REGIONS, 'lambda_softmax': 20.0, 'lambda_smoothing': 5.0},
-        recognize=_recognize_encoders,
     ),
     'vsrn': ReleasedSystem(
         'VSRN',

@@ -21,6 +21,7 @@ LEAVES = {  # name of a variable -> name of its tensor in PyTorch
     'mean': 'running_mean',
     'variance': 'running_var',
 }
+OLD_NAMES = ((r'\.gamma$', '.weight'), (r'\.beta$', '.bias'))  # names of normalizations, for `rename`
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
@@ -52,7 +53,7 @@ class KeyMap(NamedTuple):
         """Returns the published name of a variable.
 
         Raises:
-          KeyError: if the published model has no such variable.
+          KeyError: If the published model has no such variable.
         """
         if tensor := _find(self.variables, '/'.join(path)):
             return tensor
@@ -91,11 +92,6 @@ def rename(rules: Iterable[tuple[str, str | Callable]], name: str) -> str:
     return name
 
 
-def new_name(name: str) -> str:
-    """Returns the current name of a tensor; the old names of normalizations were gamma and beta."""
-    return rename(((r'\.gamma$', '.weight'), (r'\.beta$', '.bias')), name)
-
-
 def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, model: str) -> chex.ArrayTree:
     """Finds and converts the tensor of every variable.
 
@@ -110,7 +106,7 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
       The trees with float32 numpy arrays, 'batch_stats' too.
 
     Raises:
-      UserError: if tensors are missing, left over, of another shape than the model's, or not finite.
+      UserError: If tensors are missing, left over, of another shape than the model's, or not finite.
     """
     flat = traverse_util.flatten_dict(trees)
     found = {variable: names.name(variable[1:]) for variable in flat}
@@ -153,7 +149,7 @@ def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ..
       axes: The number of its axes.
 
     Raises:
-      UserError: if there is no such tensor, or it has another number of axes.
+      UserError: If there is no such tensor, or it has another number of axes.
     """
     shape = tensors[name]().shape if name in tensors else ()
     if len(shape) != axes or 0 in shape:
@@ -180,27 +176,22 @@ def export(variables: Mapping[str, chex.ArrayTree], names: KeyMap) -> dict[str, 
       names: The names of the variables.
 
     Raises:
-      KeyError: if the published model has no such variable.
+      KeyError: If the published model has no such variable.
     """
     parts = collections.defaultdict(dict)
     for tree in variables.values():
         for path, value in traverse_util.flatten_dict(tree).items():
             stored, _, part = names.name(path).removesuffix(']').partition('[')
-            tensor = to_published(path, np.asarray(value))
+            value = np.asarray(value)
+            shape = _published_shape(path, value.shape)
+            if KERNELS.fullmatch(path[-1]):
+                value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.reshape(shape[::-1]).T
+            tensor = np.ascontiguousarray(value).reshape(shape)
             parts[stored][part] = tensor.T if part == 'T' else tensor
     return {
         name: np.concatenate([of[part] for part in sorted(of)]) if len(of) > 1 else np.asarray(*of.values(), order='C')
         for name, of in parts.items()
     }
-
-
-def to_published(path: tuple[str, ...], value: np.ndarray) -> np.ndarray:
-    """Returns the tensor in PyTorch of a variable."""
-    shape = _published_shape(path, value.shape)
-    if not KERNELS.fullmatch(path[-1]):
-        return value.reshape(shape)
-    tensor = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.reshape(shape[::-1]).T
-    return np.ascontiguousarray(tensor)
 
 
 def _published_shape(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

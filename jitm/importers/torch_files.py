@@ -43,7 +43,7 @@ STORAGES = {
     'QInt32Storage': np.int32,
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
-OLD_MEMBER = 'storages'  # of the archives that torch wrote before 0.1.10
+OLD_MEMBER = 'storages'  # in archives that torch wrote before 0.1.10
 MEMBERS, SHOWN = 100, 5  # files of an archive that are looked at, and named in a message
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
 
@@ -82,7 +82,7 @@ class Tensor(NamedTuple):
         """Reads the values.
 
         Raises:
-          UserError: if the file is damaged there.
+          UserError: If the file is damaged there.
         """
         dtype = self.storage.dtype
         values = np.frombuffer(self.storage.read(), dtype)[self.offset :] if self.storage.count else np.empty(0, dtype)
@@ -156,7 +156,7 @@ class _TorchUnpickler(BoundedUnpickler):
         self.storages: dict[str, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what stands for a global; of a module of TorchScript only the attributes are read."""
+        """Returns the substitute of a global; only the attributes of a module of TorchScript are read."""
         return types.SimpleNamespace if module.split('.')[0] == '__torch__' else super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
@@ -185,7 +185,7 @@ def load(path: str | Path) -> Any:
       `Placeholder`.
 
     Raises:
-      UserError: if the file is damaged, or an archive of several files.
+      UserError: If the file is damaged, or an archive of several files.
     """
     path = Path(path)
     try:
@@ -229,7 +229,7 @@ def _load_zip(path: Path) -> Any:
             info, size = infos[f'data/{key}'], storage.count * storage.dtype.itemsize
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != size:
                 raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
-            file.seek(info.header_offset + 26)  # of the lengths of name and extra field, which precede the content
+            file.seek(info.header_offset + 26)  # the lengths of name and extra field, which precede the content
             start = sum(struct.unpack('<HH', file.read(4))) + file.tell()
             storage.read = functools.partial(_read, path, start, size, info)
     return result

@@ -15,22 +15,16 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays, hash_json
-from jitm.inference.options import (
-    DEFAULT_OPTIONS,
-    ScoringOptions,
-    precision_of,
-    resolve_options,
-    share_precision,
-)
+from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, precision_of, resolve_options, share_precision
 from jitm.inference.scoring import make_scorer
-from jitm.mining.pairs import PairSearch
-from jitm.mining.products import ProductSearch
+from jitm.mining.search import PairSearch, ProductSearch
 from jitm.mining.state import MiningState
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run
 
 SAVE_EVERY = 30.0  # seconds
+UNFINISHED = 'unfinished_{}.npz'  # the file in which a process saves its state
 
 Search = ProductSearch | PairSearch
 
@@ -61,9 +55,9 @@ def _search_local(
     search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
 ) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
-    blocks, process = search.blocks(), jax.process_index()
-    blocks = blocks[slice(*(len(blocks) * n // jax.process_count() for n in (process, process + 1)))]
-    total, before = (sum(map(search.pairs, part)) for part in (blocks, blocks[: state.done]))
+    sizes, process = search.blocks(), jax.process_index()
+    blocks = [*sizes][slice(*(len(sizes) * n // jax.process_count() for n in (process, process + 1)))]
+    total, before = (sum(map(sizes.get, part)) for part in (blocks, blocks[: state.done]))
     start = saved = time.perf_counter()
     scored = 0
     for pairs in search.run(blocks[state.done :], state):
@@ -85,11 +79,7 @@ def _check_shared(parts: Sequence[Path], job: str) -> None:
 
 
 def describe(
-    runs: Sequence[Run],
-    split: Split,
-    top_h_texts: int,
-    top_h_images: int,
-    options: ScoringOptions = DEFAULT_OPTIONS,
+    runs: Sequence[Run], split: Split, top_h_texts: int, top_h_images: int, options: ScoringOptions = DEFAULT_OPTIONS
 ) -> dict[str, Any]:
     """Returns everything that mined lists depend on, as JSON; the arguments are those of `mine`."""
     return {
@@ -100,11 +90,6 @@ def describe(
         'top_h_images': top_h_images,
         **precision_of(runs[0], options),
     }
-
-
-def _parts() -> list[str]:
-    """Returns the file of each process in which its state is saved."""
-    return [f'unfinished_{n}.npz' for n in range(jax.process_count())]
 
 
 def search_all(
@@ -131,9 +116,9 @@ def search_all(
       The lists of all processes.
 
     Raises:
-      UserError: in all processes, if they do not share the folder.
+      UserError: In all processes, if they do not share the folder.
     """
-    parts = [folder / name for name in _parts()]
+    parts = [folder / UNFINISHED.format(n) for n in range(jax.process_count())]
     path = parts[jax.process_index()]
     state = MiningState.load(path, job) or MiningState.initial(split, top_h_texts, top_h_images)
     agreement.in_all(lambda: state.save(path, job))
@@ -176,28 +161,23 @@ def mine(
       The lists, on all processes.
 
     Raises:
-      UserError: if there are fewer negatives, the folder has files that jitm did not write, the memory is too little or
+      UserError: If there are fewer negatives, the folder has files that jitm did not write, the memory is too little or
         scores are not finite.
     """
     # Check the request, the folder, and that all processes have the same job.
     top_h = {'top_h_texts': top_h_texts, 'top_h_images': top_h_images}
     check_top_h(split, **top_h)
     output = candidates_lib.output_folder(folder, split_name)
-    output.check(_parts())
+    parts = [UNFINISHED.format(n) for n in range(jax.process_count())]
+    output.check(parts)
     options = share_precision(runs, options)
     manifest = describe(runs, split, options=options, **top_h)
     agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)
-    described = {
-        'scores': keys,
-        **top_h,
-        'blocks': search.blocks(),
-        'processes': jax.process_count(),
-    }
-    job = hash_json(described)
+    job = hash_json({'scores': keys, **top_h, 'blocks': [*search.blocks()], 'processes': jax.process_count()})
     agreement.check_same({'job': job})
     # Search, or resume.
-    agreement.in_all(lambda: output.claim(_parts()))
+    agreement.in_all(lambda: output.claim(parts))
     state = search_all(search, split, folder, job, report=report, **top_h)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     # Write the lists, unless scores are not finite, and remove the states of the processes.

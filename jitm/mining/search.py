@@ -1,8 +1,9 @@
-"""The highest-scoring candidates of streamed scores; ties are ordered by ascending id, as in a full stable sort.
+"""The searches for the highest-scoring candidates of all queries of a split, in both directions."""
 
-Lists are pairs of scores float32 [N, h] and ids int32 [N, h], in descending order of the scores; unfilled entries have
-the score -inf and the id `NO_CANDIDATE`.
-"""
+import concurrent.futures
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import chex
 import jax
@@ -10,34 +11,65 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jitm import parallel
+from jitm.data.reading import bucket
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.inference.block_shape import BlockShape
+from jitm.inference.scoring import Scorer
 from jitm.layers.linear import product
+from jitm.mining.state import Lists, MiningState, merge
+from jitm.models.tiling import map_tiles
+from jitm.types import Precision
 
-NO_CANDIDATE = np.iinfo(np.int32).max  # sorts after every id
-MAX_GROUP = 16  # candidates per group, of which only the highest score is compared at first
+MAX_QUERIES = 512  # per matrix product on each device
+TILES = 8  # matrix products per block
+MAX_GROUP = 16  # candidates per group; at first only the highest score of each is compared
+BLOCKS_IN_FLIGHT = 2  # while one core ranks the scores of one block, the other cores multiply the next
 
 
-def empty_lists(count: int, top_h: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns unfilled lists [count, top_h]."""
-    return np.full((count, top_h), -np.inf, np.float32), np.full((count, top_h), NO_CANDIDATE, np.int32)
+class PairSearch:
+    """Searches with models that score pairs of encodings: both directions at once, in blocks of a `Scorer`."""
 
+    def __init__(self, scorers: Sequence[Scorer], split: Split):
+        """Sets the block shapes of all scorers of the split, whose scores are averaged, to the smallest one."""
+        self._scorers, self._split = scorers, split
+        smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
+        for scorer in scorers:
+            scorer.shape = smallest
 
-def merge(best: tuple[chex.Array, chex.Array], scores: chex.Array, ids: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Merges M candidates into each of N lists.
+    def blocks(self) -> dict[tuple[int, int], int]:
+        """Returns the first image and the first text of each block -> the number of its pairs."""
+        blocks = self._scorers[0].blocks()
+        return {(int(rows[0]), int(columns[0])): len(rows) * len(columns) for rows, columns in blocks}
 
-    Args:
-      best: The lists [N, h].
-      scores: float32 [N, M], -inf for ids that are not candidates.
-      ids: int32 [M], ascending, the same for all lists; or [N, M] in any order.
-    """
-    top_h = best[0].shape[1]
-    if ids.ndim == 1:
-        scores, positions = lax.top_k(scores, min(top_h, len(ids)))
-        ids = ids[positions]
-    ids = jnp.where(scores > -jnp.inf, ids, NO_CANDIDATE)
-    negated, ids = lax.sort(
-        (jnp.concatenate([-best[0], -scores], axis=1), jnp.concatenate([best[1], ids], axis=1)), num_keys=2
-    )
-    return -negated[:, :top_h], ids[:, :top_h]
+    def run(self, blocks: Sequence[tuple[int, int]], state: MiningState) -> Iterator[int]:
+        """Searches some blocks and enters the results into the state; yields the number of pairs of each."""
+        selected = set(blocks)
+        for rows, columns in self._scorers[0].blocks():
+            if (rows[0], columns[0]) in selected:
+                block = sum(scorer.score_block(rows, columns) for scorer in self._scorers) / len(self._scorers)
+                self._enter(block, rows, columns, state)
+                yield len(rows) * len(columns)
+
+    def _enter(self, block: chex.Array, rows: np.ndarray, columns: np.ndarray, state: MiningState) -> None:
+        """Merges a block of scores into the lists of its images and texts."""
+
+        def padded(array: np.ndarray, axis: int, value: Any) -> np.ndarray:
+            missing = block.shape[axis] - len(array)
+            return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
+
+        before = [
+            tuple(padded(array[index], axis, 0) for array in lists)
+            for axis, (lists, index) in enumerate(((state.i2t, rows), (state.t2i, columns)))
+        ]
+        image_of_text = padded(self._split.image_of_text[columns], 1, -2)
+        ids = padded(rows.astype(np.int32), 0, -1), padded(columns.astype(np.int32), 1, -1)
+        images, texts, positives = jax.device_get(rank_block(*before, block, *ids, image_of_text))
+        for lists, index, new in ((state.i2t, rows, images), (state.t2i, columns, texts)):
+            for whole, part in zip(lists, new, strict=True):
+                whole[index] = part[: len(index)]
+        state.positives[columns] = np.maximum(state.positives[columns], positives[: len(columns)])
 
 
 @jax.jit
@@ -70,9 +102,99 @@ def rank_block(
     return merge(images, negatives, columns), merge(texts, negatives.T, rows), positives
 
 
+class ProductSearch:
+    """Searches with models of inner products; each block multiplies a few queries with all candidates."""
+
+    def __init__(self, images: np.ndarray, texts: np.ndarray, split: Split, *, memory_mb: int, precision: Precision):
+        """Chooses the number of queries per block.
+
+        Args:
+          images: [I, D].
+          texts: [T, D].
+          split: Images and texts.
+          memory_mb: The MiB for the scores of blocks; the vectors need memory on top.
+          precision: The precision of the products of float32 vectors.
+
+        Raises:
+          UserError: If the memory does not hold the scores of one query per device.
+        """
+        self._sides = {'i2t': (images, texts), 't2i': (texts, images)}  # direction -> queries and candidates
+        self._split, self._precision = split, precision
+        max_queries = memory_mb * 2**20 // (BLOCKS_IN_FLIGHT * 4 * max(split.num_images, split.num_texts))
+        devices = parallel.num_local_devices()
+        self._tile = min(max_queries // devices, MAX_QUERIES)
+        self._queries = TILES * self._tile * devices
+        if not self._queries:
+            raise UserError(
+                f"config key 'run.memory_mb' is {memory_mb}, which does not hold the scores of {devices} queries; "
+                'allow more'
+            )
+
+    def blocks(self) -> dict[tuple[str, int], int]:
+        """Returns the direction and the first query of each block -> the number of its pairs."""
+        return {
+            (direction, start): len(candidates) * min(self._queries, len(queries) - start)
+            for direction, (queries, candidates) in self._sides.items()
+            for start in range(0, len(queries), self._queries)
+        }
+
+    def _excluded(self, direction: str, queries: np.ndarray, padded_count: int) -> np.ndarray:
+        """Returns the ids int32 [N, P] that are not negatives of queries [N]: their positives, and the padding.
+
+        `padded_count` is the number of candidates with padding.
+        """
+        if direction == 't2i':
+            positives = self._split.image_of_text[queries][:, None]
+        else:
+            texts, starts = self._split.texts_of_image
+            positives = starts[queries][:, None] + np.arange(np.diff(starts).max())
+            valid = positives < starts[queries + 1][:, None]
+            positives = np.where(valid, texts[np.minimum(positives, len(texts) - 1)], padded_count)
+        padding = np.arange(len(self._sides[direction][1]), padded_count)
+        padding = np.broadcast_to(padding, (len(queries), len(padding)))
+        return np.concatenate([positives, padding], axis=1).astype(np.int32)
+
+    def run(self, blocks: Sequence[tuple[str, int]], state: MiningState) -> Iterator[int]:
+        """Searches some blocks and enters the results into the state; yields the number of pairs of each."""
+        for direction in self._sides:
+            yield from self._run(direction, [start for d, start in blocks if d == direction], state)
+        image_of_text = self._split.image_of_text
+        for start in range(0, len(image_of_text), self._queries):
+            rows = slice(start, start + self._queries)
+            all_images, all_texts = self._sides['i2t']
+            images, texts = (part.astype(np.float32) for part in (all_images[image_of_text[rows]], all_texts[rows]))
+            state.positives[rows] = np.einsum('nd,nd->n', images, texts)
+
+    def _run(self, direction: str, starts: Sequence[int], state: MiningState) -> Iterator[int]:
+        scores, ids = getattr(state, direction)
+        (vectors, candidates), top_h = self._sides[direction], scores.shape[1]
+        group = group_size(len(candidates), top_h)
+        padded_count = bucket(len(candidates), group)
+        padded = parallel.put_everywhere(np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)]))
+        ranked = parallel.map_rows(rank, top_h, group, self._tile, precision=self._precision)
+
+        def best(start: int) -> Lists:
+            queries = np.minimum(np.arange(start, start + self._queries), len(vectors) - 1)
+            rows = vectors[queries], self._excluded(direction, queries, padded_count)
+            return jax.device_get(ranked(parallel.put_rows(rows), padded))
+
+        with concurrent.futures.ThreadPoolExecutor(BLOCKS_IN_FLIGHT) as pool:
+            first = map(best, starts[:1])  # compiles before the threads start
+            for start, lists in zip(starts, itertools.chain(first, pool.map(best, starts[1:])), strict=True):
+                count = min(self._queries, len(vectors) - start)
+                for whole, part in zip((scores, ids), lists, strict=True):
+                    whole[start : start + count] = part[:count]
+                yield count * len(candidates)
+
+
 def group_size(count: int, top_h: int) -> int:
     """Returns the size of groups of candidates, such that there are at least four times as many groups as `top_h`."""
     return int(np.clip(count // (4 * top_h), 1, MAX_GROUP))
+
+
+def rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
+    """Ranks the candidates for each query, `tile` queries at a time; the rows are those of `rank_products`."""
+    return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)
 
 
 def rank_products(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.pixels import num_threads
+from jitm.data.pixels import NUM_THREADS
 from jitm.errors import UserError, require
 from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
 from jitm.outputs import MARK, OutputFolder, check_own, replacing_own
@@ -330,7 +330,7 @@ def _encode_new(source: ImageSource, items: Sequence[Item], known: _Known, encod
 
 def _read_ahead(read: Callable[[str], Item], names: Sequence[str], size: int) -> Iterator[list[Item]]:
     """Yields read images in batches; all cores read the next ones meanwhile."""
-    with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as pool:
         pending = collections.deque()
         for start in range(0, len(names), size):
             pending.append([pool.submit(read, name) for name in names[start : start + size]])

@@ -37,7 +37,8 @@ def converted(folder, tmp_path_factory):
 def test_the_run_holds_the_published_model(folder, converted):
     run = load_run(converted)
     chex.assert_trees_all_equal(run.variables, load_clip(folder).variables)
-    assert (run.step, tuple(run.vocabulary.merges), run.image_size) == (0, published.MERGES, (SIZE, SIZE))
+    pieces = published.BPE.of(published.MERGES, LENGTH)
+    assert (run.step, run.vocabulary, run.image_size) == (0, pieces, (SIZE, SIZE))
     assert run.config['candidates']['same_image'] == 'ignored'
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from jitm.data import choices, scenes
 from jitm.data.choices import Choice, Cut
-from jitm.data.scenes import falsehoods, holds, parser
+from jitm.data.scenes import holds, parser
 from jitm.errors import UserError
 
 SUGARCREPE = """{
@@ -154,7 +154,7 @@ def test_choices_of_scenes_have_one_true_caption():
     split = scenes.load('dev', dev_images=20)
     made = choices.of_scenes(split)
     assert made == choices.of_scenes(split)
-    assert {choice.category for choice in made} == {*falsehoods.KINDS}
+    assert {choice.category for choice in made} == {*parser.KINDS}
     assert len({choice.id for choice in made}) == len(made)
     for choice in made:
         graph = split.graphs[split.image_ids.index(choice.images[0])]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jitm.data import photos, scenes
+from jitm.data import photos, pixels, scenes
 from jitm.data.augmentation import Augmentation
-from jitm.data.photo_files import captions_in
+from jitm.data.caption_files import captions_in
 from jitm.data.pipeline import Pipeline
 from jitm.data.pixels import Photos
 from jitm.data.reading import tokenize_split
@@ -103,8 +103,8 @@ def test_crops_differ_between_steps_and_between_captions_of_an_image(root):
     seen = {}
     for step in range(2 * pipeline.steps_per_epoch):
         batch = pipeline.batch(step)
-        for image, pixels in zip(batch.image_index, batch.images.pixels, strict=True):
-            seen.setdefault(int(image), []).append(pixels.tobytes())
+        for image, crop in zip(batch.image_index, batch.images.pixels, strict=True):
+            seen.setdefault(int(image), []).append(crop.tobytes())
     for crops in seen.values():
         assert len(crops) > 5
         assert len(set(crops)) == len(crops)
@@ -283,7 +283,7 @@ def test_lists_in_a_text(text, name, tmp_path):
 
 def test_lists_without_commas(tmp_path):
     with pytest.raises(UserError, match='without commas between them: write it as JSON'):
-        captions_in({'caption': "['a dog' 'two dogs']"}, ['caption'], 'x')
+        captions_in({'caption': "['a dog' 'two dogs']"}, 'x')
 
 
 @pytest.mark.parametrize('name', ['val', 'valid', 'validation'])
@@ -298,9 +298,6 @@ def test_the_folder_of_dev_that_was_asked_for_is_read(root):
     shutil.copytree(root / 'train', root / 'val')
     assert load(root, 'dev').num_images == 3
     assert load(root, 'val').num_images == 6
-    (root / 'dev').rename(root / 'valid')
-    with pytest.raises(UserError, match=r'has val/metadata.jsonl and valid/metadata.jsonl: leave one of them'):
-        load(root, 'dev')
 
 
 def test_coco_file_of_validation_is_found_once(tmp_path):
@@ -361,8 +358,6 @@ def test_restval_is_part_of_train_and_val_is_dev(tmp_path):
     karpathy(tmp_path)
     assert load(tmp_path, restval=False).num_images == 1
     assert load(tmp_path, 'dev').image_ids == load(tmp_path, 'val').image_ids == ('val2014/c.png',)
-    with pytest.raises(UserError, match=r"dataset_coco.json has no images of the split 'test'"):
-        load(tmp_path, 'test')
 
 
 TABLE = {'1.jpg': ('A red .', 'One , red .'), '2, #x.jpg': ('A "big" one .',)}
@@ -419,7 +414,6 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
         ('image,caption\n1.jpg,a dog\n1.jpg\n', 'line 3 has 1 fields, but the header has 2'),
         ('image,caption,id\n1.jpg,3   dogs\n', 'line 2 has 2 fields, but the header has 3'),
         ('image,caption\n1.jpg,a dog\n1.jpg,\n', 'line 3 has a blank caption'),
-        ('file_name,caption_0,caption_1\n1.jpg,a,b, c\n', 'line 2 has 4 fields, but the header has 3'),
     ],
 )
 def test_tables_that_cannot_be_read_are_named_with_the_line(table, message, tmp_path):
@@ -564,7 +558,7 @@ def test_identity_notices_what_the_crop_leaves_out(root):
 def checked(monkeypatch):
     """The paths of the photos that are checked."""
     paths = []
-    monkeypatch.setattr(photos, 'check_image', lambda path: paths.append(path) or check_image(path))
+    monkeypatch.setattr(pixels, 'check_image', lambda path: paths.append(path) or check_image(path))
     return paths
 
 

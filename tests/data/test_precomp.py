@@ -301,11 +301,6 @@ def test_other_files_come_before_that_of_cc152k(root):
 # What is refused; other files are in the table of tools/drills.
 
 
-def test_dev_cut_to_nothing(root):
-    write(root, split='dev')
-    assert message(root, 'dev', dev_images=0).startswith(f'{root / "dev_ims.npy"} cannot be cut to 0 images')
-
-
 @pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('row', [0, 4, 9])

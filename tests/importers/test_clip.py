@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.data.bpe import BPE
+from jitm.data.pieces import BPE
 from jitm.errors import UserError
 from jitm.importers import clip_config
 from jitm.importers.clip import HUGGING_FACE, OPENAI, load_clip
@@ -37,10 +37,10 @@ def write_merges(folder, merges=MERGES) -> str:
     return str(path)
 
 
-def full_size_vocabulary() -> BPE:
-    """As many byte pairs as CLIP has."""
+def full_size_merges() -> list[str]:
+    """As many merges as CLIP has."""
     characters = BPE.of(()).words[:256]
-    return BPE.of(tuple(f'{a} {b}' for a, b in itertools.product(characters, characters))[:48894])
+    return [f'{a} {b}' for a, b in itertools.product(characters, characters)][:48894]
 
 
 def model_of(size=SIZE, length=LENGTH):
@@ -161,7 +161,9 @@ def read_changed(folder, file, changes):
         functools.reduce(operator.getitem, sections, contents[file])[leaf] = value
     for name, content in contents.items():
         (folder / name).write_text(json.dumps(content))
-    return clip_config.read_config(folder / (OPEN_CLIP if file == OPEN_CLIP else CONFIG))
+    if file == OPEN_CLIP:
+        return clip_config.read_open_clip(folder / OPEN_CLIP)
+    return clip_config.read_hugging_face(folder / CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +427,7 @@ def test_agrees_with_transformers(tmp_path, activation, end):
     transformers = pytest.importorskip('transformers')
     torch = pytest.importorskip('torch')
     vocab_size = V if end == 2 else 49408
-    merges = MERGES if end == 2 else full_size_vocabulary().merges
+    merges = MERGES if end == 2 else full_size_merges()
     changes = {'text_config__vocab_size': vocab_size, 'text_config__eos_token_id': end}
     config = hugging_face_config(vision_config__hidden_act=activation, text_config__hidden_act=activation, **changes)
     model = spread(transformers.CLIPModel(transformers.CLIPConfig(**config)))

@@ -7,8 +7,7 @@ from safetensors.numpy import load as load_tensors
 
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
-from jitm.importers.clip import load_clip
-from jitm.importers.clip_export import export_clip
+from jitm.importers.clip import export_clip, load_clip
 from tests.importers import test_clip as published
 
 
@@ -59,7 +58,7 @@ def test_what_it_has_not_is_not_written(vit, change, vocabulary, message):
 
 def test_transformers_reads_the_folder(tmp_path, vit):
     transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
-    words = published.full_size_vocabulary()  # which the tokenizer of transformers needs
+    words = published.BPE.of(published.full_size_merges())  # which the tokenizer of transformers needs
     params = vit.variables['params']
     embedding = np.random.default_rng(0).normal(size=(len(words), published.WIDTH)).astype(np.float32)
     text = params['text'] | {'words': {'embedding': embedding}}

@@ -5,8 +5,7 @@ import jax
 import pytest
 
 from jitm.commands.cli import main
-from jitm.importers.oscar import load_oscar
-from jitm.importers.uniter import load_uniter
+from jitm.importers.joint import load_oscar, load_uniter
 from jitm.runs.run import load_run
 from tests.importers import test_oscar as oscar
 from tests.importers import test_uniter as uniter

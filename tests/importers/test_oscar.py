@@ -7,7 +7,7 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.importers.oscar import NAMES, load_oscar
+from jitm.importers.joint import OSCAR_NAMES, load_oscar
 from jitm.importers.pretrained import replace
 from jitm.models.oscar import OSCAR
 from jitm.types import Images, Texts
@@ -23,7 +23,7 @@ PARAMS = jax.eval_shape(MODEL.init, jax.random.key(0), IMAGES, TEXTS)['params']
 
 def published():
     """The tensors of a fine-tuned checkpoint."""
-    return drawn(PARAMS, NAMES)
+    return drawn(PARAMS, OSCAR_NAMES)
 
 
 def zeros(shapes):

@@ -7,8 +7,7 @@ from flax import traverse_util
 from jitm.errors import UserError
 from jitm.importers.bert import load_bert
 from jitm.importers.cnn import NAMES
-from jitm.importers.pretrained import load_pretrained, replace
-from jitm.importers.word_vectors import load_word_vectors
+from jitm.importers.pretrained import load_pretrained, load_word_vectors, replace
 from tests.importers.test_bert import PARAMS, published, saved
 from tests.importers.test_cnn import shapes
 from tests.layers.test_cnn import tiny_resnets  # noqa: F401

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.data.subwords import Subwords
+from jitm.data.pieces import Subwords
 from jitm.errors import UserError
 from jitm.importers.siglip import NAMES, load_siglip, read_config
 from jitm.importers.tensors import export
 from jitm.losses import sigmoid_contrastive
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
-from tests.data.test_subwords import PIECES, write_bpe, write_model
+from tests.data.test_pieces import PIECES, write_bpe, write_model
 from tests.importers.test_clip import PROCESSOR, draw
 from tests.parity.bounds import assert_within
 

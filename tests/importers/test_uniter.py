@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.importers.uniter import NAMES, load_uniter
+from jitm.importers.joint import UNITER_NAMES, load_uniter
 from jitm.models.uniter import HEADS, UNITER
 from jitm.types import Images, Texts
 from tests.importers.test_bert import drawn, saved
@@ -34,7 +34,7 @@ UNREAD = {  # names and shapes of tensors that only pre-training needs
 
 
 def tags():
-    return drawn(PARAMS, NAMES) | {name: np.zeros(shape, np.float32) for name, shape in UNREAD.items()}
+    return drawn(PARAMS, UNITER_NAMES) | {name: np.zeros(shape, np.float32) for name, shape in UNREAD.items()}
 
 
 def finetuned():

@@ -6,12 +6,12 @@ import sys
 import time
 
 from jitm.__main__ import main
-from jitm.mining import job, products
+from jitm.mining import job, search
 from jitm.runs import progress
 
 number, block = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 job.SAVE_EVERY = 0
-products.MAX_QUERIES = 1
+search.MAX_QUERIES = 1
 
 
 class Killer:

@@ -17,13 +17,10 @@ from jitm.data.candidates import MANIFEST, Candidates
 from jitm.data.splits import Split
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from jitm.mining import job as job_lib
-from jitm.mining import products as products_lib
-from jitm.mining import search
+from jitm.mining import search as search_lib
 from jitm.mining.job import mine, search_all
-from jitm.mining.pairs import PairSearch
-from jitm.mining.products import ProductSearch
-from jitm.mining.report import compare_with_batch, summarize
-from jitm.mining.state import MiningState
+from jitm.mining.search import PairSearch, ProductSearch
+from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
 from jitm.outputs import OWNED
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
@@ -56,17 +53,17 @@ def integer_vectors(*shape, seed=0):
 @pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
 def test_rank_products_equals_full_sort(count, top_h, shift):
     queries, vectors = integer_vectors(6, 4), integer_vectors(count, 4, seed=1)
-    group = search.group_size(count, top_h)
+    group = search_lib.group_size(count, top_h)
     padded_count = -(-count // group) * group
     own = (np.arange(6) + shift)[:, None] % count
     excluded = np.concatenate([own, np.tile(np.arange(count, padded_count + 1), (6, 1))], axis=1)
     padded = np.pad(vectors, [(0, padded_count - count), (0, 0)])
-    got = jax.jit(search.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
+    got = jax.jit(search_lib.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
     assert_lists(got, full_sort(queries @ vectors.T, own == np.arange(count), top_h))
 
 
 def test_group_size_by_hand():
-    assert [search.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
+    assert [search_lib.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
 
 
 @pytest.mark.parametrize('pieces', [1, 3, 10])
@@ -74,9 +71,9 @@ def test_group_size_by_hand():
 def test_merge_does_not_depend_on_the_order_of_parts(pieces, top_h):
     scores = integer_vectors(5, 40)
     order = np.random.default_rng(1).permutation(40)
-    best = search.empty_lists(5, top_h)
+    best = MiningState.initial(make_split(5, 5), top_h, 1).i2t
     for ids in map(np.sort, np.array_split(order, pieces)):
-        best = search.merge(best, jnp.asarray(scores[:, ids]), ids.astype(np.int32))
+        best = merge(best, jnp.asarray(scores[:, ids]), ids.astype(np.int32))
     assert_lists(best, full_sort(scores, np.zeros((5, 40), bool), top_h))
 
 
@@ -261,7 +258,7 @@ def test_command_as_two_processes_writes_the_same_files(trained, tmp_path, monke
     assert {'unfinished_0.npz', 'unfinished_1.npz', OWNED} <= set(read_files(out))
     outputs = run_processes(2, *commands[1])
     assert ['positives' in output for output in outputs] == [True, False]
-    monkeypatch.setattr(products_lib, 'MAX_QUERIES', 1)
+    monkeypatch.setattr(search_lib, 'MAX_QUERIES', 1)
     assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
 
 

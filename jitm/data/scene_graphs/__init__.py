@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jitm.data.scene_graphs.grammar import CaptionGraph, Span, Token, read
+from jitm.data.scene_graphs.grammar import CaptionGraph, Reader, Span, Token
 from jitm.data.splits import Split
 from jitm.data.text import find_tokens
 from jitm.errors import UserError, require
@@ -50,7 +50,8 @@ def parse(caption: str) -> CaptionGraph:
     matches = list(_WORD.finditer(caption))
     words = [match[0].lower() for match in matches]
     tags = (_TAGS.get(word, tag) for word, (_, tag) in zip(words, _tagger()(words), strict=True))
-    return read([Token(*token) for token in zip(words, tags, (match.span() for match in matches), strict=True)])
+    spans = (match.span() for match in matches)
+    return Reader([Token(*token) for token in zip(words, tags, spans, strict=True)]).read()
 
 
 def rules(split: Split) -> tuple[CaptionGraph, ...]:
@@ -78,12 +79,10 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
             f'scene graphs by spaCy require `pip install spacy` and `python -m spacy download {model}`; otherwise take '
             "source 'scene_graphs.rules'"
         ) from None
-
-    def tokens(doc) -> list[Token]:
-        words = (word for word in doc if not word.is_space)
-        return [Token(w.text.lower(), w.tag_, (w.idx, w.idx + len(w.text))) for w in words]
-
-    return tuple(read(tokens(doc)) for doc in nlp.pipe(split.captions))
+    return tuple(
+        Reader([Token(w.text.lower(), w.tag_, (w.idx, w.idx + len(w.text))) for w in doc if not w.is_space]).read()
+        for doc in nlp.pipe(split.captions)
+    )
 
 
 def gold(split: Split) -> tuple[CaptionGraph, ...]:

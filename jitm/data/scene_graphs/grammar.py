@@ -130,24 +130,26 @@ class _Pending(NamedTuple):
     stop: int
 
 
-class _Reader:
+class Reader:
     """One pass over a caption; indices of words are converted to characters at the end."""
 
     def __init__(self, tokens: Sequence[Token]):
+        """Starts with the words of a tagged caption in order, punctuation marks included."""
         self._tokens = tokens
         self._objects: list[Span] = []
         self._attributes: list[Span] = []
         self._relations: list[Span] = []
         self._described: list[tuple[int, int]] = []
-        self._subjects: tuple[int, ...] = ()  # of the clause
+        self._subjects: tuple[int, ...] = ()  # the subjects of the clause
         self._nearest: tuple[int, ...] = ()  # the last noun phrases
         self._pending: _Pending | None = None
         self._joins = False  # after and/or, or a comma
         self._has_related = False  # the last relation has an object, to which and/or can add another
         self._copula = False
 
-    def read(self, letters: str) -> CaptionGraph:
-        """Reads all words of a caption, given as letters."""
+    def read(self) -> CaptionGraph:
+        """Returns the scene graph of the caption."""
+        letters = _letters(self._tokens)
         for match in _ELEMENT.finditer(letters):
             start, stop = match.span()
             kind = match.lastgroup
@@ -160,13 +162,10 @@ class _Reader:
             else:
                 self._other(letters[start], start)
         self._end_pending()
-        spans = (
-            [self._span(*words) for words in found] for found in (self._objects, self._attributes, self._relations)
-        )
-        return CaptionGraph(*map(tuple, spans), tuple(self._described))
-
-    def _span(self, start: int, stop: int) -> Span:
-        return self._tokens[start].span[0], self._tokens[stop - 1].span[1]
+        spans = [token.span for token in self._tokens]
+        found = self._objects, self._attributes, self._relations
+        characters = (tuple((spans[start][0], spans[stop - 1][1]) for start, stop in words) for words in found)
+        return CaptionGraph(*characters, tuple(self._described))
 
     def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
         if self._tokens[stop - 1].word in _IGNORED:
@@ -243,12 +242,3 @@ class _Reader:
         elif letter in 'XOID':
             self._end_pending()
             self._joins = self._has_related = False
-
-
-def read(tokens: Sequence[Token]) -> CaptionGraph:
-    """Returns the scene graph of a tagged caption.
-
-    Args:
-      tokens: Its words in order, punctuation marks included.
-    """
-    return _Reader(tokens).read(_letters(tokens))

@@ -66,15 +66,11 @@ def load(
       tags are the shapes without size and color.
 
     Raises:
-      UserError: If the split is unknown, or a number is out of range.
+      UserError: If the split is unknown.
     """
     sizes = {'train': train_images, 'dev': dev_images, 'test': test_images}
     if split not in sizes:
         raise UserError(f"scenes has no split '{split}'{did_you_mean(split, sizes)}")
-    if sizes[split] < 1:
-        raise UserError(f'{split}_images is {sizes[split]}: set it to 1 or more')
-    if seed < 0:
-        raise UserError(f'seed is {seed}: set it to 0 or more')
 
     split_number = list(sizes).index(split)
     scenes = [_make_scene(seed, split_number, i) for i in range(sizes[split])]

@@ -49,7 +49,13 @@ SYNONYMS = {
 PRONOUNS = {'left of': 'to its left', 'right of': 'to its right', 'above': 'above it', 'below': 'below it'}
 NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
 
-_SLOTS = 'abcg'
+# Template -> its slots, in the order of the phrases of its statements; and the subject and object of its relations.
+SLOTS = {template: ''.join(slot for slot in 'abcg' if f'{{{slot}}}' in template) for template in TEMPLATES}
+RELATED = {
+    template: [('abc'.index(s), 'abc'.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
+    for template in TEMPLATES
+}
+
 _OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
 _SIZE_PROB = 0.75
 _OMIT_COLOUR_PROB = 0.06
@@ -90,7 +96,8 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
     for template in (TEMPLATES[t] for t in rng.permutation(len(TEMPLATES))):
         statement = _sample_statement(template, graph, mentions, rng)
         if statement:
-            words = _choose_words(rng)
+            draws = zip(rng.random(len(SYNONYMS)), SYNONYMS.items(), strict=True)
+            words = {notion: synonyms[int(draw * len(synonyms))] for draw, (notion, synonyms) in draws}
             text, spans = render(template, statement, words)
             captions.append(Caption(text, spans, statement, _swaps(template, statement, words, graph)))
         if len(captions) == CAPTIONS_PER_IMAGE:
@@ -110,7 +117,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
       The caption, in lower case with spaces between words and before the final period; and its scene graph, without the
       picture itself.
     """
-    slots = slots_of(template)
+    slots = SLOTS[template]
     fields = {'picture': words['picture']}
     for slot, phrase in zip(slots, statement.phrases, strict=True):
         fields[slot] = _noun_phrase(phrase, words)
@@ -140,16 +147,6 @@ def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
     return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(described))
 
 
-def slots_of(template: str) -> str:
-    """Returns the slots of a template, in the order of the phrases of its statements."""
-    return ''.join(slot for slot in _SLOTS if f'{{{slot}}}' in template)
-
-
-def related_slots(template: str) -> list[tuple[int, int]]:
-    """Returns the phrases, subject and object, of each relation of a template."""
-    return [(_SLOTS.index(s), _SLOTS.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
-
-
 def _sample_statement(
     template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator
 ) -> Statement | None:
@@ -162,10 +159,10 @@ def _sample_statement(
         group, members = groups[rng.integers(len(groups))]
         phrases, free = [group], [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
-    related = related_slots(template)
+    related = RELATED[template]
     candidates = [
         chosen
-        for chosen in itertools.permutations(free, len(slots_of(template)) - len(phrases))
+        for chosen in itertools.permutations(free, len(SLOTS[template]) - len(phrases))
         if all((chosen[s], chosen[o]) in predicates for s, o in related)
     ]
     if not candidates:
@@ -186,11 +183,6 @@ def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
     if omission_draw < _OMIT_COLOUR_PROB + _OMIT_SHAPE_PROB:
         return Phrase(size=thing.size, colour=thing.colour)
     return Phrase(thing.size if size_draw < _SIZE_PROB else None, thing.colour, thing.shape)
-
-
-def _choose_words(rng: np.random.Generator) -> dict[str, str]:
-    draws = rng.random(len(SYNONYMS))
-    return {notion: words[int(u * len(words))] for u, (notion, words) in zip(draws, SYNONYMS.items(), strict=True)}
 
 
 def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
@@ -225,18 +217,14 @@ def _swaps(template: str, statement: Statement, words: dict[str, str], graph: Sc
 
 def exchanges(statement: Statement):
     """Yields (kind, statement) for every exchange of a color, a shape, a direction, or of subject and object."""
-    phrases, relations = statement.phrases, statement.relations
+    phrases = statement.phrases
     for i, j in itertools.combinations(range(len(phrases)), 2):
         for name in ('colour', 'shape'):
             first, second = getattr(phrases[i], name), getattr(phrases[j], name)
             if first and second and first != second:
                 exchanged = {i: phrases[i]._replace(**{name: second}), j: phrases[j]._replace(**{name: first})}
-                yield 'attribute', _with_phrases(statement, exchanged)
-    for r, (subject, predicate, target) in enumerate(relations):
+                yield 'attribute', statement.changed(exchanged)
+    for r, (subject, predicate, target) in enumerate(statement.relations):
         inverted = Relation(subject, INVERSE[predicate], target)
-        yield 'relation', statement._replace(relations=(*relations[:r], inverted, *relations[r + 1 :]))
-        yield 'relation', _with_phrases(statement, {subject: phrases[target], target: phrases[subject]})
-
-
-def _with_phrases(statement: Statement, changed: dict[int, Phrase]) -> Statement:
-    return statement._replace(phrases=tuple(changed.get(i, phrase) for i, phrase in enumerate(statement.phrases)))
+        yield 'relation', statement.changed({}, {r: inverted})
+        yield 'relation', statement.changed({subject: phrases[target], target: phrases[subject]})

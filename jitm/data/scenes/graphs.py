@@ -5,7 +5,7 @@ Locations are boxes x1 y1 x2 y2 with y pointing down: above means a smaller y.
 
 import collections
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +73,13 @@ class Statement(NamedTuple):
     relations: tuple[Relation, ...] = ()
     total: int | None = None
 
+    def changed(self, phrases: Mapping[int, Phrase] = {}, relations: Mapping[int, Relation] = {}) -> 'Statement':
+        """Returns the statement with other phrases or relations at some positions."""
+        return self._replace(
+            phrases=tuple(phrases.get(n, phrase) for n, phrase in enumerate(self.phrases)),
+            relations=tuple(relations.get(n, relation) for n, relation in enumerate(self.relations)),
+        )
+
 
 def find_relations(boxes: np.ndarray) -> tuple[Relation, ...]:
     """Finds the unambiguous relations between boxes.
@@ -117,22 +124,16 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
     relations = set(graph.relations)
     for choice in itertools.product(*(_referents(phrase, graph.objects) for phrase in statement.phrases)):
         mentioned = [i for members in choice for i in members]
-        distinct = len(set(mentioned)) == len(mentioned)
-        if distinct and all(
-            (choice[s][0], predicate, choice[o][0]) in relations for s, predicate, o in statement.relations
-        ):
+        stated = {(choice[s][0], predicate, choice[o][0]) for s, predicate, o in statement.relations}
+        if len(set(mentioned)) == len(mentioned) and stated <= relations:
             return True
     return False
 
 
 def _referents(phrase: Phrase, objects: Sequence[Object]) -> list[tuple[int, ...]]:
     """Returns the sets of objects that a phrase can refer to."""
-    properties = phrase[:3]
-    candidates = [
-        i
-        for i, thing in enumerate(objects)
-        if all(word in (None, value) for word, value in zip(properties, thing, strict=True))
-    ]
+    fits = [all(word in (None, value) for word, value in zip(phrase[:3], thing, strict=True)) for thing in objects]
+    candidates = [i for i, fit in enumerate(fits) if fit]
     if phrase.count == 1:
         return [(i,) for i in candidates]
     return [tuple(candidates)] if len(candidates) == phrase.count else []

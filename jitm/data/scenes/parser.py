@@ -1,14 +1,30 @@
-"""The inverse of `grammar.render`: the meaning of a caption of the grammar."""
+"""The meaning of a caption of the grammar, the inverse of `grammar.render`, and captions that are false by one change.
+
+The changes are of the kinds of SugarCrepe (Hsieh et al., 2023).
+"""
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+import numpy as np
 
 from jitm.data.scenes import grammar
 from jitm.data.scenes.grammar import NUMERALS, PRONOUNS, SYNONYMS, TEMPLATES
-from jitm.data.scenes.graphs import COLOURS, SHAPES, SIZES, Phrase, Relation, Statement
+from jitm.data.scenes.graphs import COLOURS, INVERSE, SHAPES, SIZES, Phrase, Relation, SceneGraph, Statement, holds
 from jitm.data.text import tokenize
+
+KINDS = (
+    *('swap_attribute', 'swap_relation', 'replace_attribute', 'replace_object', 'replace_relation'),
+    *('add_attribute', 'add_object'),
+)
+WITH_OBJECT = {  # template -> one that says the same and mentions another object
+    '{a} is {ab} {b} .': '{a} is {ab} {b} , and there is also {c} .',
+    'there is {a} {ab} {b} .': 'besides {c} , the {picture} shows {a} {ab} {b} .',
+    'the {picture} shows {a} and {b} .': 'a {picture} with {a} , {b} and {c} .',
+}
+_VALUES = {'size': SIZES, 'colour': COLOURS, 'shape': SHAPES}
 
 
 class Parsed(NamedTuple):
@@ -63,14 +79,11 @@ def _phrase(text: str) -> Phrase:
 
 def _words(text: str) -> dict[str, str]:
     """Returns the synonym that a caption uses for each key of `SYNONYMS`, the first one where it uses none."""
-
-    def occurs(word: str) -> bool:
-        return bool(re.search(rf'\b{word.format("(left|right)")}(e?s)?\b', text))
-
-    return {
-        notion: next(filter(occurs, sorted(words, key=len, reverse=True)), words[0])
-        for notion, words in SYNONYMS.items()
-    }
+    used = {}
+    for notion, words in SYNONYMS.items():
+        patterns = {word: rf'\b{word.format("(left|right)")}(e?s)?\b' for word in sorted(words, key=len, reverse=True)}
+        used[notion] = next((word for word, pattern in patterns.items() if re.search(pattern, text)), words[0])
+    return used
 
 
 def read(text: str) -> Parsed | None:
@@ -88,12 +101,12 @@ def read(text: str) -> Parsed | None:
             break
     else:
         return None
-    fields, slots = found.groupdict(), grammar.slots_of(template)
+    fields, slots = found.groupdict(), grammar.SLOTS[template]
     total = _phrase(fields['total']) if 'total' in fields else Phrase()
     if total[:3] != Phrase()[:3]:  # the total of shapes of one color or size is in no template
         return None
     relations = []
-    for subject, target in grammar.related_slots(template):
+    for subject, target in grammar.RELATED[template]:
         pair = slots[subject] + slots[target]
         predicate = _PLACE[fields[pair]] if pair in fields else _PLACE_OF_IT[fields[f'{pair}_it']]
         relations.append(Relation(subject, predicate, target))
@@ -106,3 +119,45 @@ def parse(text: str) -> Statement | None:
     """Returns the meaning of a caption, see `read`; None if it is not in the grammar."""
     parsed = read(text)
     return parsed and parsed.statement
+
+
+def falsify(caption: str, graph: SceneGraph, rng: np.random.Generator) -> dict[str, str]:
+    """Makes a caption of each kind that is false.
+
+    Args:
+      caption: A true caption of the grammar.
+      graph: The scene.
+      rng: The random generator.
+
+    Returns:
+      Some of `KINDS` -> a caption that is false of the scene; without the kinds that find nothing to change.
+    """
+    parsed = read(caption)
+    changed = list(_changes(parsed))
+    false = {}
+    for n in rng.permutation(len(changed)):
+        kind, template, statement = changed[n]
+        if kind not in false and not holds(statement, graph):
+            false[kind] = grammar.render(template, statement, parsed.words)[0]
+    return {kind: false[kind] for kind in KINDS if kind in false}
+
+
+def _changes(parsed: Parsed) -> Iterator[tuple[str, str, Statement]]:
+    """Yields kind, template and statement of every change of one part of a caption."""
+    template, statement, _ = parsed
+    for kind, swapped in grammar.exchanges(statement):
+        yield f'swap_{kind}', template, swapped
+    for n, phrase in enumerate(statement.phrases):
+        for name, values in _VALUES.items():
+            mentioned = getattr(phrase, name)
+            if mentioned or name != 'shape':
+                kind = 'replace_object' if name == 'shape' else 'replace_attribute' if mentioned else 'add_attribute'
+                for value in sorted(set(values) - {mentioned}):
+                    yield kind, template, statement.changed({n: phrase._replace(**{name: value})})
+    for n, relation in enumerate(statement.relations):
+        for predicate in sorted(set(INVERSE) - {relation.predicate, INVERSE[relation.predicate]}):
+            yield 'replace_relation', template, statement.changed({}, {n: relation._replace(predicate=predicate)})
+    if template in WITH_OBJECT:
+        for properties in np.ndindex(*map(len, _VALUES.values())):
+            added = Phrase(*(values[n] for n, values in zip(properties, _VALUES.values(), strict=True)))
+            yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=(*statement.phrases, added))
