@@ -8,7 +8,7 @@ from flax import linen as nn
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
-from jitm.types import DTYPES, Count, Images
+from jitm.types import DTYPES, Count, Images, Texts
 
 EPSILON = 1e-5  # of the normalizations
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's training images, red green blue
@@ -46,8 +46,22 @@ def check_size(images: Images, image_size: int) -> None:
         )
 
 
-class ViT(nn.Module):
+class Tower(nn.Module):
+    """Encodes images or texts as vectors, or returns the states they are computed from; a tower adds `_encode`."""
+
+    def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+        """Encodes N images or texts as float32 [N, D]."""
+        return self._encode(inputs, train, whole=True)
+
+    def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+        """Returns the last states of the patches, cells or tokens of N images or texts, float32 [N, K, H]."""
+        return self._encode(inputs, train, whole=False)
+
+
+class ViT(Tower):
     """Reads an image as patches and a class token, whose last state is projected.
+
+    Images are uint8 [I, image_size, image_size, 3]. The `features` are the states of the patches, row by row.
 
     Attributes:
       embed_dim: The size D of the result.
@@ -78,28 +92,23 @@ class ViT(nn.Module):
     reads = ('pixels',)
     normalize_features = False  # `features` are written as they are
 
-    def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
-        del train
-        return self._encode(images, whole=True)
-
-    def features(self, images: Images, train: bool = False) -> chex.Array:
-        """Returns the last states of the patches, row by row, without the projection: float32 [I, R, H]."""
-        del train
-        return self._encode(images, whole=False)
+    def _patches(self, images: Images, use_bias: bool) -> chex.Array:
+        """Embeds the patches, row by row: [I, R, H]."""
+        check_size(images, self.image_size)
+        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
+        edge, options = (self.patch_size, self.patch_size), {'use_bias': use_bias, 'dtype': DTYPES[self.dtype]}
+        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', **options, name='patches')(pixels)
+        return einops.rearrange(patches, 'i h w d -> i (h w) d')
 
     @nn.compact
-    def _encode(self, images: Images, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
+        del train
         blocks = pre_norm_transformer(self, EPSILON)
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
-        check_size(images, self.image_size)
+        tokens = self._patches(images, use_bias=False)
         dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
-        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
-        edge = (self.patch_size, self.patch_size)
-        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', use_bias=False, dtype=dtype, name='patches')(pixels)
-        tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
         first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
         tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))

@@ -175,7 +175,8 @@ class CrossAttentionMatcher(TiledMatcher):
         `scores` are the `attention.similarities` of both sides. By default it is SCAN's, with the `lambda_softmax` of
         the model.
         """
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
+        scores = attention.normalize_over_queries(scores, queries.mask)
+        return attention.attend(scores, context.mask, self.lambda_softmax)
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
