@@ -6,32 +6,24 @@ from flax import linen as nn
 
 from jitm.errors import UserError
 from jitm.layers.transformer import layer_norm
-from jitm.layers.vit import EPSILON, Tower, pre_norm_transformer
-from jitm.types import DTYPES, Count, SequenceLength, TextFormat, Texts
+from jitm.layers.vit import TransformerTower
+from jitm.types import DTYPES, SequenceLength, TextFormat, Texts
 
 
-class CausalTransformer(Tower):
+class CausalTransformer(TransformerTower):
     """Reads a text from left to right; each token attends to itself and those before it.
 
     A text is encoded by the state of its last token, which is the end. The `features` are the states of all tokens,
     before the projection.
 
     Attributes:
+      embed_dim, hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `TransformerTower`.
       vocab_size: The number V of byte pairs, or of words if trained from scratch.
-      embed_dim: The size D of the result.
       max_length: The maximum length of a text, in tokens; 77 as published.
-      hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `jitm.layers.vit.ViT`.
     """
 
     vocab_size: int
-    embed_dim: Count
     max_length: SequenceLength
-    hidden_dim: Count
-    num_layers: Count
-    num_heads: Count
-    mlp_dim: Count
-    activation: str
-    dtype: str
 
     @property
     def text_format(self) -> TextFormat:
@@ -60,10 +52,10 @@ class CausalTransformer(Tower):
     def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the last token, or the states of all."""
         del train
-        blocks, length = pre_norm_transformer(self, EPSILON), texts.ids.shape[1]
+        blocks, length = self._blocks(), texts.ids.shape[1]
         self._check_length(length)
         tokens = blocks(self._embed(texts.ids), jnp.tri(length, dtype=bool)[None])
-        norm_out = layer_norm(None, 'norm_out', EPSILON)
+        norm_out = layer_norm(None, 'norm_out', self.epsilon)
         if not whole:
             return norm_out(tokens.astype(jnp.float32))
         last = norm_out(tokens[jnp.arange(len(tokens)), texts.lengths - 1].astype(jnp.float32))

@@ -7,7 +7,7 @@ from flax import linen as nn
 from jitm.errors import ArgumentError
 from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.transformer import ACTIVATIONS, layer_norm
-from jitm.layers.vit import ViT, pre_norm_transformer
+from jitm.layers.vit import ViT
 from jitm.types import Images, Index, Texts
 
 EPSILON = 1e-6  # of the normalizations
@@ -45,11 +45,13 @@ class PooledViT(ViT):
     `hidden_dim` is `embed_dim`. What of an image exceeds a multiple of `patch_size` is not read.
     """
 
+    epsilon = EPSILON
+
     @nn.compact
     def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the pooled states of the patches, or the states."""
         del train
-        blocks = pre_norm_transformer(self, EPSILON)
+        blocks = self._blocks()
         if self.hidden_dim != self.embed_dim:
             raise ArgumentError('hidden_dim', f'is {self.hidden_dim}; without a projection it is embed_dim')
         tokens = self._patches(images, use_bias=True)
@@ -74,11 +76,13 @@ class PaddedTransformer(CausalTransformer):
 
     pad: Index
 
+    epsilon = EPSILON
+
     @nn.compact
     def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
         del train
-        blocks, length = pre_norm_transformer(self, EPSILON), texts.ids.shape[1]
+        blocks, length = self._blocks(), texts.ids.shape[1]
         self._check_length(length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)

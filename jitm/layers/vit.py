@@ -15,27 +15,6 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's train
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
-def pre_norm_transformer(tower: nn.Module, epsilon: float) -> Transformer:
-    """Returns CLIP's blocks as the module `encoder` of a tower, initialized as its text transformer (released code).
-
-    `tower` has the sizes and options of a `ViT`.
-
-    Raises:
-      ArgumentError: if the activation or the dtype is unknown, or the heads do not divide `hidden_dim`.
-    """
-    check_choice(tower.dtype, DTYPES, 'dtype')
-    check_choice(tower.activation, ACTIVATIONS, 'activation')
-    size, heads = tower.hidden_dim, tower.num_heads
-    if size % heads:
-        raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
-    out = nn.initializers.normal((2 * size * tower.num_layers) ** -0.5)
-    mlp_in = nn.initializers.normal((2 * size) ** -0.5)
-    inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
-    kind = {'pre_norm': True, 'activation': tower.activation, 'epsilon': epsilon}
-    options = BlockOptions(heads, tower.mlp_dim, 0.0, DTYPES[tower.dtype], inits, **kind)
-    return Transformer(tower.num_layers, options, name='encoder')
-
-
 def check_size(images: Images, image_size: int) -> None:
     """Raises a UserError unless images have the height and width that a model reads."""
     height, width = images.pixels.shape[1:3]
@@ -58,34 +37,63 @@ class Tower(nn.Module):
         return self._encode(inputs, train, whole=False)
 
 
-class ViT(Tower):
-    """Reads an image as patches and a class token, whose last state is projected.
-
-    Images are uint8 [I, image_size, image_size, 3]. The `features` are the states of the patches, row by row.
+class TransformerTower(Tower):
+    """A tower with pre-norm blocks.
 
     Attributes:
       embed_dim: The size D of the result.
-      image_size: The height and width of the images, in pixels; a multiple of `patch_size`.
-      patch_size: The height and width of a patch, in pixels.
       hidden_dim: The size H of the hidden states.
       num_layers: The number of blocks.
       num_heads: The number of attention heads.
       mlp_dim: The hidden size of the two-layer network in each block.
       activation: 'gelu', 'quick_gelu' as in OpenAI's models, or 'gelu_tanh' as in SigLIP.
       dtype: The type of the computation, 'float32' or 'bfloat16'; parameters are float32.
-      mean: The mean of the pixels of each channel, as a fraction of 255.
-      deviation: The standard deviation of the pixels of each channel, as a fraction of 255.
     """
 
     embed_dim: Count
-    image_size: Count
-    patch_size: Count
     hidden_dim: Count
     num_layers: Count
     num_heads: Count
     mlp_dim: Count
     activation: str
     dtype: str
+
+    epsilon = EPSILON
+
+    def _blocks(self) -> Transformer:
+        """Returns the blocks as the module `encoder`, initialized as CLIP's text transformer (released code).
+
+        Raises:
+          ArgumentError: If the activation or the dtype is unknown, or the heads do not divide `hidden_dim`.
+        """
+        check_choice(self.dtype, DTYPES, 'dtype')
+        check_choice(self.activation, ACTIVATIONS, 'activation')
+        size, heads = self.hidden_dim, self.num_heads
+        if size % heads:
+            raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
+        out = nn.initializers.normal((2 * size * self.num_layers) ** -0.5)
+        mlp_in = nn.initializers.normal((2 * size) ** -0.5)
+        inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
+        kind = {'pre_norm': True, 'activation': self.activation, 'epsilon': self.epsilon}
+        options = BlockOptions(heads, self.mlp_dim, 0.0, DTYPES[self.dtype], inits, **kind)
+        return Transformer(self.num_layers, options, name='encoder')
+
+
+class ViT(TransformerTower):
+    """Reads an image as patches and a class token, whose last state is projected.
+
+    Images are uint8 [I, image_size, image_size, 3]. The `features` are the states of the patches, row by row.
+
+    Attributes:
+      embed_dim, hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `TransformerTower`.
+      image_size: The height and width of the images, in pixels; a multiple of `patch_size`.
+      patch_size: The height and width of a patch, in pixels.
+      mean: The mean of the pixels of each channel, as a fraction of 255.
+      deviation: The standard deviation of the pixels of each channel, as a fraction of 255.
+    """
+
+    image_size: Count
+    patch_size: Count
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
 
@@ -104,7 +112,7 @@ class ViT(Tower):
     def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
-        blocks = pre_norm_transformer(self, EPSILON)
+        blocks = self._blocks()
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
         tokens = self._patches(images, use_bias=False)

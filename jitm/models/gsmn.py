@@ -36,7 +36,7 @@ class GSMN(CrossAttentionMatcher):
     are left out: as released, no node receives anything from its neighbours (docs/cross_attention.md).
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       lambda_softmax: The attention's inverse temperature.
       blocks: The number of blocks, 16 as published; it divides `embed_dim`.
     """

@@ -35,7 +35,7 @@ class JointEncoder(Matcher):
           the word matches the image. `correct`: logits [N, L, V] of the word that matches the image.
 
         Raises:
-          ArgumentError: if the model lacks one of the heads.
+          ArgumentError: If the model lacks one of the heads.
         """
         raise NotImplementedError
 
@@ -98,8 +98,8 @@ def read_pairs(
     """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
 
     Raises:
-      UserError: if the model reads no pairs.
-      ArgumentError: if it lacks one of the heads.
+      UserError: If the model reads no pairs.
+      ArgumentError: If it lacks one of the heads.
     """
     if isinstance(model, JointEncoder):
         return model.read_pairs(images, texts, heads, train)

@@ -117,7 +117,7 @@ class NAAF(CrossAttentionMatcher):
     data. The paper's mismatches are of all negative pairs and its alpha adapts, by rules that it does not state.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       lambda_softmax: inverse temperature of both attentions.
       lambda_smoothing: The inverse temperature of the similarity of words. In evaluation, whether a word lacks a
         matching region is decided together with the similar words of its text.
@@ -227,7 +227,7 @@ class NAAF(CrossAttentionMatcher):
         """Scores image n with text n, by the rule of evaluation: [N].
 
         Raises:
-          UserError: in training, where the thresholds are estimated from a whole batch.
+          UserError: In training, where the thresholds are estimated from a whole batch.
         """
         if train:
             raise UserError(UNPAIRED.format(type(self).__name__))

@@ -34,7 +34,7 @@ class OSCAR(JointBERT):
     second segment, and are cut where both have more than `MAX_WORDS` word pieces.
 
     Attributes:
-      vocab_size, size, dropout, dtype: see `JointBERT`.
+      vocab_size, size, dropout, dtype: See `JointBERT`.
       image_norm: Normalizes embedded regions, `use_img_layernorm` in the config.json of released weights.
     """
 

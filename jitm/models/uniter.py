@@ -61,7 +61,7 @@ class UNITER(JointBERT):
     (the embedding of masked regions and their heads) are left out.
 
     Attributes:
-      vocab_size, size, dropout, dtype: see `JointBERT`.
+      vocab_size, size, dropout, dtype: See `JointBERT`.
       heads: The heads of `HEADS` that it has besides `rank`, for token terms.
     """
 
