@@ -1,6 +1,7 @@
-"""Retrieval metrics of similarity matrices, and metrics of word-level predictions. numpy only."""
+"""Retrieval metrics of similarity matrices, what is retrieved, and metrics of word-level predictions. numpy only."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -137,6 +138,41 @@ def retrieval_metrics(sims: np.ndarray, image_of_text: np.ndarray, folds: int = 
         part = sims[fold, texts], image_of_text[texts] - fold.start
         parts.append(both_directions(*ranks(*part)) | {'mean_distance': mean_distance(*part)})
     return mean_over_folds(parts)
+
+
+class Retrieved(NamedTuple):
+    """The best candidates of a query.
+
+    Attributes:
+      top: Indices of the candidates with the highest scores, in descending order.
+      scores: Their scores.
+      correct: Which of them match the query.
+      rank: The rank of the first match among all candidates; 1 is best.
+    """
+
+    top: Sequence[int]
+    scores: Sequence[float]
+    correct: Sequence[bool]
+    rank: int
+
+
+def retrieve(scores: np.ndarray, matches: np.ndarray, count: int) -> Retrieved:
+    """Returns the best candidates of a query; ties count against the query.
+
+    Args:
+      scores: The scores of all candidates, [C].
+      matches: Which candidates match the query, bool [C]; at least one.
+      count: The number of candidates to return; all, if there are fewer.
+    """
+    order = np.lexsort((matches, -scores))
+    top = order[:count]
+    return Retrieved(top.tolist(), scores[top].tolist(), matches[top].tolist(), int(np.argmax(matches[order])) + 1)
+
+
+def evenly_spaced(count: int, total: int) -> list[int]:
+    """Returns `count` indices below `total`, evenly spaced from 0; all, if there are fewer."""
+    count = min(count, total)
+    return [n * total // count for n in range(count)]
 
 
 def _percent(right: np.ndarray) -> float:

@@ -24,10 +24,10 @@ from jitm.data.token_vectors import TokenVectors
 from jitm.errors import UserError
 from jitm.evaluation import choices as evaluation
 from jitm.evaluation import published
-from jitm.evaluation.retrieval import evenly_spaced
 from jitm.inference.options import ScoringOptions, precision_of
 from jitm.inference.pair_scorer import PairScorer
 from jitm.inference.text_network import of_run
+from jitm.metrics import evenly_spaced
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.serving.inputs import transform_of

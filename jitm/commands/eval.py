@@ -29,8 +29,8 @@ from jitm.inference.options import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of, recorded_photos
+from jitm.runs.checkpoint_files import unfinished
 from jitm.runs.interrupt import interruptible
-from jitm.runs.log import unfinished
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 from jitm.serving.inputs import view_of

@@ -35,7 +35,7 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean, require
-from jitm.evaluation.retrieval import evenly_spaced
+from jitm.metrics import evenly_spaced
 from jitm.outputs import check_own, replacing_own
 from jitm.report import by_key, cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits

@@ -1,4 +1,4 @@
-"""The training pairs that a model believes least, to find captions that stand at the wrong image."""
+"""The training pairs that a model doubts most, to find captions that are paired with the wrong image."""
 
 import json
 import time

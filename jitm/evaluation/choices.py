@@ -112,16 +112,14 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     ids = {n: i for n, i in ids.items() if _stem(i) == stem or split.dataset == 'coco' or (coco and not i.isdecimal())}
     if len(ids) < 2:
         return next(iter(ids), None)
-    named = [row for row in ids if ids[row] == name] or [row for row in ids if _agree(ids[row], name)]
+    parts = PurePath(name).parts[::-1]
+    # The same file, suffix included, and the same folders, as far as both have some.
+    alike = (row for row in ids if all(a == b for a, b in zip(PurePath(ids[row]).parts[::-1], parts, strict=False)))
+    named = [row for row in ids if ids[row] == name] or [*alike]
     if len(named) != 1:
         found = ' or '.join(ids.values())
         raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
     return named[0]
-
-
-def _agree(*names: str) -> bool:
-    """Returns whether two names have the same file, suffix included, and the same folders, as far as both have some."""
-    return all(a == b for a, b in zip(*(reversed(PurePath(name).parts) for name in names), strict=False))
 
 
 def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:

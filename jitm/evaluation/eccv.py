@@ -30,7 +30,7 @@ class GroundTruth:
         """Reads the ground truths and compares the images with a split's.
 
         Raises:
-          UserError: if the package is not installed, or these are other images.
+          UserError: If the package is not installed, or these are other images.
         """
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # it recommends two faster packages
@@ -39,8 +39,9 @@ class GroundTruth:
         owners = [self._metrics.coco_gts['t2i'][caption][0] for caption in self.caption_ids]
         self.image_ids = list(dict.fromkeys(owners))
         rows = [self.image_ids.index(owner) for owner in owners]
-        same_images = [_number(name) for name in split.image_ids] == self.image_ids
-        if not same_images or split.image_of_text.tolist() != rows:
+        numbers = [re.findall(r'\d+', name) for name in split.image_ids]
+        ids = [int(found[-1]) if found else None for found in numbers]  # the last number of a name is COCO's id
+        if ids != self.image_ids or split.image_of_text.tolist() != rows:
             raise UserError(f'{WANTED}; {split.name} has other images, or another order')
 
     def metrics(self, sims: np.ndarray) -> dict[str, float]:
@@ -67,12 +68,6 @@ def _ranked(sims: np.ndarray, queries: list[int], candidates: list[int]) -> dict
         order = np.argsort(-scores, kind='stable')[:CANDIDATES]
         best[query] = [candidates[index] for index in order]
     return best
-
-
-def _number(name: str) -> int:
-    """Returns the last number of an image's name, which is COCO's id; -1 for a name without one."""
-    numbers = re.findall(r'\d+', name)
-    return int(numbers[-1]) if numbers else -1
 
 
 def table(values: Mapping[str, float]) -> str:

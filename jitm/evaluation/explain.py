@@ -3,7 +3,6 @@
 The outputs are the attention between words and regions, or the mismatched words and their corrections.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,10 +16,10 @@ from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
-from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
 from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
 from jitm.inference.text_network import TextNetwork, of_run
+from jitm.metrics import Retrieved, evenly_spaced, retrieve
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
@@ -88,7 +87,7 @@ def retrieve_images(
         start = int(image_of_text[text]) // size * size
         matches = np.arange(start, start + size) == image_of_text[text]
         best = retrieve(np.asarray(sims[start : start + size, text]), matches, top)
-        pairs.append((text, dataclasses.replace(best, top=[start + image for image in best.top])))
+        pairs.append((text, best._replace(top=[start + image for image in best.top])))
     return pairs
 
 
@@ -126,16 +125,14 @@ class WordOutputs:
             tokens = self._text_network.add_vectors(tokens)
         longest = bucket(tokens.lengths.max(), LENGTH_MULTIPLE)
         for row, image in enumerate(images):
-            yield self._attention(image, ids[row], pad_texts(tokens, np.array([row]), longest))
-
-    def _attention(self, image: int, ids: np.ndarray, texts: Texts) -> dict[str, Any]:
-        length, regions = len(ids), int(self._split.counts[image])
-        features = take_images(self._split, np.array([image]), self._run.model.reads)
-        attention = _attention(self._run.model, self._precision, self._variables, features, texts)
-        return {
-            'words': [self._run.vocabulary.words[word] for word in ids],
-            'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
-        }
+            texts = pad_texts(tokens, np.array([row]), longest)
+            features = take_images(self._split, np.array([image]), self._run.model.reads)
+            attention = _attention(self._run.model, self._precision, self._variables, features, texts)
+            length, regions = len(ids[row]), int(self._split.counts[image])
+            yield {
+                'words': [self._run.vocabulary.words[word] for word in ids[row]],
+                'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
+            }
 
 
 def describe(
@@ -162,34 +159,30 @@ def describe(
     """
     images = [retrieved.top[0] for _, retrieved in pairs]
     outputs = WordOutputs(run, split, options, text_network).of(images, [split.captions[text] for text, _ in pairs])
-    described = [
-        _describe_pair(split, text, retrieved) | output
-        for (text, retrieved), output in zip(pairs, outputs, strict=True)
-    ]
-    return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}
-
-
-def _describe_pair(split: Split, text: int, retrieved: Retrieved) -> dict[str, Any]:
-    """Describes what was retrieved for a text, without outputs of a model."""
-    image, true = retrieved.top[0], int(split.image_of_text[text])
-    image_id, true_id = split.image_ids[image], split.image_ids[true]
-    score = round(retrieved.scores[0], DECIMALS)
-    hits = zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True)
-    judgement = 'the right image' if image == true else f'wrong: {true_id} is at rank {retrieved.rank}'
-    return {
-        'text': text,
-        'caption': split.captions[text],
-        'image': image,
-        'image_id': image_id,
-        'right': image == true,
-        'true_image': true,
-        'true_image_id': true_id,
-        'rank': retrieved.rank,
-        'score': score,
-        'retrieved': [
+    described = []
+    for (text, retrieved), output in zip(pairs, outputs, strict=True):
+        true = int(split.image_of_text[text])
+        hits = [
             {'image': index, 'image_id': split.image_ids[index], 'score': round(score, DECIMALS), 'right': right}
-            for index, score, right in hits
-        ],
-        'verdict': f'retrieved {image_id}, score {score:.3g}, {judgement}',
-        'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
-    }
+            for index, score, right in zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True)
+        ]
+        image, image_id, score = (hits[0][key] for key in ('image', 'image_id', 'score'))
+        wrong = f'wrong: {split.image_ids[true]} is at rank {retrieved.rank}'
+        described.append(
+            {
+                'text': text,
+                'caption': split.captions[text],
+                'image': image,
+                'image_id': image_id,
+                'right': image == true,
+                'true_image': true,
+                'true_image_id': split.image_ids[true],
+                'rank': retrieved.rank,
+                'score': score,
+                'retrieved': hits,
+                'verdict': f'retrieved {image_id}, score {score:.3g}, {"the right image" if image == true else wrong}',
+                'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
+                **output,
+            }
+        )
+    return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}

@@ -98,7 +98,7 @@ def mean_scores(
       report: Called after each block.
 
     Raises:
-      UserError: see `make_scorer`, or if a score is not finite.
+      UserError: See `make_scorer`, or if a score is not finite.
     """
     options = share_precision(runs, options)
     scorers = [make_scorer(run, split, options, pairs) for run in runs]
@@ -124,7 +124,7 @@ def describe_protocol(
       options: Precision and memory.
 
     Raises:
-      UserError: if the images cannot be split evenly.
+      UserError: If the images cannot be split evenly.
     """
     if split.num_images % folds:
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
@@ -167,7 +167,7 @@ def evaluate_runs(
       A report with `metrics` and `protocol`, and the similarities float32 [I, T], -inf for pairs not in the shortlist.
 
     Raises:
-      UserError: if a run cannot read the split, or the images cannot be split evenly.
+      UserError: If a run cannot read the split, or the images cannot be split evenly.
     """
     protocol = describe_protocol(runs, split, folds, options)
     score = functools.partial(mean_scores, split=split, options=options, finished=finished, report=report)

@@ -118,7 +118,7 @@ def matching(
       The rows, in their order.
 
     Raises:
-      UserError: if the data set has no published rows or is unknown, the split is not a test split, the protocol or the
+      UserError: If the data set has no published rows or is unknown, the split is not a test split, the protocol or the
         noise is not a published one, or no system has such a name.
     """
     data, dataset = protocol['data'], protocol['dataset']
@@ -144,9 +144,9 @@ def matching(
             f'no results of {dataset}, {name}, are published; jitm settings noisy lists the published noise'
         )
     for system in systems:
-        if not any(_is(row, system) for row in rows):
+        if not any(system.lower() in row.system.lower() for row in rows):
             raise UserError(f"no row of {dataset}, {name}, is of '{system}'; published.json lists the names")
-    return [row for row in rows if not systems or any(_is(row, system) for system in systems)]
+    return [row for row in rows if not systems or any(system.lower() in row.system.lower() for system in systems)]
 
 
 def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -169,8 +169,15 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
         sources=[run['workdir'] for run in runs],
         metrics=report['metrics'],
     )
-    header = ('', 'i2t R@1', 'R@5', 'R@10', 't2i R@1', 'R@5', 'R@10', 'rsum', 'models', 'backbone', 'source')
-    lines = [header, *map(_cells, (ours, *sorted(rows, key=_first_recalls, reverse=True)))]
+
+    def first_recalls(row: Row) -> tuple[float, float]:
+        # Nearly every row has both R@1, few have all six recalls; the others sort by rsum.
+        return sum(row.metrics.get(key, 0.0) for key in (RECALLS[0], RECALLS[3])), row.metrics.get('rsum', 0.0)
+
+    lines = [('', 'i2t R@1', 'R@5', 'R@10', 't2i R@1', 'R@5', 'R@10', 'rsum', 'models', 'backbone', 'source')]
+    for row in (ours, *sorted(rows, key=first_recalls, reverse=True)):
+        numbers = (f'{row.metrics[key]:.1f}' if key in row.metrics else '-' for key in (*RECALLS, 'rsum'))
+        lines.append((row.system, *numbers, MODELS[row.ensemble], row.backbone or '-', row.cited))
     alignment = '<' + '>' * (len(RECALLS) + 1) + '<' * 3
     columns = zip(alignment, zip(*lines, strict=True), strict=True)
     line_format = '  '.join(f'{{:{side}{max(map(len, cells))}}}' for side, cells in columns)
@@ -180,18 +187,3 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
 def _counts(protocol: Protocol) -> str:
     folds = '1 fold' if protocol.folds == 1 else f'{protocol.folds} folds'
     return f'{folds} of {protocol.images} images and {protocol.texts} texts'
-
-
-def _is(row: Row, system: str) -> bool:
-    return system.lower() in row.system.lower()
-
-
-def _first_recalls(row: Row) -> tuple[float, float]:
-    """The sort key of a row: nearly every row has both R@1, few have all six recalls; the others sort by rsum."""
-    metrics = {'i2t/recall@1': 0.0, 't2i/recall@1': 0.0, 'rsum': 0.0} | dict(row.metrics)
-    return metrics['i2t/recall@1'] + metrics['t2i/recall@1'], metrics['rsum']
-
-
-def _cells(row: Row) -> list[str]:
-    numbers = [f'{row.metrics[key]:.1f}' if key in row.metrics else '-' for key in (*RECALLS, 'rsum')]
-    return [row.system, *numbers, MODELS[row.ensemble], row.backbone or '-', row.cited]

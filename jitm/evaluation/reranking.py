@@ -28,12 +28,6 @@ class ShortlistedPairs:
         return self.i2t | self.t2i
 
 
-def _highest(sims: np.ndarray, count: int, axis: int) -> np.ndarray:
-    if count >= sims.shape[axis]:
-        return np.ones(sims.shape, bool)
-    return sims >= np.take(np.partition(sims, -count, axis), [-count], axis)
-
-
 def select_candidates(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, folds: int = 1) -> ShortlistedPairs:
     """Selects the highest-scoring candidates of each query, and all that tie with the last one.
 
@@ -47,12 +41,14 @@ def select_candidates(sims: np.ndarray, image_of_text: np.ndarray, top_m: int, f
       Masks [I, T].
 
     Raises:
-      ValueError: if the images cannot be split evenly.
+      ValueError: If the images cannot be split evenly.
     """
     i2t, t2i = np.zeros((2, *sims.shape), bool)
     for fold, texts in metrics.split_into_folds(len(sims), image_of_text, folds):
         part = sims[fold, texts]
-        i2t[fold, texts], t2i[fold, texts] = (_highest(part, top_m, axis) for axis in (1, 0))
+        for mask, axis in ((i2t, 1), (t2i, 0)):
+            last = -min(top_m, part.shape[axis])
+            mask[fold, texts] = part >= np.take(np.partition(part, last, axis), [last], axis)
     return ShortlistedPairs(i2t, t2i)
 
 
@@ -74,7 +70,7 @@ def ranks(
       Ranks of the images int [I] and of the texts int [T], 0 is best.
 
     Raises:
-      ValueError: see `metrics.ranks`.
+      ValueError: See `metrics.ranks`.
     """
     images, texts = have_match(candidates, image_of_text)
     first_i2t, first_t2i = metrics.ranks(first_sims, image_of_text)
@@ -119,7 +115,7 @@ def retrieval_metrics(
       and `t2i/shortlisted`, the percentage of queries with a match in the shortlist, an upper bound of each recall.
 
     Raises:
-      ValueError: see `metrics.retrieval_metrics`.
+      ValueError: See `metrics.retrieval_metrics`.
     """
     parts = []
     for fold, texts in metrics.split_into_folds(len(sims), image_of_text, folds):

@@ -1,4 +1,4 @@
-"""Saved files of `jitm eval`: where they lie, what they are of, and their names in reports.
+"""Saved files of `jitm eval`: their folders, their content, and their names in reports.
 
 `metrics.json` is written last and has a digest of each file beside it. A file that it does not have, such as one of an
 older evaluation, is therefore never taken for one of this evaluation.
@@ -120,7 +120,7 @@ def write(
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
     Raises:
-      UserError: if a file was written by somebody else, or cannot be written.
+      UserError: If a file was written by somebody else, or cannot be written.
     """
     files, written = {}, names(sims is not None, vectors is not None)
     folder.claim(written)
@@ -151,7 +151,7 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
       The attributes `protocol` and `captions` of `Saved`.
 
     Raises:
-      UserError: if the report is none of `jitm eval`, or is not of this file.
+      UserError: If the report is none of `jitm eval`, or is not of this file.
     """
     report = path.parent / METRICS
     if not report.exists():
@@ -173,17 +173,13 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
 
 def check_same_data(files: Sequence[Saved]) -> None:
     """Raises a UserError if files are of different images or captions."""
-
-    def named(file: Saved) -> str:
-        return f'{file.path} of {file.protocol["data"]}' if file.protocol else str(file.path)
-
     known = [file for file in files if file.captions]
     pairs = [pair for pair in itertools.pairwise(known) if pair[0].captions != pair[1].captions]
     pairs += [
         pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
     ]
     if pairs:
-        one, other = map(named, pairs[0])
+        one, other = (f'{f.path} of {f.protocol["data"]}' if f.protocol else str(f.path) for f in pairs[0])
         raise UserError(f'{one} and {other} are of different images or captions; compare files of the same split')
 
 

@@ -1,7 +1,6 @@
 """Alignment vectors of words with their attended regions, and reasoning on them (SGRAF, DBL)."""
 
 import functools
-from typing import Protocol
 
 import chex
 import einops
@@ -57,20 +56,6 @@ class SelfAttention(nn.Module):
         return einops.rearrange(normalized, 'n d k -> n k d')[:, :regions]
 
 
-class Reasoning(Protocol):
-    """Maps the alignments of a pair, global and of its words, to one vector.
-
-    Attributes:
-      over_images: Whether in training a text's vectors depend on all images of the batch, which must be passed
-        together; such a module has `moments` and `update`, see `AttentionFiltration`.
-    """
-
-    over_images: bool
-
-    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """Maps nodes, float32 [I, T, N, M], with a mask [T, N] of the valid ones to [I, T, M]."""
-
-
 class Mean(nn.Module):
     """Averages the alignments (DBL, eq. 2) and L2-normalizes their mean, as released; the paper does not."""
 
@@ -78,7 +63,7 @@ class Mean(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """See `Reasoning`."""
+        """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         valid = mask[..., None]
         return l2_normalize(jnp.sum(jnp.where(valid, nodes, 0), axis=2) / jnp.sum(valid, axis=1))
 
@@ -99,7 +84,7 @@ class GraphReasoning(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """See `Reasoning`."""
+        """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         *steps, last = map(self._parameters, range(self.steps), [nodes.shape[-1]] * self.steps)
 
         def step(nodes: chex.Array, parameters: tuple[chex.Array, ...]) -> tuple[chex.Array, None]:
@@ -156,7 +141,7 @@ class AttentionFiltration(nn.Module):
         self.variance = self.variable('batch_stats', 'variance', jnp.ones, ())
 
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
-        """See `Reasoning`."""
+        """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         relevance = self.relevance(nodes)[..., 0]
         mean, variance = self.mean.value, self.variance.value
         if train:

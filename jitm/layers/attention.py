@@ -60,11 +60,6 @@ def attend(scores: chex.Array, context_mask: chex.Array, inverse_temperature: fl
     return jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), jnp.exp(inverse_temperature * scores), 0)
 
 
-def scan_attention(scores: chex.Array, context: Elements, queries: Elements, inverse_temperature: float) -> chex.Array:
-    """Returns SCAN's unnormalized attention to the context: `attend` after `normalize_over_queries`."""
-    return attend(normalize_over_queries(scores, queries.mask), context.mask, inverse_temperature)
-
-
 def normalize(weights: chex.Array) -> chex.Array:
     """Makes the weights [C, K, Q, M] of `attend` or `focus` sum to 1 over the context; weights of 0 stay 0."""
     total = jnp.sum(weights, axis=1, keepdims=True)

@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from jitm.errors import ArgumentError, check_choice
 from jitm.layers.cnn import convolve_and_normalize, normalize_pixels
-from jitm.layers.vit import check_size
+from jitm.layers.vit import Tower, check_size
 from jitm.types import DTYPES, Count, Images
 
 STRIDE = 32  # pixels per cell of the last map
@@ -51,8 +51,11 @@ class _Bottleneck(nn.Module):
         return nn.relu(x + inner)
 
 
-class ModifiedResNet(nn.Module):
+class ModifiedResNet(Tower):
     """A stem of three convolutions, four layers of bottlenecks, and attention of the mean to all cells.
+
+    Images are uint8 [I, image_size, image_size, 3]. The `features` are the 32 `stem_dim` channels of the cells of the
+    last map, row by row.
 
     Attributes:
       embed_dim: The size D of the result.
@@ -78,14 +81,6 @@ class ModifiedResNet(nn.Module):
 
     reads = ('pixels',)
     normalize_features = False  # `features` are written as they are
-
-    def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
-        return self._encode(images, train, whole=True)
-
-    def features(self, images: Images, train: bool = False) -> chex.Array:
-        """Returns the cells of the last map, row by row: float32 [I, R, C], where C is 32 `stem_dim`."""
-        return self._encode(images, train, whole=False)
 
     @nn.compact
     def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:

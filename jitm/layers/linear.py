@@ -41,9 +41,10 @@ class Linear(nn.Module):
         return kernel, self.param('bias', uniform, (self.features,)) if self.use_bias else None
 
     def __call__(self, x: chex.Array) -> chex.Array:
-        """Maps [..., inputs] to [..., features]."""
+        """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
         kernel, bias = self.parameters(x.shape[-1])
-        return jnp.dot(x, kernel) if bias is None else jnp.dot(x, kernel) + bias
+        y = product('...i,io->...o', x, kernel.astype(x.dtype))
+        return y if bias is None else y + bias
 
 
 class WeightNormLinear(Linear):
@@ -60,25 +61,14 @@ class WeightNormLinear(Linear):
         return direction * (self.param('length', lambda _: norm) / norm), bias
 
 
-class XavierLinear(nn.Module):
-    """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as in the SCAN lineage.
-
-    Attributes:
-      features: The number of outputs.
-    """
-
-    features: int
+class XavierLinear(Linear):
+    """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as in the SCAN lineage."""
 
     @nn.compact
-    def parameters(self, size: int) -> tuple[chex.Array, chex.Array]:
-        """Returns the kernel [size, features] and the bias [features]."""
+    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+        """See `Linear`."""
         kernel = self.param('kernel', nn.initializers.xavier_uniform(), (size, self.features))
-        return kernel, self.param('bias', nn.initializers.zeros, (self.features,))
-
-    def __call__(self, x: chex.Array) -> chex.Array:
-        """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
-        kernel, bias = self.parameters(x.shape[-1])
-        return product('...i,io->...o', x, kernel.astype(x.dtype)) + bias
+        return kernel, self.param('bias', nn.initializers.zeros, (self.features,)) if self.use_bias else None
 
 
 LINEAR = {'uniform': Linear, 'xavier': XavierLinear}  # initialization -> layer

@@ -57,7 +57,7 @@ class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
 
     Training normalizes with the biased variance of the batch and averages the unbiased one, unlike Flax. A batch of one
-    row, which has no unbiased variance and which PyTorch refuses, leaves the running statistics as they are.
+    row, which has no unbiased variance and which PyTorch rejects, leaves the running statistics as they are.
 
     Attributes:
       scale_init: The initializer of the scale.

@@ -37,20 +37,10 @@ def last(features: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.take_along_axis(features, index[:, None, None], axis=1)[:, 0]
 
 
-def weigh_ranks(features: chex.Array, weights: chex.Array) -> chex.Array:
-    """Returns the sum of the K values of each dimension, in descending order, with a weight for each rank.
-
-    Ties rank by position. A CPU counts the larger values: 9 times faster there than a sort. Other devices sort, since a
-    weight looked up for each value, and its gradient, would be a gather and a scatter of single elements.
-
-    Args:
-      features: [N, K, D]; -inf where there is no value, which ranks last.
-      weights: [N, K], the weight of each rank, 0 for ranks without a value.
-
-    Returns:
-      [N, D].
-    """
-    return jax.lax.platform_dependent(features, weights, cpu=_weigh_by_counting, default=_weigh_by_sorting)
+# Both of these return the sum [N, D] of the values of each dimension of features [N, K, D], in descending order, with
+# weights [N, K] of their ranks. Ties rank by position; -inf is no value and ranks last, with weight 0. A CPU counts the
+# larger values: 9 times faster there than a sort. Other devices sort, since a weight looked up for each value, and its
+# gradient, would be a gather and a scatter of single elements.
 
 
 def _weigh_by_counting(features: chex.Array, weights: chex.Array) -> chex.Array:
@@ -113,7 +103,8 @@ class GPO(nn.Module):
     def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         weights = self.weights(features.shape[1])[jnp.sum(mask, axis=1) - 1]
-        return weigh_ranks(jnp.where(mask[..., None], features, -jnp.inf), weights)
+        features = jnp.where(mask[..., None], features, -jnp.inf)
+        return jax.lax.platform_dependent(features, weights, cpu=_weigh_by_counting, default=_weigh_by_sorting)
 
     def weights(self, size: int) -> chex.Array:
         """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""
@@ -155,7 +146,7 @@ def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array],
     """Returns a new pooling, one of `POOLINGS`; `argument` is the name of the caller's argument, for messages.
 
     Raises:
-      ArgumentError: if the name is unknown.
+      ArgumentError: If the name is unknown.
     """
     check_choice(name, POOLINGS, argument)
     return POOLINGS[name]()

@@ -1,16 +1,14 @@
 """The towers of SigLIP and SigLIP 2 (Zhai et al., 2023; Tschannen et al., 2025), as released for JAX (big_vision)."""
 
 import chex
-import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
-from jitm.layers.clip_text import CausalTransformer, check_length
-from jitm.layers.cnn import normalize_pixels
+from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.transformer import ACTIVATIONS, layer_norm
-from jitm.layers.vit import ViT, check_size, pre_norm_transformer
-from jitm.types import DTYPES, Images, Index, Texts
+from jitm.layers.vit import ViT
+from jitm.types import Images, Index, Texts
 
 EPSILON = 1e-6  # of the normalizations
 MEAN = DEVIATION = (0.5, 0.5, 0.5)  # of the pixels
@@ -47,20 +45,19 @@ class PooledViT(ViT):
     `hidden_dim` is `embed_dim`. What of an image exceeds a multiple of `patch_size` is not read.
     """
 
+    epsilon = EPSILON
+
     @nn.compact
-    def _encode(self, images: Images, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the pooled states of the patches, or the states."""
-        blocks = pre_norm_transformer(self, EPSILON)
+        del train
+        blocks = self._blocks()
         if self.hidden_dim != self.embed_dim:
             raise ArgumentError('hidden_dim', f'is {self.hidden_dim}; without a projection it is embed_dim')
-        check_size(images, self.image_size)
-        dtype, edge = DTYPES[self.dtype], (self.patch_size, self.patch_size)
-        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
-        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', dtype=dtype, name='patches')(pixels)
-        tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
+        tokens = self._patches(images, use_bias=True)
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
-        tokens = blocks(tokens + positions.astype(dtype), None).astype(jnp.float32)
+        tokens = blocks(tokens + positions.astype(tokens.dtype), None).astype(jnp.float32)
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens)
         if not whole:
             return tokens
@@ -79,21 +76,19 @@ class PaddedTransformer(CausalTransformer):
 
     pad: Index
 
+    epsilon = EPSILON
+
     @nn.compact
-    def _encode(self, texts: Texts, whole: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
-        blocks = pre_norm_transformer(self, EPSILON)
-        length, dtype = texts.ids.shape[1], DTYPES[self.dtype]
-        check_length(length, self.max_length)
+        del train
+        blocks, length = self._blocks(), texts.ids.shape[1]
+        self._check_length(length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
-        words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
-        positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
-        states = blocks((words(ids) + positions).astype(dtype), None).astype(jnp.float32)
+        states = blocks(self._embed(ids), None).astype(jnp.float32)
         norm_out = layer_norm(None, 'norm_out', EPSILON)
         if not whole:
             states = states.at[jnp.arange(len(states)), texts.lengths - 1].set(states[:, -1])
             return norm_out(states[:, :length])
-        last = norm_out(states[:, -1])
-        scale = nn.initializers.normal(self.hidden_dim**-0.5)
-        return nn.Dense(self.embed_dim, kernel_init=scale, name='projection')(last)
+        return self._project(norm_out(states[:, -1]), use_bias=True)

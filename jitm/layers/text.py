@@ -1,7 +1,6 @@
 """Text encoders: one vector for each word of a text."""
 
 import chex
-import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -50,7 +49,8 @@ class GRUEncoder(nn.Module):
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         if self.recurrent:
             return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
-        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
+        words = LINEAR['xavier'](self.embed_dim, name='linear')(words)
+        return jnp.where(texts.mask[..., None], words, 0)
 
 
 class BERTEncoder(nn.Module):
@@ -84,7 +84,7 @@ class BERTEncoder(nn.Module):
         bert = BERT(self.vocab_size, size_named(self.size), self.dropout, DTYPES[self.dtype], name='bert')
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
-        return _zero_padding(words, texts)
+        return jnp.where(texts.mask[..., None], words, 0)
 
 
 class TokenEncoder(nn.Module):
@@ -105,7 +105,7 @@ class TokenEncoder(nn.Module):
         """Maps the vectors of the tokens of T texts to float32 [T, L, D], zero where padded.
 
         Raises:
-          UserError: if the texts have no vectors.
+          UserError: If the texts have no vectors.
         """
         if texts.vectors is None:
             raise UserError(
@@ -113,8 +113,5 @@ class TokenEncoder(nn.Module):
                 "wrote: set config key 'data.token_vectors' to True, or take a model of words"
             )
         vectors = nn.Dropout(self.dropout, deterministic=not train)(texts.vectors.astype(jnp.float32))
-        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts)
-
-
-def _zero_padding(words: chex.Array, texts: Texts) -> chex.Array:
-    return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), words, 0)
+        words = LINEAR['xavier'](self.embed_dim, name='linear')(vectors)
+        return jnp.where(texts.mask[..., None], words, 0)

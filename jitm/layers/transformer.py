@@ -59,7 +59,7 @@ def size_named(name: str) -> BERTSize:
     """Returns the sizes of a BERT by their name: a key of `SIZES`, or such as 'L-6_H-384_A-12', with an MLP of 4 H.
 
     Raises:
-      ArgumentError: if there is no such size.
+      ArgumentError: If there is no such size.
     """
     numbers = re.fullmatch(r'L-([1-9]\d*)_H-([1-9]\d*)_A-([1-9]\d*)', name)
     layers, hidden, heads = map(int, numbers.groups() if numbers else (0, 0, 0))
@@ -74,15 +74,10 @@ def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, ep
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
 
 
-def quick_gelu(x: chex.Array) -> chex.Array:
-    """Returns x sigmoid(1.702 x), the approximation of GELU of OpenAI's CLIP."""
-    return x * nn.sigmoid(1.702 * x)
-
-
 ACTIVATIONS = MappingProxyType(
     {
         'gelu': functools.partial(nn.gelu, approximate=False),
-        'quick_gelu': quick_gelu,
+        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # of OpenAI's CLIP
         'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     }
 )
@@ -243,7 +238,7 @@ class BERTEmbeddings(nn.Module):
           types: int [T, L], the segment of each position; None for segment 0.
 
         Raises:
-          UserError: if L is more than `max_positions`.
+          UserError: If L is more than `max_positions`.
         """
         length, maximum = ids.shape[1], self.size.max_positions
         if length > maximum:

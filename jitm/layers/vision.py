@@ -43,7 +43,7 @@ class RegionEncoder(nn.Module):
       embed_dim: The size D of the result.
       mlp: 'none' (VSE(FC)); 'plain', an MLP of the layer's output (VSE(MLP)); 'residual', added to that output
         (RVSE(MLP), RVSE++); 'residual_on_input', an MLP of the raw features, added to that output (VSE-infinity, ESA).
-      norm_padding: see `MLP`.
+      norm_padding: See `MLP`.
     """
 
     embed_dim: Count

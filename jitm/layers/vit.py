@@ -8,32 +8,11 @@ from flax import linen as nn
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
-from jitm.types import DTYPES, Count, Images
+from jitm.types import DTYPES, Count, Images, Texts
 
 EPSILON = 1e-5  # of the normalizations
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's training images, red green blue
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-
-
-def pre_norm_transformer(tower: nn.Module, epsilon: float) -> Transformer:
-    """Returns CLIP's blocks as the module `encoder` of a tower, initialized as its text transformer (released code).
-
-    `tower` has the sizes and options of a `ViT`.
-
-    Raises:
-      ArgumentError: if the activation or the dtype is unknown, or the heads do not divide `hidden_dim`.
-    """
-    check_choice(tower.dtype, DTYPES, 'dtype')
-    check_choice(tower.activation, ACTIVATIONS, 'activation')
-    size, heads = tower.hidden_dim, tower.num_heads
-    if size % heads:
-        raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
-    out = nn.initializers.normal((2 * size * tower.num_layers) ** -0.5)
-    mlp_in = nn.initializers.normal((2 * size) ** -0.5)
-    inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
-    kind = {'pre_norm': True, 'activation': tower.activation, 'epsilon': epsilon}
-    options = BlockOptions(heads, tower.mlp_dim, 0.0, DTYPES[tower.dtype], inits, **kind)
-    return Transformer(tower.num_layers, options, name='encoder')
 
 
 def check_size(images: Images, image_size: int) -> None:
@@ -46,60 +25,98 @@ def check_size(images: Images, image_size: int) -> None:
         )
 
 
-class ViT(nn.Module):
-    """Reads an image as patches and a class token, whose last state is projected.
+class Tower(nn.Module):
+    """Encodes images or texts as vectors, or returns the states they are computed from; a tower adds `_encode`."""
+
+    def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+        """Encodes N images or texts as float32 [N, D]."""
+        return self._encode(inputs, train, whole=True)
+
+    def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+        """Returns the last states of the patches, cells or tokens of N images or texts, float32 [N, K, H]."""
+        return self._encode(inputs, train, whole=False)
+
+
+class TransformerTower(Tower):
+    """A tower with pre-norm blocks.
 
     Attributes:
       embed_dim: The size D of the result.
-      image_size: The height and width of the images, in pixels; a multiple of `patch_size`.
-      patch_size: The height and width of a patch, in pixels.
       hidden_dim: The size H of the hidden states.
       num_layers: The number of blocks.
       num_heads: The number of attention heads.
       mlp_dim: The hidden size of the two-layer network in each block.
       activation: 'gelu', 'quick_gelu' as in OpenAI's models, or 'gelu_tanh' as in SigLIP.
       dtype: The type of the computation, 'float32' or 'bfloat16'; parameters are float32.
-      mean: The mean of the pixels of each channel, as a fraction of 255.
-      deviation: The standard deviation of the pixels of each channel, as a fraction of 255.
     """
 
     embed_dim: Count
-    image_size: Count
-    patch_size: Count
     hidden_dim: Count
     num_layers: Count
     num_heads: Count
     mlp_dim: Count
     activation: str
     dtype: str
+
+    epsilon = EPSILON
+
+    def _blocks(self) -> Transformer:
+        """Returns the blocks as the module `encoder`, initialized as CLIP's text transformer (released code).
+
+        Raises:
+          ArgumentError: If the activation or the dtype is unknown, or the heads do not divide `hidden_dim`.
+        """
+        check_choice(self.dtype, DTYPES, 'dtype')
+        check_choice(self.activation, ACTIVATIONS, 'activation')
+        size, heads = self.hidden_dim, self.num_heads
+        if size % heads:
+            raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
+        out = nn.initializers.normal((2 * size * self.num_layers) ** -0.5)
+        mlp_in = nn.initializers.normal((2 * size) ** -0.5)
+        inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
+        kind = {'pre_norm': True, 'activation': self.activation, 'epsilon': self.epsilon}
+        options = BlockOptions(heads, self.mlp_dim, 0.0, DTYPES[self.dtype], inits, **kind)
+        return Transformer(self.num_layers, options, name='encoder')
+
+
+class ViT(TransformerTower):
+    """Reads an image as patches and a class token, whose last state is projected.
+
+    Images are uint8 [I, image_size, image_size, 3]. The `features` are the states of the patches, row by row.
+
+    Attributes:
+      embed_dim, hidden_dim, num_layers, num_heads, mlp_dim, activation, dtype: See `TransformerTower`.
+      image_size: The height and width of the images, in pixels; a multiple of `patch_size`.
+      patch_size: The height and width of a patch, in pixels.
+      mean: The mean of the pixels of each channel, as a fraction of 255.
+      deviation: The standard deviation of the pixels of each channel, as a fraction of 255.
+    """
+
+    image_size: Count
+    patch_size: Count
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
 
     reads = ('pixels',)
     normalize_features = False  # `features` are written as they are
 
-    def __call__(self, images: Images, train: bool = False) -> chex.Array:
-        """Encodes pixels uint8 [I, image_size, image_size, 3] as float32 [I, D]."""
-        del train
-        return self._encode(images, whole=True)
-
-    def features(self, images: Images, train: bool = False) -> chex.Array:
-        """Returns the last states of the patches, row by row, without the projection: float32 [I, R, H]."""
-        del train
-        return self._encode(images, whole=False)
+    def _patches(self, images: Images, use_bias: bool) -> chex.Array:
+        """Embeds the patches, row by row: [I, R, H]."""
+        check_size(images, self.image_size)
+        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
+        edge, options = (self.patch_size, self.patch_size), {'use_bias': use_bias, 'dtype': DTYPES[self.dtype]}
+        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', **options, name='patches')(pixels)
+        return einops.rearrange(patches, 'i h w d -> i (h w) d')
 
     @nn.compact
-    def _encode(self, images: Images, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
-        blocks = pre_norm_transformer(self, EPSILON)
+        del train
+        blocks = self._blocks()
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
-        check_size(images, self.image_size)
+        tokens = self._patches(images, use_bias=False)
         dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
-        pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
-        edge = (self.patch_size, self.patch_size)
-        patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', use_bias=False, dtype=dtype, name='patches')(pixels)
-        tokens = einops.rearrange(patches, 'i h w d -> i (h w) d')
         first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
         tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))

@@ -1,8 +1,8 @@
-"""Losses for captions of which some stand at the wrong image, and the ladder loss.
+"""Losses for noisy correspondence, captions paired with the wrong images, and the ladder loss.
 
 The contract and the notation are those of `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
-query. The label y [Q] of a query is how far its pair is believed to belong together, from 0 to 1; where it comes from
-is a matter of training (`jitm.training.sources.labels`).
+query. The correspondence label y [Q] of a query is the estimated probability that its pair matches, from 0 to 1;
+`jitm.training.sources.labels` estimates it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHIFT = 8  # of gammaln and digamma, to where four terms of their series suffice
 def complementary_contrastive(
     scores: Scores, positives: Mask, negatives: Mask | None = None, *, temperature: Temperature
 ) -> PerQuery:
-    """RCL (Hu et al., 2023, released): the sum over n of -log(1 - P_n); a wrong positive is never drawn closer.
+    """RCL (Hu et al., 2023, released): the sum over n of -log(1 - P_n); a wrong positive is never attracted.
 
     The positive occurs in the denominator of P only.
 

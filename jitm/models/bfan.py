@@ -17,7 +17,7 @@ class BFAN(CrossAttentionMatcher):
     'equal' and a 'prob' model.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       focal: One of `attention.FOCALS`.
       lambda_softmax: The attention's inverse temperature.
     """
@@ -30,10 +30,6 @@ class BFAN(CrossAttentionMatcher):
     def setup(self):
         """Checks the options."""
         check_choice(self.focal, attention.FOCALS, 'focal')
-
-    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        """Adds the Gram matrices of both sides."""
-        return images.replace(gram=attention.gram(images)), texts.replace(gram=attention.gram(texts))
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""

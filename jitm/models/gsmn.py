@@ -15,15 +15,6 @@ from jitm.types import Count, Elements, InverseTemperature
 HIDDEN = 32  # units of a layer; as released, four for each of eight kernels of the graph
 
 
-def block_cosines(queries: chex.Array, attended: chex.Array, blocks: int) -> chex.Array:
-    """Returns the cosine of each of `blocks` parts of queries [Q, M, D] and attended vectors [C, Q, M, D].
-
-    The result is float32 [C, Q, M, blocks]; a cosine is 0 if either part is zero.
-    """
-    parts = (einops.rearrange(x, '... (b d) -> ... b d', b=blocks) for x in (queries, attended))
-    return product('qmbd,cqmbd->cqmb', *map(l2_normalize, parts))
-
-
 class Readout(nn.Module):
     """Maps the block cosines of each node [..., B] to its score [...]: tanh(x W_1 W_2 + b_2) W_3 + b_3.
 
@@ -45,7 +36,7 @@ class GSMN(CrossAttentionMatcher):
     are left out: as released, no node receives anything from its neighbours (docs/cross_attention.md).
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       lambda_softmax: The attention's inverse temperature.
       blocks: The number of blocks, 16 as published; it divides `embed_dim`.
     """
@@ -75,7 +66,9 @@ class GSMN(CrossAttentionMatcher):
     def _mean_score(self, readout: Readout, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         weights = attention.normalize(self.weights(scores, context, queries))
         attended = product('ckqm,ckd->cqmd', weights, context.vectors)
-        nodes = block_cosines(queries.vectors, attended, self.blocks)
+        # The cosine of each block is 0 if either part is zero.
+        blocks = (einops.rearrange(x, '... (b d) -> ... b d', b=self.blocks) for x in (queries.vectors, attended))
+        nodes = product('qmbd,cqmbd->cqmb', *map(l2_normalize, blocks))
         return jnp.mean(readout(nodes), axis=-1, where=queries.mask)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:

@@ -67,7 +67,7 @@ class IMRAM(CrossAttentionMatcher):
     step attend to. With one step it is SCAN's with the aggregation 'Mean'.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       direction: 't2i', words attend to regions (Text-IMRAM); 'i2t', regions attend to words (Image-IMRAM); or 'both',
         the sum of both scores (Full-IMRAM), where each direction has its own memory.
       steps: The number of steps, 3 as published.

@@ -35,7 +35,7 @@ class JointEncoder(Matcher):
           the word matches the image. `correct`: logits [N, L, V] of the word that matches the image.
 
         Raises:
-          ArgumentError: if the model lacks one of the heads.
+          ArgumentError: If the model lacks one of the heads.
         """
         raise NotImplementedError
 
@@ -98,8 +98,8 @@ def read_pairs(
     """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
 
     Raises:
-      UserError: if the model reads no pairs.
-      ArgumentError: if it lacks one of the heads.
+      UserError: If the model reads no pairs.
+      ArgumentError: If it lacks one of the heads.
     """
     if isinstance(model, JointEncoder):
         return model.read_pairs(images, texts, heads, train)
@@ -112,9 +112,8 @@ class JointBERT(JointEncoder):
     """Reads the words and regions of a pair with BERT's blocks and scores it by the state of the first word.
 
     The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training. Pairs with the same
-    image share the dropout of its embedding. A model adds `encode_image`, `encode_text`, `joint_states`,
-    `sequence_length` and a method for each head, of the pooled state for `rank` and `itm` and of the states of the
-    words for others.
+    image share the dropout of its embedding. A model adds `encode_image`, `encode_text` and `apply_head`, and, if its
+    encodings are not Elements, `join` and `sequence_length`.
 
     Attributes:
       vocab_size: The number V of word pieces, or of words if trained from scratch.
@@ -144,6 +143,14 @@ class JointBERT(JointEncoder):
             if getattr(images, field) is None:
                 raise ValueError(f'{name} reads the {field} of images: set images.{field}')
 
+    def join(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[Elements, Elements]:
+        """Returns the embedded words of text n [N, K, H], and tags if they follow, and the regions of image n."""
+        return texts, images
+
+    def sequence_length(self, images: Encoding, texts: Encoding) -> int:
+        """Returns the length of the sequence that is read for a pair, its padding included."""
+        return images.mask.shape[1] + texts.mask.shape[1]
+
     def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[chex.Array, chex.Array]:
         """Reads text n together with image n.
 
@@ -151,23 +158,16 @@ class JointBERT(JointEncoder):
           The last states of the L words of each text, float32 [N, L, H], zero where padded, and the pooled first states
           [N, H].
         """
-        raise NotImplementedError
-
-    def sequence_length(self, images: Encoding, texts: Encoding) -> int:
-        """Returns the length of the sequence that is read for a pair, its padding included."""
-        raise NotImplementedError
-
-    def read(
-        self, words: Elements, regions: Elements, num_words: int, train: bool = False
-    ) -> tuple[chex.Array, chex.Array]:
-        """Reads embedded words [N, K, H], and tags if they follow, together with embedded regions [N, R, H].
-
-        Returns what `joint_states` returns, for the first `num_words` words.
-        """
+        words, regions = self.join(images, texts, train)
         tokens = jnp.concatenate([words.vectors, regions.vectors], axis=1)
         states = self.bert.encoder(tokens, jnp.concatenate([words.mask, regions.mask], axis=1), train)
+        num_words = texts.mask.shape[1]
         states = states[:, :num_words].astype(jnp.float32)
         return jnp.where(words.mask[:, :num_words, None], states, 0), jnp.tanh(self.pooler(states[:, 0]))
+
+    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
+        """Applies a head to the results of `joint_states`; see `JointEncoder.read_pairs`."""
+        raise NotImplementedError
 
     def training_scores(self, scores: chex.Array) -> chex.Array:
         """Returns the sigmoid of logits."""
@@ -181,8 +181,7 @@ class JointBERT(JointEncoder):
             if head not in ('rank', *self.heads):
                 raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it")
         states, pooled = self.joint_states(images, texts, train)
-        inputs = {'rank': (pooled, train), 'itm': (pooled,)}
-        return {head: getattr(self, head)(*inputs.get(head, (states,))) for head in heads}
+        return {head: self.apply_head(head, states, pooled, train) for head in heads}
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of the hidden layer or of the attention weights of a block, whichever is larger."""

@@ -58,7 +58,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
       imports: Whether these modules are imported; only for a config that the user wrote.
 
     Raises:
-      UserError: if a name or an argument is unknown or missing.
+      UserError: If a name or an argument is unknown or missing.
     """
     if 'embed_dim' in model:
         check_value('model.embed_dim', model['embed_dim'], Count)

@@ -27,7 +27,14 @@ class Matcher(nn.Module):
     Encodings are pytrees whose every leaf has the image (or the text) on axis 0. Caching, chunking, gathering
     candidates and sharding are therefore the same tree indexing for all models. Further capabilities are classes:
     `DualEncoder`, `tiled.CrossAttentionMatcher` and `joint.JointEncoder`.
+
+    Attributes:
+      temperature: The learned temperature of the scores in a softmax, float32 []; None for models that learn none.
+      bias: The learned bias of the scores in a sigmoid, float32 []; None for models that learn none.
     """
+
+    temperature = None
+    bias = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -38,16 +45,6 @@ class Matcher(nn.Module):
     def text_format(self) -> TextFormat:
         """The texts that the model reads; by default those of its text encoder."""
         return self.text.text_format
-
-    @property
-    def temperature(self) -> chex.Array | None:
-        """The learned temperature of the scores in a softmax, float32 []; None for models that learn none."""
-        return None
-
-    @property
-    def bias(self) -> chex.Array | None:
-        """The learned bias of the scores in a sigmoid, float32 []; None for models that learn none."""
-        return None
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images: leaves [I, ...].

@@ -36,12 +36,6 @@ class Statistics(struct.PyTreeNode):
     squares: chex.Array
 
 
-def initial_statistics(dtype: jnp.dtype = jnp.float32) -> Statistics:
-    """Returns the statistics at the start of a batch, of similarities of a dtype."""
-    scalar, pair = jnp.zeros((), dtype), jnp.zeros(2, dtype)
-    return Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
-
-
 def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array) -> Statistics:
     """Adds the words of a caption, by the parallel update of mean and variance (Chan et al., 1979).
 
@@ -95,32 +89,6 @@ def move_thresholds(statistics: Statistics, alpha: float) -> Statistics:
     )
 
 
-def update_statistics(
-    statistics: Statistics,
-    row: chex.Array,
-    scores: chex.Array,
-    best: chex.Array,
-    mask: chex.Array,
-    alpha: Positive,
-    minimum_words: Index,
-) -> Statistics:
-    """Updates the statistics with a caption, if its image ranks first; mismatches are of the image that ranks last.
-
-    Args:
-      statistics: The statistics of the previous captions.
-      row: int32 [], the row of the caption's image.
-      scores: [I], the scores of the caption with every image.
-      best: [I, L], the similarity of each word with each image's most similar region.
-      mask: bool [L], the valid words.
-      alpha: See `decision_boundary`.
-      minimum_words: The thresholds are moved once more words than these have been collected.
-    """
-    pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
-    statistics = add_words(statistics, pair, mask & (jnp.argmax(scores) == row))
-    moved = move_thresholds(statistics, alpha)
-    return jax.tree.map(lambda new, old: jnp.where(statistics.count > minimum_words, new, old), moved, statistics)
-
-
 def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Array:
     """Returns the maximum of [C, K, Q, M] over the valid context elements: [C, Q, M]."""
     return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
@@ -149,7 +117,7 @@ class NAAF(CrossAttentionMatcher):
     data. The paper's mismatches are of all negative pairs and its alpha adapts, by rules that it does not state.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       lambda_softmax: inverse temperature of both attentions.
       lambda_smoothing: The inverse temperature of the similarity of words. In evaluation, whether a word lacks a
         matching region is decided together with the similar words of its text.
@@ -220,19 +188,24 @@ class NAAF(CrossAttentionMatcher):
         """
         # Scores of one text with all images, cut to its length.
         images, texts = jax.lax.stop_gradient((images, texts))
-        start = initial_statistics(images.gram.dtype)
-        zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), start.threshold.dtype))
+        scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
+        start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
+        zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), scalar.dtype))
         block, variables = self.as_block('score_and_best', images, zeros)
         block = tiling.at_own_length(block)
 
-        # One text: score it at the threshold of the texts before it, then add it to the statistics.
         def score_text(statistics: Statistics, row_and_text: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
-            row, text = row_and_text
-            one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=statistics.threshold))
+            # Score one text at the threshold of the texts before it.
+            (row, text), threshold = row_and_text, statistics.threshold
+            one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=threshold))
             column, best = (x[:, 0] for x in block(variables, images, one))
             scores, best = collectives.gather_over_devices((column, best))
-            updated = update_statistics(statistics, row, scores, best, text.mask, self.alpha, self.minimum_words)
-            return updated, (statistics.threshold, column)
+            # Add its words if its image ranks first; mismatches are of the image that ranks last.
+            pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
+            statistics = add_words(statistics, pair, text.mask & (jnp.argmax(scores) == row))
+            moved, enough = move_thresholds(statistics, self.alpha), statistics.count > self.minimum_words
+            updated = jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics)
+            return updated, (threshold, column)
 
         # All texts, in order.
         rows = jnp.arange(len(texts.mask))
@@ -254,7 +227,7 @@ class NAAF(CrossAttentionMatcher):
         """Scores image n with text n, by the rule of evaluation: [N].
 
         Raises:
-          UserError: in training, where the thresholds are estimated from a whole batch.
+          UserError: In training, where the thresholds are estimated from a whole batch.
         """
         if train:
             raise UserError(UNPAIRED.format(type(self).__name__))

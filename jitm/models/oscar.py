@@ -34,7 +34,7 @@ class OSCAR(JointBERT):
     second segment, and are cut where both have more than `MAX_WORDS` word pieces.
 
     Attributes:
-      vocab_size, size, dropout, dtype: see `JointBERT`.
+      vocab_size, size, dropout, dtype: See `JointBERT`.
       image_norm: Normalizes embedded regions, `use_img_layernorm` in the config.json of released weights.
     """
 
@@ -65,30 +65,24 @@ class OSCAR(JointBERT):
         """Returns the words, which are embedded together with the tags of an image."""
         return jax.tree.map(jnp.asarray, texts)
 
-    def joint_states(self, images: TaggedRegions, texts: Texts, train: bool = False) -> tuple[chex.Array, chex.Array]:
-        """Reads caption n together with image n; see `JointBERT`."""
+    def join(self, images: TaggedRegions, texts: Texts, train: bool = False) -> tuple[Elements, Elements]:
+        """Embeds the captions with the tags of their images; see `JointBERT`."""
         words = append_tags(texts, images.tags)
         segments = jnp.arange(words.ids.shape[1]) >= texts.lengths[:, None]
-        embedded = Elements(self.bert.embeddings(words.ids, train, segments.astype(jnp.int32)), words.mask)
-        return self.read(embedded, images.regions, texts.ids.shape[1], train)
+        embedded = self.bert.embeddings(words.ids, train, segments.astype(jnp.int32))
+        return Elements(embedded, words.mask), images.regions
 
-    def rank(self, pooled: chex.Array, train: bool = False) -> chex.Array:
-        """Scores pairs [N] from their pooled states [N, H]."""
+    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
+        """See `JointBERT`."""
+        if head == 'itm':
+            return self.itm_head(pooled)
         logits = self.itm_head(self.drop(pooled, deterministic=not train))
         scores = logits[:, 1] - logits[:, 0]
         return self.training_scores(scores) if train else scores
 
-    def itm(self, pooled: chex.Array) -> chex.Array:
-        """Predicts matches from pooled states [N, H]: logits [N, 2], class 1 for a match."""
-        return self.itm_head(pooled)
-
     def sequence_length(self, images: TaggedRegions, texts: Texts) -> int:
         """Returns R and the length of captions with tags."""
-        return images.regions.mask.shape[1] + _length(texts, images.tags)
-
-
-def _length(captions: Texts, tags: Texts) -> int:
-    return min(captions.ids.shape[1] + tags.ids.shape[1], MAX_WORDS)
+        return images.regions.mask.shape[1] + min(texts.ids.shape[1] + images.tags.ids.shape[1], MAX_WORDS)
 
 
 def append_tags(captions: Texts, tags: Texts) -> Texts:
@@ -97,7 +91,7 @@ def append_tags(captions: Texts, tags: Texts) -> Texts:
     Tags are cut; their end token, which all but empty tags have, is kept. Released code exceeds the maximum by cutting
     no tags from a caption of exactly this length; here such a caption has none.
     """
-    slots = jnp.arange(_length(captions, tags))
+    slots = jnp.arange(min(captions.ids.shape[1] + tags.ids.shape[1], MAX_WORDS))
     starts, counts = captions.lengths[:, None], tags.lengths[:, None]
     lengths = jnp.minimum(starts + counts, MAX_WORDS)
     index = jnp.where(slots == lengths - 1, counts - 1, slots - starts)

@@ -16,7 +16,7 @@ class SCAN(CrossAttentionMatcher):
     The published SCAN averages the scores of a t2i and an i2t model.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       direction: 't2i', each word attends to the regions; or 'i2t', each region attends to the words.
       lambda_softmax: The attention's inverse temperature.
       aggregation: One of `attention.AGGREGATIONS`, from the relevance of each query element to the score.
@@ -37,12 +37,6 @@ class SCAN(CrossAttentionMatcher):
         """Checks the options."""
         check_choice(self.direction, DIRECTIONS, 'direction')
         check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
-
-    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        """Adds the Gram matrix of the context."""
-        if self.direction == 't2i':
-            return super().prepare(images, texts)
-        return images, texts.replace(gram=attention.gram(texts))
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""

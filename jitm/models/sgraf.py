@@ -25,12 +25,14 @@ class SGRAF(CrossAttentionMatcher):
     `alignment.AttentionFiltration`. The network of DBL (Diao et al., 2024) has `alignment.Mean`.
 
     Attributes:
-      embed_dim, image, text: see `CrossAttentionMatcher`.
+      embed_dim, image, text: See `CrossAttentionMatcher`.
       alignment_dim: The size M of an alignment, 256 as published.
       image_whole: A module that maps regions to a global vector of the image, such as `SelfAttention`; None for no
         global alignment.
       text_whole: A module that maps words to a global vector of the text; None exactly if `image_whole` is.
-      reasoning: A module that maps alignments to one vector, see `alignment.Reasoning`.
+      reasoning: A module that maps the alignments of a pair, global and of its words, to one vector, such as
+        `alignment.Mean`. If its `over_images` is True, a text's vectors in training depend on all images of the batch,
+        and it has `moments` and `update`, see `alignment.AttentionFiltration`.
       lambda_softmax: The attention's inverse temperature.
       activation: The function of the score, 'sigmoid' or 'tanh' (DBL).
     """
@@ -121,7 +123,7 @@ class SGRAF(CrossAttentionMatcher):
         """Scores image n with text n: [N].
 
         Raises:
-          UserError: in training, if `reasoning` normalizes each text over all images of the batch.
+          UserError: In training, if `reasoning` normalizes each text over all images of the batch.
         """
         if train and self.reasoning.over_images:
             raise UserError(UNPAIRED.format(type(self).__name__))

@@ -137,8 +137,10 @@ class CrossAttentionMatcher(TiledMatcher):
         return images.mask.shape[1] * texts.mask.shape[1]
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        """Adds the Gram matrix of the side that is attended to: by default that of the images."""
-        return images.replace(gram=attention.gram(images)), texts
+        """Adds the Gram matrix of each side that is attended to."""
+        if 't2i' in self.directions:
+            images = images.replace(gram=attention.gram(images))
+        return images, texts.replace(gram=attention.gram(texts)) if 'i2t' in self.directions else texts
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]."""
@@ -175,7 +177,8 @@ class CrossAttentionMatcher(TiledMatcher):
         `scores` are the `attention.similarities` of both sides. By default it is SCAN's, with the `lambda_softmax` of
         the model.
         """
-        return attention.scan_attention(scores, context, queries, self.lambda_softmax)
+        scores = attention.normalize_over_queries(scores, queries.mask)
+        return attention.attend(scores, context.mask, self.lambda_softmax)
 
     def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""

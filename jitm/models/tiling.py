@@ -122,14 +122,12 @@ def at_own_length(block: Block) -> Block:
     # All lengths are compiled and `lax.switch` takes one of them at run time, so that shapes stay static. The custom
     # gradient switches as well: JAX would keep the residuals for every length.
 
-    def lengths(texts: Elements) -> list[int]:
-        padded = texts.mask.shape[1]
+    def switch(branch: Callable, texts: Elements, *args: Any) -> chex.ArrayTree:
+        padded, longest = texts.mask.shape[1], jnp.max(jnp.sum(texts.mask, axis=1))
         rounded = (LENGTH_MULTIPLE * math.ceil(part * padded / LENGTH_MULTIPLE) for part in CUT_LENGTHS)
-        return sorted({min(padded, length) for length in rounded})
-
-    def switch(branches: list[Callable], texts: Elements, *args: Any) -> chex.ArrayTree:
-        longest = jnp.max(jnp.sum(texts.mask, axis=1))
-        return lax.switch(jnp.searchsorted(jnp.asarray(lengths(texts)), longest), branches, *args)
+        lengths = sorted({min(padded, length) for length in rounded})
+        branches = [functools.partial(branch, length) for length in lengths]
+        return lax.switch(jnp.searchsorted(jnp.asarray(lengths), longest), branches, *args)
 
     def cut(length: int, variables: Any, images: chex.ArrayTree, texts: Elements) -> chex.ArrayTree:
         full = jax.eval_shape(block, variables, images, texts)
@@ -143,12 +141,10 @@ def at_own_length(block: Block) -> Block:
 
     @jax.custom_vjp
     def call(variables: Any, images: chex.ArrayTree, texts: Elements) -> chex.ArrayTree:
-        branches = [functools.partial(cut, length) for length in lengths(texts)]
-        return switch(branches, texts, variables, images, texts)
+        return switch(cut, texts, variables, images, texts)
 
     def backward(args: tuple, cotangents: chex.ArrayTree) -> tuple:
-        branches = [functools.partial(pull, length) for length in lengths(args[-1])]
-        return switch(branches, args[-1], cotangents, *args)
+        return switch(pull, args[-1], cotangents, *args)
 
     call.defvjp(lambda *args: (call(*args), args), backward)
     return call

@@ -61,7 +61,7 @@ class UNITER(JointBERT):
     (the embedding of masked regions and their heads) are left out.
 
     Attributes:
-      vocab_size, size, dropout, dtype: see `JointBERT`.
+      vocab_size, size, dropout, dtype: See `JointBERT`.
       heads: The heads of `HEADS` that it has besides `rank`, for token terms.
     """
 
@@ -97,34 +97,15 @@ class UNITER(JointBERT):
         """Embeds [T, L] word pieces as [T, L, H]."""
         return masked_elements(self.bert.embeddings(texts.ids, train), texts.mask)
 
-    def joint_states(self, images: Elements, texts: Elements, train: bool = False) -> tuple[chex.Array, chex.Array]:
-        """Reads text n, of N embedded ones, together with image n; see `JointBERT`."""
-        return self.read(texts, images, texts.mask.shape[1], train)
-
-    def rank(self, pooled: chex.Array, train: bool = False) -> chex.Array:
-        """Scores pairs [N] from their pooled states [N, H]."""
-        logits = self.rank_head(pooled)[:, 0]
-        return self.training_scores(logits) if train else logits
-
-    def itm(self, pooled: chex.Array) -> chex.Array:
-        """Predicts matches from pooled states [N, H]: logits [N, 2], class 1 for a match."""
-        return self.itm_head(pooled)
-
-    def mlm(self, states: chex.Array) -> chex.Array:
-        """Predicts the word at each position from states [N, L, H]: logits [N, L, V]."""
-        return self.mlm_head(states, self.bert.embeddings.words.embedding)
-
-    def discriminate(self, states: chex.Array) -> chex.Array:
-        """Predicts which words match the image from states [N, L, H]: logits [N, L, 2] (TAGS-DC; Fan et al., 2022)."""
-        return self.discriminate_head(states)
-
-    def correct(self, states: chex.Array) -> chex.Array:
-        """Predicts the matching word at each position from states [N, L, H]: logits [N, L, V] (TAGS-DC)."""
-        return self.correct_head(states, self.bert.embeddings.words.embedding)
-
-    def sequence_length(self, images: Elements, texts: Elements) -> int:
-        """Returns L + R."""
-        return images.mask.shape[1] + texts.mask.shape[1]
+    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
+        """See `JointBERT`; `discriminate` and `correct` are heads of TAGS-DC (Fan et al., 2022)."""
+        if head == 'rank':
+            logits = self.rank_head(pooled)[:, 0]
+            return self.training_scores(logits) if train else logits
+        layer = getattr(self, f'{head}_head')
+        if isinstance(layer, TokenHead):
+            return layer(states, self.bert.embeddings.words.embedding)
+        return layer(pooled if head == 'itm' else states)
 
     def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes and scores every image with every text: float32 [I, T]; at initialization applies all heads too."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.retrieval import Retrieved, evenly_spaced, retrieve
-from jitm.metrics import ranks
+from jitm.metrics import Retrieved, evenly_spaced, ranks, retrieve
 from jitm.report.bootstrap import Hits
 from jitm.report.groups import Group
 from jitm.report.matrices import Matrix

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from jitm.errors import UserError, require
-from jitm.evaluation.retrieval import evenly_spaced
 from jitm.evaluation.saved import Saved, check_same_data, names_of, read_report
+from jitm.metrics import evenly_spaced
 from jitm.report.figures import new_figure
 
 METHODS = ('tsne', 'pca')

@@ -13,7 +13,8 @@ from jitm.data.candidates import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, folders_of
 from jitm.files import parse_json
-from jitm.runs.log import make_line, read_description, read_metrics
+from jitm.runs.checkpoint_files import read_description
+from jitm.runs.log import make_line, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them

@@ -12,7 +12,7 @@ from jitm.data.arrays import open_npy
 from jitm.errors import UserError
 from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folders_of, read_report
 from jitm.report.groups import Group, RunLog
-from jitm.runs.log import checkpoint_digest
+from jitm.runs.checkpoint_files import checkpoint_digest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
+from jitm.metrics import Retrieved, retrieve
 from jitm.outputs import MARK, OutputFolder, replacing_own
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import Matrix

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import logging
+import operator
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,20 +27,22 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from jitm import parallel
 from jitm.errors import UserError
 from jitm.files import RESUMES, parse_json, writing
-from jitm.runs.checksums import MANIFEST, damaged_file, is_whole, write_manifest
-from jitm.runs.hard_links import held_files
-from jitm.runs.log import DESCRIPTION
+from jitm.runs.checkpoint_files import (
+    DESCRIPTION,
+    FOLDER,
+    MANIFEST,
+    damaged_file,
+    held_files,
+    list_steps,
+    write_manifest,
+)
 
-SELECTED_BY = 'rsum'
+score_of = operator.itemgetter('rsum')  # of metrics, which selects the best checkpoint
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
 FORMAT = 6  # of the content; to be raised when older checkpoints can no longer be read
-
-
-def _score(metrics: dict[str, float]) -> float:
-    return metrics[SELECTED_BY]
 
 
 @contextlib.contextmanager
@@ -54,7 +57,7 @@ def _silent() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
     """The checkpoints of a run, of which the two latest and the best by rsum are kept.
 
     Reading does not write anything; the first save creates the folder.
@@ -62,27 +65,25 @@ class Checkpoints:
 
     def __init__(self, workdir: str | Path):
         """Opens `workdir/checkpoints`, which need not exist."""
-        self.folder = Path(workdir).absolute() / 'checkpoints'
+        self.folder = Path(workdir).absolute() / FOLDER
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
         policy = AnyPreservationPolicy(
-            [LatestN(2), BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False)]
+            [LatestN(2), BestN(get_metric_fn=score_of, n=1, keep_checkpoints_without_metrics=False)]
         )
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=False, todelete_subdir=REMOVED
+            preservation_policy=policy, best_fn=score_of, enable_async_checkpointing=False, todelete_subdir=REMOVED
         )
         return ocp.CheckpointManager(self.folder, options=options)
 
     def steps(self) -> list[int]:
         """Returns the steps of all checkpoints, whole or not, in ascending order."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+        return list_steps(self.folder)
 
     def whole_steps(self) -> list[int]:
         """Returns the steps of all whole checkpoints, in ascending order."""
-        return [step for step in self.steps() if is_whole(self.folder / str(step))]
+        return [step for step in self.steps() if damaged_file(self.folder / str(step)) is None]
 
     def save(self, state: chex.ArrayTree, step: int, run: dict[str, Any], metrics: dict[str, float] | None) -> None:
         """Writes a checkpoint atomically and returns when it is whole.
@@ -95,12 +96,12 @@ class Checkpoints:
           metrics: The metrics of the validation at this step, which select the best checkpoint; None if there was none.
 
         Raises:
-          UserError: if it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
+          UserError: If it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
         """
         # What the checkpoint holds.
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
-        scores = {number: _score(found) for number, found in self.validations().items()}
-        scores |= {step: _score(metrics)} if metrics else {}
+        scores = {number: score_of(found) for number, found in self.validations().items()}
+        scores |= {step: score_of(metrics)} if metrics else {}
         best = max(scores, key=lambda step: (scores[step], step), default=None)
         described = {'best_step': best, **run, 'format': FORMAT}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
@@ -129,7 +130,7 @@ class Checkpoints:
         A last checkpoint without a manifest was not saved to the end, so it is removed, as are parts of others.
 
         Raises:
-          UserError: if the best checkpoint is damaged; nothing is moved.
+          UserError: If the best checkpoint is damaged; nothing is moved.
         """
         # The best checkpoint must be whole.
         steps = self.steps()
@@ -178,10 +179,10 @@ class Checkpoints:
     def best_step(self) -> int | None:
         """Returns the step of the highest rsum, the later one of ties, as the last checkpoint names it.
 
-        Its own checkpoint may be damaged or missing, which `read` tells.
+        Its own checkpoint may be damaged or missing, for which `read` raises an error.
 
         Raises:
-          UserError: if the last checkpoint is damaged.
+          UserError: If the last checkpoint is damaged.
         """
         steps = self.steps()
         if not steps:
@@ -191,14 +192,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _refusing_removed(self, step: int) -> Iterator[None]:
-        """Raises a UserError if a checkpoint that is read within the block is removed meanwhile."""
+        """Raises a UserError if a checkpoint that is read within the block is removed in the meantime."""
         folder = self.folder / str(step)
         existed = folder.is_dir()
         try:
             yield
         except Exception as error:
             removed = existed and not folder.is_dir()
-            if not removed and (isinstance(error, UserError) or is_whole(folder)):
+            if not removed and (isinstance(error, UserError) or damaged_file(folder) is None):
                 raise
             raise UserError(
                 f'checkpoint {folder} was removed while it was read, since its run trains; repeat the '
@@ -218,7 +219,7 @@ class Checkpoints:
         """Returns the description of the run in a checkpoint, with its `best_step`, if the checkpoint is whole.
 
         Raises:
-          UserError: if the checkpoint is missing, damaged or of another format.
+          UserError: If the checkpoint is missing, damaged or of another format.
         """
         folder, remedy = self.folder / str(step), 'restore it'
         if not folder.is_dir():
@@ -249,7 +250,7 @@ class Checkpoints:
           The state as nested dicts of numpy arrays, and the description of the run.
 
         Raises:
-          UserError: if it is missing, damaged or of another format.
+          UserError: If it is missing, damaged or of another format.
         """
         reading = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
         with self._refusing_removed(step), held_files(self.folder / str(step)) as held, reading as reader:
@@ -257,9 +258,6 @@ class Checkpoints:
             del run['best_step']
             restored = reader.restore(held, args=ocp.args.Composite(state=ocp.args.StandardRestore()))
         return restored['state'], run
-
-    def __enter__(self) -> 'Checkpoints':
-        return self
 
     def __exit__(self, *_) -> None:
         if '_manager' in vars(self):

@@ -37,7 +37,7 @@ def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Map
       card: The model card.
 
     Raises:
-      UserError: if the folder has files of somebody else, or cannot be written.
+      UserError: If the folder has files of somebody else, or cannot be written.
     """
     output = OutputFolder(folder, KIND)
     output.claim([WEIGHTS, VOCABULARY, CARD, CONFIG])
@@ -66,10 +66,10 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
       The variables and `run`, as they were given to `write_folder`.
 
     Raises:
-      UserError: if the folder is not of jitm, or is damaged.
+      UserError: If the folder is not of jitm, or is damaged.
     """
     try:
-        run = dict(_read_json(folder / CONFIG))
+        run = dict(parse_json(read_bytes(folder / CONFIG)))
         if run.get('model_type') != 'jitm':
             raise UserError(f'{folder} is not a model of jitm: convert it with --from')
         if run['format'] != FORMAT:
@@ -80,7 +80,7 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
         for name, kind in _DESCRIBED.items():
             if type(run[name]) is not kind:
                 raise ValueError(f'{name} in {CONFIG} is of another type')
-        run['vocabulary'] = dict(_read_json(folder / VOCABULARY))
+        run['vocabulary'] = dict(parse_json(read_bytes(folder / VOCABULARY)))
         restore_vocabulary(run['vocabulary'])
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
@@ -89,15 +89,11 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
     return {part: trees.get(part, {}) for part in _PARTS}, run
 
 
-def _read_json(path: Path) -> Any:
-    return parse_json(read_bytes(path))
-
-
 def last_report(workdir: Path, step: int, member: str, digest: str) -> dict[str, Any] | None:
     """Returns the latest report that `jitm eval` wrote of a model of a run alone, see `Run`; None without one."""
     for path in sorted((workdir / 'eval').glob('*/metrics.json'), key=lambda path: -path.stat().st_mtime):
         try:
-            report = dict(_read_json(path))
+            report = dict(parse_json(read_bytes(path)))
             runs = [(run['step'], run['member'], run['digest']) for run in report['protocol']['runs']]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version

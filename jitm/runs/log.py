@@ -1,18 +1,15 @@
-"""`metrics.jsonl`, with one line per logged step, and the description of a run in its checkpoints."""
+"""`metrics.jsonl`, with one line per logged step."""
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.files import RESUMES, hash_file, open_file, parse_json, replacing, writing
+from jitm.files import RESUMES, open_file, parse_json, replacing, writing
 
 NAME = 'metrics.jsonl'
-MANIFEST = 'manifest.json'  # of a checkpoint: its files and their SHA-256
-DESCRIPTION = Path('run', 'metadata')  # of a checkpoint: the description of its run
 
 
 class MetricsFile:
@@ -26,27 +23,23 @@ class MetricsFile:
           step: The last step whose lines are kept.
 
         Raises:
-          UserError: if it is damaged, or cannot be written.
+          UserError: If it is damaged, or cannot be written.
         """
         lines = [line for line in read_lines(path) if line['step'] <= step]
         with replacing(path) as file:
-            file.write(b''.join(map(_encode, lines)))
+            file.write(''.join(json.dumps(line) + '\n' for line in lines).encode())
         self._path, self._file = path, path.open('ab')
 
     def write(self, line: Mapping[str, object]) -> None:
         """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""
         with writing(self._path, RESUMES):
-            self._file.write(_encode(line))
+            self._file.write((json.dumps(line) + '\n').encode())
             self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
         with contextlib.suppress(OSError):  # of a line whose error was raised
             self._file.close()
-
-
-def _encode(line: Mapping[str, object]) -> bytes:
-    return (json.dumps(line) + '\n').encode()
 
 
 def make_line(step: int, epoch: float, part: str, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -81,37 +74,3 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Reads the lines of a run's `metrics.jsonl`, see `read_lines`."""
     return read_lines(workdir / NAME)
-
-
-def read_description(workdir: Path) -> dict[str, Any] | None:
-    """Reads the description of a run in its last checkpoint, or in the one before if it is damaged there.
-
-    Only the description is compared with its checksum, which is fast. None if no checkpoint has a whole one.
-    """
-    for step in reversed(_steps(workdir)):
-        folder = workdir / 'checkpoints' / str(step)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            data = (folder / DESCRIPTION).read_bytes()
-            if parse_json((folder / MANIFEST).read_bytes())[str(DESCRIPTION)] == hashlib.sha256(data).hexdigest():
-                return parse_json(data)
-    return None
-
-
-def unfinished(workdir: Path) -> str:
-    """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
-    described = read_description(workdir)
-    if not described or 'steps_per_epoch' not in described:  # of a run that was converted or exported
-        return ''
-    step, total = _steps(workdir)[-1], described['steps_per_epoch'] * described['config']['epochs']
-    return f'step {step} of {total}' if step < total else ''
-
-
-def _steps(workdir: Path) -> list[int]:
-    return sorted(int(path.name) for path in (workdir / 'checkpoints').glob('*') if path.name.isdecimal())
-
-
-def checkpoint_digest(workdir: Path, step: int) -> str:
-    """Returns a digest of all files of a checkpoint; '' if it does not exist."""
-    with contextlib.suppress(OSError):
-        return hash_file(workdir / 'checkpoints' / str(step) / MANIFEST)
-    return ''

@@ -19,7 +19,7 @@ from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.log import checkpoint_digest
+from jitm.runs.checkpoint_files import FOLDER, checkpoint_digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,47 +72,42 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       The run.
 
     Raises:
-      UserError: if the run, checkpoint or model does not exist, or is damaged; or if the model is of a module that is
+      UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is of a module that is
         not of jitm and was not imported before.
     """
     workdir = Path(expand(str(workdir)))
     files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
-    exported = all(path.is_file() for path in files) and not (workdir / 'checkpoints').is_dir()
+    exported = all(path.is_file() for path in files) and not (workdir / FOLDER).is_dir()
     step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
     config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
-        section = member_model(config, member)
-        model = make_model(section, len(vocabulary), own=not exported)
         data = run['data']
-        feature_size = data['regions'][2] if 'regions' in data else None
-        image_size = tuple(data['pixels'][1:3]) if 'pixels' in data else None
-        data_hash, data_name = data['hash'], data.get('name', '')
+        return Run(
+            workdir=workdir,
+            step=step,
+            member=member,
+            model=make_model(member_model(config, member), len(vocabulary), own=not exported),
+            variables=variables,
+            vocabulary=vocabulary,
+            config=config,
+            feature_size=data['regions'][2] if 'regions' in data else None,
+            data_hash=data['hash'],
+            image_size=tuple(data['pixels'][1:3]) if 'pixels' in data else None,
+            data_name=data.get('name', ''),
+            encoded_by=run.get('encoded_by'),
+            digest=run['sha256'][hub.WEIGHTS] if exported else checkpoint_digest(workdir, step),
+        )
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # that of a folder has no checksum
         raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
-    return Run(
-        workdir=workdir,
-        step=step,
-        member=member,
-        model=model,
-        variables=variables,
-        vocabulary=vocabulary,
-        config=config,
-        feature_size=feature_size,
-        data_hash=data_hash,
-        image_size=image_size,
-        data_name=data_name,
-        encoded_by=run.get('encoded_by'),
-        digest=run['sha256'][hub.WEIGHTS] if exported else checkpoint_digest(workdir, step),
-    )
 
 
 Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, its variables, the described run
 
 
 def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Found:
-    if not (workdir / 'checkpoints').is_dir():
+    if not (workdir / FOLDER).is_dir():
         raise UserError(f'{workdir} is not a run directory: it has no checkpoints folder')
     with Checkpoints(workdir) as checkpoints:
         step = checkpoints.best_step() if step is None else step
@@ -143,7 +138,7 @@ def export_run(run: Run, folder: Path) -> None:
       folder: The folder, which is created.
 
     Raises:
-      UserError: if it cannot be written, or the model is of a module that is not of jitm.
+      UserError: If it cannot be written, or the model is of a module that is not of jitm.
     """
     if own := own_names(member_model(run.config, run.member)):
         raise UserError(
@@ -189,7 +184,7 @@ def read_split(
       The split.
 
     Raises:
-      UserError: if the data cannot be read, or the runs were trained on different data.
+      UserError: If the data cannot be read, or the runs were trained on different data.
     """
     ignored = () if trained_alike else TRAIN_KEYS
     data, *others = ({key: run.config['data'][key] for key in {*run.config['data']} - {*ignored}} for run in runs)
@@ -227,7 +222,7 @@ def read_tokens(run: Run, split: Split) -> Tokens:
       The token ids of the T captions.
 
     Raises:
-      UserError: if the model cannot read these features, boxes or captions.
+      UserError: If the model cannot read these features, boxes or captions.
     """
     check_split(split, run)
     tokens = tokenize_split(split.captions, run.vocabulary, split.tags)

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation import audit
-from jitm.evaluation.retrieval import evenly_spaced
+from jitm.metrics import evenly_spaced
 from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri

@@ -29,7 +29,7 @@ from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
 from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.log import checkpoint_digest
+from jitm.runs.checkpoint_files import checkpoint_digest
 from tests.conftest import TINY
 
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}

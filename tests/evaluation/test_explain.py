@@ -16,10 +16,10 @@ from jitm.data import scenes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
-from jitm.evaluation.retrieval import Retrieved
 from jitm.evaluation.saved import EVALUATION
 from jitm.inference.features import grid_boxes
 from jitm.layers import text
+from jitm.metrics import Retrieved
 from jitm.outputs import OWNED, OutputFolder
 from jitm.report import explanations
 from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions

@@ -1,8 +1,7 @@
 """Attention of SCAN and BFAN as loops over words and regions in float64, to hold fast kernels against.
 
 An image is V [R, D], its real regions only, in their slots 0 .. R-1; a caption is W [n, D], its real words only, with
-<start> and <end>. Attention weights are always [n, R], word by
-region, whichever side asks.
+<start> and <end>. Attention weights are always [n, R], word by region, whichever side attends.
 """
 
 import numpy as np
@@ -54,6 +53,3 @@ def bfan_attention(V, W, *, focal, softmax_temperature=20.0):
     t2i = attention(W, V, softmax_temperature=softmax_temperature)
     i2t = attention(V, W, softmax_temperature=softmax_temperature)
     return np.array([focal_weights(x, focal) for x in t2i]), np.array([focal_weights(x, focal) for x in i2t]).T
-
-
-# DBL's baseline network

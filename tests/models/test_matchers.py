@@ -87,14 +87,14 @@ PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
 
 
 def make_clip(image):
-    text = clip_text.CausalTransformer(VOCABULARY, DIM, max_length=12, **TOWER)
+    text = clip_text.CausalTransformer(DIM, vocab_size=VOCABULARY, max_length=12, **TOWER)
     return clip.CLIP(DIM, image, text, initial_temperature=0.07)
 
 
 def make_siglip():
     tower = TOWER | {'activation': 'gelu_tanh'}
     image = siglip.PooledViT(DIM, image_size=32, patch_size=10, **tower, **PIXELS)
-    text = siglip.PaddedTransformer(VOCABULARY, DIM, max_length=12, pad=1, **tower)
+    text = siglip.PaddedTransformer(DIM, vocab_size=VOCABULARY, max_length=12, pad=1, **tower)
     return clip.SigLIP(DIM, image, text, initial_temperature=0.1, initial_bias=-10.0)
 
 

@@ -124,7 +124,8 @@ def test_the_boundary_is_where_one_density_is_alpha_times_the_other(alpha, ratio
     ],
 )
 def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
-    statistics = naaf.initial_statistics().replace(threshold=jnp.float32(0.3), safe_threshold=jnp.float32(0.2))
+    start = {'threshold': 0.3, 'safe_threshold': 0.2, 'count': 0.0, 'mean': [0.0, 0.0], 'squares': [0.0, 0.0]}
+    statistics = naaf.Statistics(**{name: jnp.float32(value) for name, value in start.items()})
     statistics = naaf.add_words(statistics, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
     moved = naaf.move_thresholds(statistics, alpha)
     for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):

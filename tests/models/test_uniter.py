@@ -142,8 +142,8 @@ def test_gradients_of_the_heads_reach_every_parameter(variables):
     def value(model):
         images, texts = model.encode_image(inputs[0], True), model.encode_text(inputs[1], True)
         states, pooled = model.joint_states(images, texts, True)
-        values = model.rank(pooled), model.itm(pooled), model.discriminate(states), model.mlm(states)
-        return sum(jnp.sum(x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)) for x in (*values, model.correct(states)))
+        values = [model.apply_head(head, states, pooled, False) for head in ('rank', *HEADS)]
+        return sum(jnp.sum(x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)) for x in values)
 
     def loss(params):
         return model.apply({'params': params}, method=value, rngs={'dropout': jax.random.key(0)})

@@ -12,8 +12,7 @@ import pytest
 from jitm.errors import UserError
 from jitm.files import locked
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.checksums import MANIFEST, is_whole
-from jitm.runs.hard_links import held_files
+from jitm.runs.checkpoint_files import MANIFEST, damaged_file, held_files
 
 RUN = {'config': {'a': 1}, 'vocabulary': ['<pad>', 'ö']}
 
@@ -68,7 +67,7 @@ def test_two_latest_and_the_best_are_kept(tmp_path):
 def test_flipped_bit_falls_back_to_the_previous_checkpoint(tmp_path, caplog):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: 1.0, 2: 5.0, 3: 4.0})
-        assert is_whole(checkpoints.folder / '3')
+        assert damaged_file(checkpoints.folder / '3') is None
         damage(checkpoints, 3)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.set_aside_damaged()

@@ -19,7 +19,16 @@ from jitm.inference.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, 
 from jitm.models.joint import has_heads
 from jitm.runs.run import Run
 
-SECTIONS = (('of the originals', '_captions'), ('', ''), ('corrected', '_corrected'))  # of pseudo-perplexities
+# Headers of tables.
+CAPTIONS = 'perturbed captions', 'number', 'captions', 'pairwise', 'hardest'
+TRUTH = 'truth in %', 'false', 'true', 'not parsed'
+WORDS = 'words', 'detected: overall', 'matched', 'mismatched', 'balanced', 'corrected: replaced', 'all'
+PERPLEXITY = 'pseudo-perplexity', 'mean over captions', 'over all words'
+SECTIONS = {
+    ', of the originals': 'pseudo_perplexity_captions',
+    '': 'pseudo_perplexity',
+    ', corrected': 'pseudo_perplexity_corrected',
+}
 
 
 def check_perplexity(run: Run) -> None:
@@ -84,7 +93,7 @@ def evaluate(
       pseudo-perplexities.
 
     Raises:
-      UserError: if a set is empty, or a score is not finite.
+      UserError: If a set is empty, or a score is not finite.
     """
     originals = _Originals(scorer, split, texts, perplexity)
     return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
@@ -95,15 +104,11 @@ class _Originals:
 
     def __init__(self, scorer: PairScorer, split: Split, texts: np.ndarray, perplexity: bool):
         self.scorer, self.split, self.images = scorer, split, split.image_of_text[texts]
-        self.captions = _encode([split.captions[t] for t in texts], scorer.run.vocabulary)
+        self.predicts_words = has_heads(scorer.run.model, WORD_HEADS)
+        self.captions = join([scorer.run.vocabulary.encode(split.captions[t]) for t in texts])
         self.scores = scorer.score(self.images, self.captions)  # float32 [N], with the own images
-        self.likelihoods = None  # of the words, float32 [N, L]
-        if perplexity:
-            self.likelihoods = scorer.log_likelihoods(self.images, self.captions)
-
-    @property
-    def _predicts_words(self) -> bool:
-        return has_heads(self.scorer.run.model, WORD_HEADS)
+        # Of the words, float32 [N, L].
+        self.likelihoods = scorer.log_likelihoods(self.images, self.captions) if perplexity else None
 
     def evaluate(self, name: str, sets: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Evaluates one set: the perturbed captions of each of the N captions."""
@@ -114,7 +119,7 @@ class _Originals:
                 'leave it out'
             )
         texts = [caption for captions in sets for caption in captions]
-        perturbed = _encode(texts, self.scorer.run.vocabulary)
+        perturbed = join([self.scorer.run.vocabulary.encode(caption) for caption in texts])
         same_length, identical = _compare(self.captions, perturbed, owners)
         scores = self.scorer.score(self.images[owners], perturbed)
         scores[identical] = self.scores[owners[identical]]
@@ -130,7 +135,7 @@ class _Originals:
         if isinstance(self.split, SceneSplit):
             report['truth'] = truth(texts, self.images[owners], self.split)
         comparable = np.flatnonzero(same_length & ~identical)
-        if self._predicts_words and len(comparable) and name not in RETRIEVED:
+        if self.predicts_words and len(comparable) and name not in RETRIEVED:
             report |= self._evaluate_words(perturbed.take(comparable), owners[comparable])
         if self.likelihoods is not None:
             report |= self._perplexities(perturbed, owners)
@@ -149,16 +154,19 @@ class _Originals:
     def _perplexities(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Computes pseudo-perplexities of the captions and of the first perturbed caption of each."""
         used, first = np.unique(owners, return_index=True)
-        perturbed, images = perturbed.take(first), self.images[used]
-        lengths = self.captions.lengths[used], perturbed.lengths
-        perplexities = {
-            'pseudo_perplexity_captions': _perplexity(self.likelihoods[used], lengths[0]),
-            'pseudo_perplexity': _perplexity(self.scorer.log_likelihoods(images, perturbed), lengths[1]),
+        scorer, images, perturbed = self.scorer, self.images[used], perturbed.take(first)
+        found = {'_captions': (self.captions.lengths[used], self.likelihoods[used])}
+        found[''] = perturbed.lengths, scorer.log_likelihoods(images, perturbed)
+        if self.predicts_words:
+            ids = _padded(perturbed)
+            words = word_mask(perturbed.lengths, ids.shape[1])
+            rows = zip(correct(ids, scorer.predict_words(images, perturbed), words), perturbed.lengths, strict=True)
+            corrected = join([row[:length] for row, length in rows])
+            found['_corrected'] = perturbed.lengths, scorer.log_likelihoods(images, corrected)
+        return {
+            f'pseudo_perplexity{key}': metrics.pseudo_perplexity(values, word_mask(lengths, values.shape[1]))
+            for key, (lengths, values) in found.items()
         }
-        if self._predicts_words:
-            corrected = self.scorer.log_likelihoods(images, _corrected(self.scorer, images, perturbed))
-            perplexities['pseudo_perplexity_corrected'] = _perplexity(corrected, lengths[1])
-        return perplexities
 
 
 def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> dict[str, float]:
@@ -179,10 +187,6 @@ def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> 
     return {name: 100 * float(share) for name, share in shares.items()}
 
 
-def _encode(captions: Sequence[str], vocabulary: Vocabulary | WordPiece) -> Tokens:
-    return join([vocabulary.encode(caption) for caption in captions])
-
-
 def _padded(tokens: Tokens, index: np.ndarray | None = None) -> np.ndarray:
     """Returns the ids of all texts, or of some: int [N, L]."""
     index = np.arange(len(tokens.lengths)) if index is None else index
@@ -199,45 +203,20 @@ def _compare(captions: Tokens, perturbed: Tokens, owners: np.ndarray) -> tuple[n
     return same_length, identical
 
 
-def _corrected(scorer: PairScorer, images: np.ndarray, tokens: Tokens) -> Tokens:
-    ids = _padded(tokens)
-    ids = correct(ids, scorer.predict_words(images, tokens), word_mask(tokens.lengths, ids.shape[1]))
-    return join([row[:length] for row, length in zip(ids, tokens.lengths, strict=True)])
-
-
-def _perplexity(likelihoods: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    return metrics.pseudo_perplexity(likelihoods, word_mask(lengths, likelihoods.shape[1]))
-
-
 def table(report: Mapping[str, Any]) -> str:
     """Returns the metrics of `evaluate` as Markdown tables."""
-    sets = report['sets']
-    header = ['perturbed captions', 'number', 'captions', 'pairwise', 'hardest']
-    rows = [
-        [name, f'{row["perturbed"]:,}', f'{row["captions"]:,}', *_numbers(row, 'caption_discrimination')]
-        for name, row in sets.items()
-    ]
-    parts = [tables.table(header, rows)]
-    rows = [[name, *_numbers(row, 'truth')] for name, row in sets.items() if 'truth' in row]
-    if rows:
-        parts.append(tables.table(['truth in %', 'false', 'true', 'not parsed'], rows))
-    rows = [
-        [name, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')]
-        for name, row in sets.items()
-        if 'word_discrimination' in row
-    ]
-    if rows:
-        header = ['words', 'detected: overall', 'matched', 'mismatched', 'balanced', 'corrected: replaced', 'all']
-        parts.append(tables.table(header, rows))
-    rows = [
-        [', '.join(filter(None, (name, label))), *_numbers(row, f'pseudo_perplexity{key}')]
-        for name, row in sets.items()
-        for label, key in SECTIONS
-        if f'pseudo_perplexity{key}' in row
-    ]
-    if rows:
-        parts.append(tables.table(['pseudo-perplexity', 'mean over captions', 'over all words'], rows))
-    return '\n\n'.join(parts)
+    rows_of = {header: [] for header in (CAPTIONS, TRUTH, WORDS, PERPLEXITY)}
+    for name, row in report['sets'].items():
+        counts = [f'{row["perturbed"]:,}', f'{row["captions"]:,}']
+        rows_of[CAPTIONS].append([name, *counts, *_numbers(row, 'caption_discrimination')])
+        if 'truth' in row:
+            rows_of[TRUTH].append([name, *_numbers(row, 'truth')])
+        if 'word_discrimination' in row:
+            rows_of[WORDS].append([name, *_numbers(row, 'word_discrimination'), *_numbers(row, 'word_correction')])
+        for label, key in SECTIONS.items():
+            if key in row:
+                rows_of[PERPLEXITY].append([name + label, *_numbers(row, key)])
+    return '\n\n'.join(tables.table(header, rows) for header, rows in rows_of.items() if rows)
 
 
 def _numbers(row: Mapping[str, Any], name: str) -> list[str]:

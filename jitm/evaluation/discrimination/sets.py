@@ -57,10 +57,16 @@ def perturbed_captions(
       Name of a set -> for each of the T captions its perturbed captions, possibly none.
 
     Raises:
-      UserError: if a kind is unknown, or the split lacks what a kind needs.
+      UserError: If a kind is unknown, or the split lacks what a kind needs.
     """
     check_kinds(kinds)
-    load_graphs = functools.cache(lambda: _load_graphs(split, graphs))
+
+    @functools.cache
+    def load_graphs() -> Sequence[scene_graphs.CaptionGraph]:
+        if graphs:
+            return scene_graphs.from_file(split, path=graphs)
+        return scene_graphs.gold(split) if hasattr(split, 'caption_graphs') else scene_graphs.rules(split)
+
     sets = {}
     for kind in dict.fromkeys(kinds):
         if kind == perturbations.SWAP:
@@ -101,9 +107,3 @@ def _hardest_captions(
             if len(others):
                 found[text] = (split.captions[others[np.argmax(scores[image][others])]],)
     return tuple(found)
-
-
-def _load_graphs(split: Split, path: str) -> Sequence[scene_graphs.CaptionGraph]:
-    if path:
-        return scene_graphs.from_file(split, path=path)
-    return scene_graphs.gold(split) if hasattr(split, 'caption_graphs') else scene_graphs.rules(split)

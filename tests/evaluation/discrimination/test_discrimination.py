@@ -28,12 +28,12 @@ from jitm.evaluation.discrimination import sets as sets_lib
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
-from jitm.evaluation.retrieval import Retrieved
 from jitm.evaluation.saved import EVALUATION
 from jitm.inference.block_shape import BlockShape
 from jitm.inference.options import ScoringOptions
 from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
 from jitm.layers.text import GRUEncoder
+from jitm.metrics import Retrieved
 from jitm.models.joint import has_heads, read_pairs
 from jitm.models.uniter import UNITER
 from jitm.outputs import OutputFolder
