@@ -23,7 +23,7 @@ from jitm.runs.run import Run, load_run, read_split
 from jitm.serving.index import Index
 from jitm.serving.inputs import SplitData, is_list, is_one_image
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.vectors import check_count
+from jitm.serving.search import check_count
 
 __all__ = ['Index', 'LoadedRun', 'evaluate', 'load', 'score']
 

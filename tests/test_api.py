@@ -17,9 +17,9 @@ from jitm import parallel
 from jitm.commands import cli
 from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
+from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.inference.networks import FeatureNetwork
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.data.reading import pad_texts, take_images
+from jitm.data.splits import pad_texts, take_images
 from jitm.inference import engine
 from jitm.mining import products, search
 from jitm.training.setup import set_up

@@ -24,8 +24,7 @@ from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
-from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import FinishedBlocks, ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of, recorded_photos

@@ -16,9 +16,9 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.errors import UserError
 from jitm.report.pictures import NO_PICTURES, recorded_photos
-from jitm.serving.app import check_installed, in_url, serve
-from jitm.serving.explored import explore
-from jitm.serving.pages import Site
+from jitm.serving.explorer.app import check_installed, in_url, serve
+from jitm.serving.explorer.explored import explore
+from jitm.serving.explorer.pages import Site
 
 REQUIRED = ('workdir',)
 FLAGS = {

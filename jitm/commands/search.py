@@ -31,7 +31,7 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run
 from jitm.serving.index import Index, check_export, export
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer, answer, page
+from jitm.serving.search import Answer, answer, page
 from jitm.serving.sources import ImageSource, PhotoFiles
 
 REQUIRED = ('workdir',)

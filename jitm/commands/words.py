@@ -22,8 +22,8 @@ from jitm.evaluation.discrimination.examples import check_examples, describe_cap
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
 from jitm.evaluation.retrieval import evenly_spaced
-from jitm.inference.options import ScoringOptions, precision_of
-from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.pairs import PairScorer
+from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of
 from jitm.runs.progress import ProgressPrinter

@@ -12,8 +12,7 @@ from jitm.data.cider import Relevance
 from jitm.data.masking import MaskedWords
 from jitm.data.perturbations import PerturbedCaptions
 from jitm.data.pixels import Photos
-from jitm.data.reading import bucket, pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text import Tokens, join
 from jitm.data.vocabularies import Tokenizer
 from jitm.files import hash_arrays, hash_json

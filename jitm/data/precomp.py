@@ -25,7 +25,7 @@ from jitm.files import parse_json, read_bytes, read_text, split_lines
 from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
-MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
+MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.encoders.networks`
 ENCODED_BY = {
     'network',
     'parameters',

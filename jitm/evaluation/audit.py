@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.reading import pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import Tokens
 from jitm.inference.engine import Engine, fill
-from jitm.inference.options import ScoringOptions, resolve_options
+from jitm.inference.scoring import ScoringOptions, resolve_options
 from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens

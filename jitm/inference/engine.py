@@ -5,7 +5,7 @@ captions in each call of a dual encoder, pads each caption to a length that depe
 tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 import chex
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts
+from jitm.data.splits import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.text import Tokens
 from jitm.layers.linear import product
 from jitm.models import tiling
@@ -54,14 +54,9 @@ def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
     return jax.tree.map(lambda x: x[:count], items)
 
 
-def num_items(items: chex.ArrayTree) -> int:
-    """Returns N."""
-    return len(jax.tree.leaves(items)[0])
-
-
 def batches(items: chex.ArrayTree, size: int) -> Iterator[chex.ArrayTree]:
     """Yields items in batches of a size; the last one may be smaller."""
-    for start in range(0, num_items(items), size):
+    for start in range(0, len(jax.tree.leaves(items)[0]), size):
         yield jax.tree.map(lambda x, start=start: np.asarray(x[start : start + size]), items)
 
 
@@ -76,20 +71,14 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
         jnp.pad(jnp.asarray(side), ((0, -len(side) % size), (0, 0)))
         for side, size in zip((rows, columns), TILE, strict=True)
     ]
-
-    def tile(_: None, rows: chex.Array, columns: chex.Array) -> chex.Array:
-        return product('id,td->it', rows, columns)
-
-    return tiling.map_pairs(tile, None, *padded, *TILE)[: len(rows), : len(columns)]
+    sims = tiling.map_pairs(lambda _, *sides: product('id,td->it', *sides), None, *padded, *TILE)
+    return sims[: len(rows), : len(columns)]
 
 
 def encode(model: Matcher, method: Method, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
     """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings are of a dtype."""
-
-    def cast(x: chex.Array) -> chex.Array:
-        return x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jax.tree.map(cast, model.apply(variables, items, method=method))
+    encoding = model.apply(variables, items, method=method)
+    return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, encoding)
 
 
 def score(model: Matcher, images: Encoding, variables: chex.ArrayTree, texts: Encoding) -> chex.Array:
@@ -133,40 +122,34 @@ class Engine:
       variables: Its parameters and statistics, on every device.
       dtype: The dtype of the encodings, a key of `DTYPES`; scores are float32.
       precision: The precision of products of float32 arrays.
+      is_dual: Whether the model is a dual encoder.
+      images_per_call: Images that are encoded at once on all devices.
+      texts_per_call: Captions that a dual encoder encodes at once on all devices.
     """
 
     def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str, precision: Precision):
         """Moves the parameters to the devices."""
         self.model, self.variables = model, parallel.put_state(variables)
         self.dtype, self.precision = dtype, precision
+        self.is_dual = isinstance(model, DualEncoder)
+        self.images_per_call = IMAGES_PER_CALL * parallel.num_local_devices()
+        # A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        recurrent = model.text_format.max_length is None
+        short = parallel.platform() == 'cpu' and not recurrent
+        self.texts_per_call = (SHORT_CALL if short else TEXTS_PER_CALL) * parallel.num_local_devices()
 
-    @property
-    def is_dual(self) -> bool:
-        """Whether the model is a dual encoder."""
-        return isinstance(self.model, DualEncoder)
+    def compiled(self, function: Callable[..., chex.ArrayTree], *static: Hashable) -> Callable[..., chex.ArrayTree]:
+        """Returns a compiled function of a model, such as `score`: `(rows, variables, ...) -> leaves [N, ...]`.
 
-    @property
-    def images_per_call(self) -> int:
-        """Images that are encoded at once on all devices."""
-        return IMAGES_PER_CALL * parallel.num_local_devices()
-
-    @property
-    def texts_per_call(self) -> int:
-        """Captions that a dual encoder encodes at once on all devices.
-
-        A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        Args:
+          function: A function `(model, *static, rows, variables, ...)`, see `parallel.map_rows`.
+          *static: Its arguments between the model and the rows.
         """
-        recurrent = self.model.text_format.max_length is None
-        per_device = TEXTS_PER_CALL if recurrent or parallel.platform() != 'cpu' else SHORT_CALL
-        return per_device * parallel.num_local_devices()
+        return parallel.map_rows(function, self.model, *static, precision=self.precision)
 
     def encoder(self, method: Method) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
         """Returns the compiled `encode` of a method: `(items, variables) -> encodings`."""
-        return parallel.map_rows(encode, self.model, method, self.dtype, precision=self.precision)
-
-    def compiled(self, function: Callable[..., chex.Array]) -> Callable[..., chex.Array]:
-        """Returns the compiled `score`, `score_pairs` or `score_selected`: `(images or pairs, variables, ...)`."""
-        return parallel.map_rows(function, self.model, precision=self.precision)
+        return self.compiled(encode, method, self.dtype)
 
     def padded_length(self, lengths: np.ndarray) -> int:
         """Returns the length to which texts are padded that are encoded together."""
@@ -261,7 +244,7 @@ class Engine:
         )
 
     def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
-        count = num_items(texts)
+        count = len(jax.tree.leaves(texts)[0])
         texts = parallel.put_everywhere(pad(texts, padded_count(count)))
         return self._padded(self.compiled(score), images, texts)[:, :count]
 
@@ -272,6 +255,6 @@ class Engine:
 
     def _padded(self, compiled: Callable, items: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
         """Applies a compiled function to items, padded to one of few sizes; returns leaves [N, ...] in host memory."""
-        count = num_items(items)
+        count = len(jax.tree.leaves(items)[0])
         rows = parallel.put_rows(pad(items, padded_count(count, parallel.num_local_devices())))
         return first(jax.device_get(compiled(rows, self.variables, *shared)), count)

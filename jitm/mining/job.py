@@ -15,14 +15,14 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays, hash_json
-from jitm.inference.options import (
+from jitm.inference.scoring import (
     DEFAULT_OPTIONS,
     ScoringOptions,
+    make_scorer,
     precision_of,
     resolve_options,
     share_precision,
 )
-from jitm.inference.scoring import make_scorer
 from jitm.mining.pairs import PairSearch
 from jitm.mining.products import ProductSearch
 from jitm.mining.state import MiningState

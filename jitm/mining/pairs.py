@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jitm.data.splits import Split
-from jitm.inference.block_shape import BlockShape
+from jitm.inference.memory import BlockShape
 from jitm.inference.scoring import Scorer
 from jitm.mining.search import rank_block
 from jitm.mining.state import MiningState

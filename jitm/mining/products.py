@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import bucket
-from jitm.data.splits import Split
+from jitm.data.splits import Split, bucket
 from jitm.errors import UserError
 from jitm.mining.search import group_size, rank_products
 from jitm.mining.state import Lists, MiningState

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pixels import in_threads
-from jitm.data.reading import take_images
+from jitm.data.splits import take_images
 from jitm.data.transforms import Photo, Transform, decode
+from jitm.encoders.features import grid_boxes
+from jitm.encoders.networks import FeatureNetwork, crops_of
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.inference.engine import batches, num_items
-from jitm.inference.features import grid_boxes
-from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
 from jitm.serving.inputs import ImageFeatures, check_features, check_pixels, check_tags, transform_of

@@ -24,8 +24,8 @@ from jitm.data.pixels import num_threads
 from jitm.errors import UserError, require
 from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
 from jitm.outputs import MARK, OutputFolder, check_own, replacing_own
+from jitm.serving.search import Hit, VectorSearch
 from jitm.serving.sources import Entry, ImageSource, Item
-from jitm.serving.vectors import Hit, VectorSearch
 from jitm.types import Images
 
 FORMAT = 1

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pixels import Photos
-from jitm.data.reading import tokenize_tags
 from jitm.data.splits import BOXES, Split, are_boxes
-from jitm.data.text import Tokens, join
+from jitm.data.text import Tokens, join, tokenize_tags
 from jitm.data.transforms import Transform, View, decode, is_photo
 from jitm.errors import UserError
 from jitm.runs.run import Run

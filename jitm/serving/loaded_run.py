@@ -12,20 +12,20 @@ import numpy as np
 import tqdm
 
 from jitm.data.pixels import Photos
-from jitm.data.reading import pad_texts
+from jitm.data.splits import pad_texts
 from jitm.data.transforms import is_photo
+from jitm.encoders.networks import FeatureNetwork, restore
+from jitm.encoders.text_network import TextNetwork
+from jitm.encoders.text_network import restore as restore_text
 from jitm.errors import UserError, did_you_mean, require
 from jitm.inference.engine import Engine, concatenate, num_items, pad
-from jitm.inference.networks import FeatureNetwork, restore
-from jitm.inference.text_network import TextNetwork
-from jitm.inference.text_network import restore as restore_text
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
 from jitm.serving.encodings import check, features_of_photos, image_batches, shapes, vector_key
 from jitm.serving.index import Index, update
 from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
+from jitm.serving.search import Hit, check_count, rank
 from jitm.serving.sources import ImageSource, check_photos, open_source
-from jitm.serving.vectors import Hit, check_count, rank
 from jitm.types import Images
 
 FEW_TEXTS = 4  # such as a query, for which a full call takes about seven times as long

@@ -13,8 +13,8 @@ from jitm.report.render import Result, render
 from jitm.serving.index import Index
 from jitm.serving.inputs import SplitData
 from jitm.serving.loaded_run import LoadedRun
+from jitm.serving.search import Hit, VectorSearch, best_and_first, rank
 from jitm.serving.sources import ImageSource, check_photos, unique_ids
-from jitm.serving.vectors import Hit, VectorSearch, best_and_first, rank
 
 
 @dataclasses.dataclass(frozen=True)

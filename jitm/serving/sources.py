@@ -14,11 +14,11 @@ from jitm.data.arrays import open_npy
 from jitm.data.photo_files import list_files
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, name_texts, read_lines
-from jitm.data.reading import take_images, tokenize_tags
-from jitm.data.splits import Split
+from jitm.data.splits import Split, take_images
+from jitm.data.text import tokenize_tags
 from jitm.data.transforms import View, decode, reading
+from jitm.encoders.networks import FeatureNetwork, crops_of
 from jitm.errors import UserError
-from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.runs.run import Run, check_split
 from jitm.serving.encodings import images_of_crops

@@ -15,9 +15,9 @@ from jitm.data.load import change_train, load_relevance, load_scene_graphs, load
 from jitm.data.masking import MaskedWords, Masking, caption_words, find_phrases
 from jitm.data.perturbations import PerturbedCaptions, is_file, perturber, reads_graphs
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import add_vectors, check_encoders, tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Tokens, Vocabulary
+from jitm.data.text import Tokens, Vocabulary, tokenize_split
+from jitm.data.token_vectors import add_vectors, check_encoders
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import hash_file

@@ -14,7 +14,7 @@ from jitm import names, parallel
 from jitm.config import bind, choose, flatten
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import check_images, check_lengths
+from jitm.data.splits import check_images, check_lengths
 from jitm.data.vocabularies import kind_of
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace

@@ -9,9 +9,9 @@ from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.perturbations import PerturbedCaptions, perturber
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
+from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
 

@@ -5,8 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.token_vectors import TokenVectors
 from jitm.training import inputs
 from tests.configs.settings import one_of_each_word

@@ -21,18 +21,18 @@ import pytest
 from PIL import Image
 
 from jitm.commands import cli
-from jitm.data.reading import take_images
 from jitm.data.scenes import load
+from jitm.data.splits import take_images
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.layers.text import GRUEncoder
 from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run, load_run
-from jitm.serving import app, explored, pages
-from jitm.serving.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
+from jitm.serving.explorer import app, explored, pages
+from jitm.serving.explorer.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
+from jitm.serving.explorer.pages import NotFound, Site
 from jitm.serving.inputs import data_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.pages import NotFound, Site
 from jitm.types import Texts
 from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
@@ -353,7 +353,7 @@ def test_names_of_this_machine_are_allowed_on_its_own_addresses(host, addresses,
 
 SERVED = """
 import time
-from jitm.serving.app import serve
+from jitm.serving.explorer.app import serve
 class Site:
     def home(self, caption):
         print('asked', flush=True)

@@ -15,7 +15,7 @@ from jitm.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
 from jitm.serving.index import MANIFEST, Entry, Index
-from jitm.serving.query import find_row
+from jitm.serving.search import find_row
 from jitm.serving.sources import Item
 from jitm.types import Images
 

@@ -11,8 +11,7 @@ import pytest
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, expected_ranks, gradient_norms, ranking_metrics
 from jitm.training.logs import CollapseMonitor

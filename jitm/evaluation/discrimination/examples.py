@@ -10,7 +10,7 @@ from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
 from jitm.evaluation.retrieval import evenly_spaced
-from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
+from jitm.inference.pairs import WORD_HEADS, PairScorer
 from jitm.models.joint import has_heads
 from jitm.runs.run import Run
 

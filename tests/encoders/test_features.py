@@ -13,9 +13,9 @@ from PIL import Image
 
 from jitm.commands import cli, encode
 from jitm.data import photos, precomp, scenes
+from jitm.encoders import features, networks
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.inference import features, networks
 from jitm.outputs import OWNED
 from jitm.serving import sources
 from tests.models.test_matchers import make_vse

@@ -16,14 +16,14 @@ from jitm import config as config_lib
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
-from jitm.data.reading import check_images, check_lengths, tokenize_split
-from jitm.data.splits import Split
+from jitm.data.splits import Split, check_images, check_lengths
+from jitm.data.text import tokenize_split
 from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
+from jitm.encoders.networks import CROPS, FeatureNetwork, check_model, features_of
+from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
-from jitm.inference.networks import CROPS, FeatureNetwork, check_model, features_of
-from jitm.inference.text_network import TextNetwork
 from jitm.outputs import OutputFolder
 
 KIND = 'a set of encoded features'

@@ -10,14 +10,14 @@ from jitm.data.transforms import View
 from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
 from jitm.serving.index import Index
 from jitm.serving.inputs import SplitData, data_of, view_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.vectors import Hit, VectorSearch, rank
+from jitm.serving.search import Hit, VectorSearch, rank
 
 MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compiled for minutes
 DOUBTFUL = 48  # pairs that are shown

@@ -17,7 +17,7 @@ from jitm.serving import index as index_lib
 from jitm.serving import query
 from jitm.serving.inputs import transform_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer
+from jitm.serving.search import Answer
 from jitm.serving.sources import open_source
 from tests.commands.test_report import Page
 

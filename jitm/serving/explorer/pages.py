@@ -19,10 +19,10 @@ from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
-from jitm.serving.explored import Explored, check_caption
+from jitm.serving.explorer.explored import Explored, check_caption
 from jitm.serving.inputs import SplitData
+from jitm.serving.search import Hit, best_and_first
 from jitm.serving.sources import unique_ids
-from jitm.serving.vectors import Hit, best_and_first
 
 IMAGES = 12  # shown for a query
 NEGATIVES = 6  # images and captions shown for a pair

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jitm.errors import UserError, require
-from jitm.serving.pages import NotFound, Site
+from jitm.serving.explorer.pages import NotFound, Site
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import bucket
+from jitm.data.splits import bucket
 from jitm.errors import UserError
 from jitm.inference.engine import TILE, fill, padded_count, products
 from jitm.layers.linear import product
