@@ -30,7 +30,7 @@ from jitm.inference.pairs import PairScorer
 from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
-from jitm.serving.inputs import transform_of
+from jitm.serving.images import transform_of
 
 REPORT, LINES = 'choices.json', 'choices.jsonl'
 SHOWN = 5  # missing images

@@ -34,7 +34,7 @@ from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
-from jitm.serving.inputs import make_transform
+from jitm.serving.images import make_transform
 
 TAKES_CONFIG = True
 REQUIRED = ('out',)

@@ -32,7 +32,7 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.log import unfinished
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
-from jitm.serving.inputs import view_of
+from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
 FLAGS = {

@@ -28,7 +28,7 @@ class Photos:
     """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
 
     Attributes:
-      files: I paths, or the bytes of I image files.
+      files: I paths, the bytes of I image files, or I photos of Pillow.
       transform: The way in which a photo becomes pixels.
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
@@ -90,4 +90,4 @@ class Photos:
         return self._decode(index, self.transform.evaluate_crops)
 
     def _decode(self, index: np.ndarray, view: View) -> np.ndarray:
-        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view), len(index)))
+        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view, f'image {index[n]}'), len(index)))

@@ -25,7 +25,7 @@ from jitm.report import explanations
 from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions
 from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run
-from jitm.serving.inputs import make_transform
+from jitm.serving.images import make_transform
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
 from tests.models import cross_attention_oracle as oracle

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.serving import vectors
+from jitm.serving import search
 from jitm.serving.search import VectorSearch, rank
 from tests.conftest import ROOT, environment
 
@@ -36,7 +36,7 @@ def test_search_finds_the_largest_products(count, queries, top_k):
 
 
 def test_blocks_of_queries_do_not_change_the_result(monkeypatch):
-    monkeypatch.setattr(vectors, 'MAX_SCORES', 2000)
+    monkeypatch.setattr(search, 'MAX_SCORES', 2000)
     check(900, 7, 5)
 
 

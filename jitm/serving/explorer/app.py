@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jitm.errors import UserError, require
+from jitm.errors import UserError
 from jitm.serving.explorer.pages import NotFound, Site
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ HEADERS = {
     'Referrer-Policy': 'no-referrer',
     'Cache-Control': 'no-store',
 }
-
-
-def check_installed() -> None:
-    """Raises a UserError unless the optional packages are installed."""
-    for module in ('starlette', 'uvicorn', 'jinja2', 'matplotlib'):
-        require(module, extra='explorer')
 
 
 def in_url(host: str) -> str:
@@ -83,18 +77,18 @@ def make_app(site: Site, host: str) -> 'Starlette':
             page, status = site.message('There is no such page.'), 404
         return HTMLResponse(page, status, HEADERS)
 
-    def page(make: Callable[[Request], str]) -> Callable[[Request], HTMLResponse]:
-        return lambda request: respond(lambda: make(request))
-
     async def photo(request: Request) -> HTMLResponse:
         body = await _read(request)
         return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
 
+    def query(request: Request) -> str:
+        return request.query_params.get('q', '')
+
     routes = [
-        Route('/', page(lambda request: site.home(_caption(request)))),
-        Route('/image/{row}', page(lambda request: site.image(_row(request.path_params), _caption(request)))),
-        Route('/pair/{row}', page(lambda request: site.pair(_row(request.path_params)))),
-        Route('/doubtful', page(lambda request: site.doubtful())),
+        Route('/', lambda request: respond(lambda: site.home(query(request)))),
+        Route('/image/{row}', lambda request: respond(lambda: site.image(_row(request.path_params), query(request)))),
+        Route('/pair/{row}', lambda request: respond(lambda: site.pair(_row(request.path_params)))),
+        Route('/doubtful', lambda request: respond(site.doubtful)),
         Route('/photo', photo, methods=['POST']),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))
@@ -107,10 +101,6 @@ def _row(params: Mapping[str, str]) -> int:
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise NotFound
     return int(text)
-
-
-def _caption(request: 'Request') -> str:
-    return request.query_params.get('q', '')
 
 
 async def _read(request: 'Request') -> bytes:

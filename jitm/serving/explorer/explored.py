@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from jitm.data.splits import Split
 from jitm.data.transforms import View
 from jitm.errors import UserError
 from jitm.evaluation import audit
@@ -14,8 +15,8 @@ from jitm.inference.scoring import ScoringOptions
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
+from jitm.serving.images import view_of
 from jitm.serving.index import Index
-from jitm.serving.inputs import SplitData, data_of, view_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.search import Hit, VectorSearch, rank
 
@@ -26,7 +27,7 @@ DOUBTFUL = 48  # pairs that are shown
 class Explored:
     """A run whose images are encoded; scores of typed captions and of the captions of the split."""
 
-    def __init__(self, run: LoadedRun, data: SplitData):
+    def __init__(self, run: LoadedRun, data: Split):
         """Encodes the images, or reads their index.
 
         Args:
@@ -38,7 +39,7 @@ class Explored:
         """
         self.name, self.run, self._data = str(run.run.workdir), run, data
         self._images: Encoding | Index = (
-            run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data.images)
+            run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data)
         )
         if isinstance(self._images, Index) and self._images.unreadable:  # rows would not be those of the split
             name, problem = next(iter(self._images.unreadable.items()))
@@ -74,8 +75,8 @@ class Explored:
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
         """The pairs of the split that the model believes least, by `jitm audit` with one round, without noise."""
-        doubt = audit.doubts(self.run.run, self._data.split, rounds=1, options=ScoringOptions())
-        return audit.describe(doubt, self._data.split, DOUBTFUL)
+        doubt = audit.doubts(self.run.run, self._data, rounds=1, options=ScoringOptions())
+        return audit.describe(doubt, self._data, DOUBTFUL)
 
     def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
         """Returns all images and all captions in descending order of their scores with a photo.
@@ -99,7 +100,7 @@ class Explored:
     def _outputs(self) -> WordOutputs | None:
         run = self.run.run
         text_network = self.run.text_network if run.model.text_format.vectors else None
-        return WordOutputs(run, self._data.split, text_network=text_network) if has_word_outputs(run) else None
+        return WordOutputs(run, self._data, text_network=text_network) if has_word_outputs(run) else None
 
     def words(self, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.
@@ -110,7 +111,7 @@ class Explored:
         """
         if self._outputs is None:
             return None
-        split = self._data.split
+        split = self._data
         score = next(hit.score for hit in self.rank_images(caption) if hit.index == image)
         hit = {'image': image, 'image_id': split.image_ids[image], 'score': score, 'right': False}
         pair = {
@@ -132,7 +133,7 @@ def check_caption(caption: str) -> str:
 
 def explore(
     workdirs: Sequence[str], split_name: str, data_root: str | None = None, encoder: str | None = None
-) -> tuple[list[Explored], SplitData]:
+) -> tuple[list[Explored], Split]:
     """Loads runs that were trained on the same data set, or on parts of it, and encodes a split with each.
 
     Args:
@@ -149,4 +150,4 @@ def explore(
     for run in runs:
         read_tokens(run.run, split)
         run.restore_networks()
-    return [Explored(run, data_of(split, run.run.model.reads)) for run in runs], data_of(split)
+    return [Explored(run, split) for run in runs], split

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.evaluation.retrieval import evenly_spaced
@@ -20,9 +21,7 @@ from jitm.report.figures import to_png
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
 from jitm.serving.explorer.explored import Explored, check_caption
-from jitm.serving.inputs import SplitData
 from jitm.serving.search import Hit, best_and_first
-from jitm.serving.sources import unique_ids
 
 IMAGES = 12  # shown for a query
 NEGATIVES = 6  # images and captions shown for a pair
@@ -47,7 +46,7 @@ class Site:
     """
 
     runs: Sequence[Explored]
-    data: SplitData
+    data: Split
     command: str
     flags: Sequence[str]
     photos: Path | None = None
@@ -129,7 +128,7 @@ class Site:
                 'words': self._words(run, image, caption) if caption else None,
             }
 
-        name = unique_ids(self.data.split)[image]
+        name = self.data.names[image]
         own = np.flatnonzero(self.data.image_of_text == image)
         return self._render(
             'image',
@@ -182,7 +181,7 @@ class Site:
             }
             for run in self.runs
         ]
-        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.split.num_texts))
+        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.num_texts))
 
     def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""
@@ -205,9 +204,9 @@ class Site:
             num_images=len(self.data.image_ids),
             num_captions=len(self.data.captions),
             caption=caption,
-            small=self.photos is None and are_small(self.data.split),
+            small=self.photos is None and are_small(self.data),
             reads_photos=self._reads_photos,
-            hint=NO_PICTURES if self.photos is None and self.data.split.pixels is None else '',
+            hint=NO_PICTURES if self.photos is None and self.data.pixels is None else '',
             command=self.command,
             **values,
         )
@@ -216,7 +215,7 @@ class Site:
         return int(self.data.image_of_text[text]) == image
 
     def _address(self, image: int) -> str:
-        return pictures_of(self.data.split, [image], self.photos).get(image, '')
+        return pictures_of(self.data, [image], self.photos).get(image, '')
 
     def _image_results(self, hits: Sequence[Hit], count: int, caption: str = '') -> list[Result]:
         """Returns the best images for a query, and the first image of the caption if it is not one of them."""
@@ -233,7 +232,7 @@ class Site:
             score,
             picture=self._address(image),
             link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
-            note=self.data.first_caption(image),
+            note=next(iter(self.data.captions_of(image)), ''),
             **marks,
         )
 
@@ -251,7 +250,7 @@ class Site:
         pair = run.words(image, caption)
         if pair is None:
             return None
-        pixels = pixels_of(self.data.split, image, self.photos, run.view)
+        pixels = pixels_of(self.data, image, self.photos, run.view)
         if 'mismatch' in pair:
             return explanations.shown(pair, [pixels])
         figure = attention_figures.draw(pair, None if pixels is None else [pixels])
