@@ -59,9 +59,8 @@ class Split:
       dataset: The name of the data set, such as `f30k`; '' if unknown.
       tags: The object tags of the I images, each in one string, '' for none; None if not known.
       encoded_by: The network that computed the regions, as JSON, see `jitm.encoders.networks`; None if not known.
-      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some; None without
-        noise.
-      token_vectors: The vectors of the captions' tokens by a frozen encoder; None without.
+      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some, or None.
+      token_vectors: The vectors of the captions' tokens by a frozen encoder, or None.
     """
 
     name: str
@@ -146,10 +145,9 @@ class Split:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Identifies the split: shape and dtype of its regions (of its pixels without features), and two hashes.
+        """Shape and dtype of the regions, or of the pixels without features, with two hashes as identification.
 
-        `hash` is of the captions, their images, and the regions or pixels of 64 evenly spaced images; `content` is
-        `content_hash`.
+        `hash` covers the captions, their images, and 64 evenly spaced images; `content` is `content_hash`.
         """
         field, array = ('pixels', self.pixels) if self.regions is None else ('regions', self.regions)
         rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
@@ -172,7 +170,7 @@ class Split:
 
     @functools.cached_property
     def clean(self) -> np.ndarray | None:
-        """The captions that stand at their own image, bool [T]; None without noise."""
+        """Whether each caption is paired with its own image, bool [T]; None without noise."""
         original = self.original_image_of_text
         return None if original is None else original == self.image_of_text
 

@@ -208,12 +208,7 @@ def _check_folder(
         if name not in known:
             raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
         recorded = config_lib.flatten(known[name])
-        if same.keys() - recorded.keys():
-            raise UserError(
-                f'{path} was encoded by an earlier version, which did not record all that the features depend on: '
-                'choose another folder, or remove the file'
-            )
-        if differing := [key for key, value in same.items() if recorded[key] != value]:
+        if differing := [key for key, value in same.items() if key not in recorded or recorded[key] != value]:
             raise UserError(
                 f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the '
                 'file'

@@ -147,10 +147,6 @@ class Engine:
         """
         return parallel.map_rows(function, self.model, *static, precision=self.precision)
 
-    def encoder(self, method: Method) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
-        """Returns the compiled `encode` of a method: `(items, variables) -> encodings`."""
-        return self.compiled(encode, method, self.dtype)
-
     def padded_length(self, lengths: np.ndarray) -> int:
         """Returns the length to which texts are padded that are encoded together."""
         return bucket(lengths.max(), LENGTH_MULTIPLE, self.model.text_format.max_length)
@@ -174,7 +170,7 @@ class Engine:
         Returns:
           Leaves [N, ...] in host memory.
         """
-        return jax.device_get(self.encoder(method)(parallel.put_rows(items), self.variables))
+        return jax.device_get(self.compiled(encode, method, self.dtype)(parallel.put_rows(items), self.variables))
 
     def encode_each_alike(self, tokens: Tokens, index: np.ndarray) -> Encoding:
         """Encodes texts by a dual encoder, in full calls: the encoding of a text does not depend on the others.
@@ -203,7 +199,7 @@ class Engine:
         """
         lengths = np.array([self.own_length(length) for length in tokens.lengths[index]])
         order, calls = np.argsort(lengths, kind='stable'), []
-        encoder, size = self.encoder(method), self.texts_per_call
+        encoder, size = self.compiled(encode, method, self.dtype), self.texts_per_call
         for length in np.unique(lengths):
             positions = order[lengths[order] == length]
             for start in range(0, len(positions), size):
@@ -222,7 +218,7 @@ class Engine:
         Returns:
           Leaves [N, ...] in host memory.
         """
-        encoder = self.encoder(method)
+        encoder = self.compiled(encode, method, self.dtype)
         return concatenate([self._padded(encoder, batch) for batch in batches(items, self.images_per_call)])
 
     def similarity(self, images: Encoding, texts: Encoding) -> np.ndarray:
@@ -236,12 +232,7 @@ class Engine:
           float32 [I, T].
         """
         columns = list(batches(texts, SCORED_PER_CALL))
-        return np.concatenate(
-            [
-                np.concatenate([self._score(rows, some) for some in columns], axis=1)
-                for rows in batches(images, SCORED_PER_CALL)
-            ]
-        )
+        return np.block([[self._score(rows, some) for some in columns] for rows in batches(images, SCORED_PER_CALL)])
 
     def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
         count = len(jax.tree.leaves(texts)[0])

@@ -10,7 +10,7 @@ from jitm import parallel
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.inference.engine import Engine, SelectedPairs, score, score_selected
+from jitm.inference.engine import Engine, SelectedPairs, encode, score, score_selected
 
 MAX_TEXTS = 128  # of a block
 MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
@@ -54,7 +54,8 @@ class BlockMemory:
           only_selected: Whether only some pairs of a block are scored.
         """
         self._engine, self._split, self._only_selected = engine, split, only_selected
-        self._encode_image, self._encode_text = map(engine.encoder, ('encode_image', 'encode_text'))
+        methods = 'encode_image', 'encode_text'
+        self._encode_image, self._encode_text = (engine.compiled(encode, name, engine.dtype) for name in methods)
         devices, longest = parallel.num_local_devices(), tokens.lengths.argmax()[None]
         self._read = _shapes(take_images(split, np.array([0]), engine.model.reads, tokens.tags), devices)
         length = engine.own_length(tokens.lengths.max()) if engine.is_dual else engine.padded_length(tokens.lengths)

@@ -25,7 +25,7 @@ class CLIPBenchmark:
     """
 
     def __init__(self, run: LoadedRun):
-        """Refuses a run without vectors, and an environment without torch."""
+        """Raises a UserError if the run has no vectors or torch is not installed."""
         run.check_vectors()
         self._torch = require('torch', extra='clip-benchmark')
         self._run, self._captions = run, []
@@ -53,11 +53,14 @@ class MTEB:
     """
 
     def __init__(self, run: LoadedRun, name: str):
-        """Refuses a run without vectors, and an environment without mteb.
+        """Describes the model to MTEB.
 
         Args:
           run: A dual encoder.
           name: The name for MTEB's reports, such as 'organization/model'.
+
+        Raises:
+          UserError: If the run has no vectors, or torch or mteb is not installed.
         """
         run.check_vectors()
         self._torch, self._run = require('torch', extra='mteb'), run

@@ -1,5 +1,6 @@
 """What a loaded run encodes, and the shapes of its encodings, against which given ones are checked."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from jitm.data.splits import Split, take_images
 from jitm.data.text import Tokens, join, tokenize_tags
+from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
+from jitm.files import hash_arrays
 from jitm.inference.engine import batches
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.images import is_list
+from jitm.serving.images import is_list, transform_of
 from jitm.types import Images, Texts
 
 REGION_MULTIPLE = 4
@@ -46,12 +49,17 @@ def _pad_regions(images: Images, first: int) -> Images:
         )
     num_regions = images.regions.shape[1]
     extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
+    regions, locations = (
+        None if x is None else np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
+        for x in (images.regions, images.locations)
+    )
+    return images.replace(regions=regions, locations=locations)
 
-    def pad(x: np.ndarray) -> np.ndarray:
-        return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
 
-    locations = None if images.locations is None else pad(images.locations)
-    return images.replace(regions=pad(images.regions), locations=locations)
+def features_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
+    """Encodes the crops of photos, uint8 [I, C, H, W, 3], as a model whose images have vectors reads them."""
+    regions = np.concatenate([*network.encode(batches(crops, network.images_per_call))])
+    return Images(regions, np.full(len(regions), regions.shape[1], np.int32))
 
 
 def read_captions(captions: Sequence[str], run: Run) -> Tokens:
@@ -117,3 +125,12 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
     if not len(leaves[0]):
         raise UserError(f'there are no {side}; give at least one')
     return len(leaves[0])
+
+
+def vector_key(run: Run) -> str:
+    """Returns a hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
+    evaluation, arrays = run.config['evaluation'], hash_arrays(jax.tree.leaves(run.variables))
+    described = f'{run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
+    if 'pixels' in run.model.reads:
+        described += f' {transform_of(run)}'
+    return hashlib.sha256(described.encode()).hexdigest()

@@ -102,7 +102,13 @@ def open_images(images: str | Path | Split, run: Run) -> Split:
         return Split(path.name, pixels=files, image_ids=tuple(names))
     split = images if path is None else read_features(path)
     check_readable(split, run)
-    return split
+    return _for_network(split, run) if 'pixels' not in run.model.reads and photo_files(split, run) else split
+
+
+def _for_network(split: Split, run: Run) -> Split:
+    """Returns a split whose photos become the pixels that the network of a run's features reads."""
+    check_photos(run, 'photos')
+    return dataclasses.replace(split, pixels=dataclasses.replace(split.pixels, transform=transform_of(run)))
 
 
 def read_features(path: Path) -> Split:
@@ -167,7 +173,7 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
     if 'pixels' in reads:
         _check_pixels(split.pixels, run)
     elif split.regions is None and isinstance(split.pixels, Photos):
-        check_photos(run, 'photos')
+        split = _for_network(split, run)
     else:
         check_images(split, ('regions',))
         if split.feature_size != run.feature_size:

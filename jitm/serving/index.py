@@ -155,7 +155,7 @@ def update(
         complete, parts = _read_known(output, model)
         entries = {entry.name: entry for known, _ in parts for entry in known}
         vectors = {entry.checksum: vector for part in parts for entry, vector in zip(*part, strict=True)}
-        changed = [row for row, name in enumerate(names) if not _is_unchanged(reader.stat(row), entries.get(name))]
+        changed = _changed(reader, entries)
         # What is new or has changed.
         unreadable, waiting, done = {}, [], 0
         free = (name for n in itertools.count() if not (folder / (name := f'{PARTS}{n}.npz')).exists())
@@ -214,8 +214,14 @@ def _parts(folder: OutputFolder) -> list[str]:
     return [name for name in folder.names if name.startswith(PARTS)]
 
 
-def _is_unchanged(stat: tuple[int, int] | None, entry: Entry | None) -> bool:
-    return stat is not None and entry is not None and stat == (entry.size, entry.time)
+def _changed(reader: ImageReader, entries: Mapping[str, Entry]) -> list[int]:
+    """Returns the rows of the images that are new, or whose file may have changed since it had its entry."""
+    rows = []
+    for row, name in enumerate(reader.names):
+        entry, stat = entries.get(name), reader.stat(row)
+        if entry is None or stat != (entry.size, entry.time):
+            rows.append(row)
+    return rows
 
 
 def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
@@ -229,7 +235,7 @@ def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_s
     if index.model != model or index.names != names or len(reader.names) != len(index) + len(index.unreadable):
         return None
     entries = {entry.name: entry for entry in index.entries}
-    doubtful = [row for row, name in enumerate(reader.names) if not _is_unchanged(reader.stat(row), entries.get(name))]
+    doubtful = _changed(reader, entries)
     if any(reader.names[row] in entries and reader.stat(row) for row in doubtful):
         return None
     for entry, image in itertools.chain.from_iterable(_read_ahead(reader, doubtful, batch_size)):

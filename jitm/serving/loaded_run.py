@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import numpy as np
 import tqdm
@@ -21,12 +20,11 @@ from jitm.encoders.networks import FeatureNetwork, restore
 from jitm.encoders.text_network import TextNetwork
 from jitm.encoders.text_network import restore as restore_text
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files import hash_arrays
-from jitm.inference.engine import Engine, batches, concatenate, pad
+from jitm.inference.engine import Engine, concatenate, pad
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
-from jitm.serving.encodings import check, image_batches, read_captions, shapes
-from jitm.serving.images import ImageReader, as_split, check_photos, is_list, open_images, transform_of
+from jitm.serving.encodings import check, features_of_crops, image_batches, read_captions, shapes, vector_key
+from jitm.serving.images import ImageReader, as_split, check_photos, is_list, open_images
 from jitm.serving.index import Index, update
 from jitm.serving.search import Hit, check_count, rank
 from jitm.types import Images
@@ -88,7 +86,7 @@ class LoadedRun:
         return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
 
     def restore_networks(self) -> None:
-        """Restores the networks that typed captions need, and those of `encoder`; a UserError if one is not found."""
+        """Restores the networks that captions need, and those of `encoder`; a UserError if one is not found."""
         if self._moved and self.run.encoded_by is None:
             raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
         if self.run.model.text_format.vectors:
@@ -100,17 +98,17 @@ class LoadedRun:
         """Encodes images.
 
         Args:
-          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or a `Split`. For
-            models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
-            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes. A
-            single photo is a list of one.
+          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or a `Split`. For models of
+            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. Photos
+            are also read by models of features that `jitm encode` wrote; the same network then encodes them. A single
+            photo is a list of one.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
             models that read the location of regions, and not needed with a split that has them.
           tags: The object tags of each image in one string, such as 'dog person'; only for models that read tags, and
             not needed with a split that has them.
 
         Returns:
-          The encodings: leaves [I, ...].
+          Leaves [I, ...].
 
         Raises:
           UserError: If there are no images, features, boxes or tags do not have these shapes or are not read by the
@@ -146,7 +144,7 @@ class LoadedRun:
         return engine.encode_any('encode_text', pad_texts(tokens, index, engine.padded_length(tokens.lengths)))
 
     @functools.cached_property
-    def _shapes(self) -> dict[str, chex.ArrayTree]:
+    def _shapes(self) -> dict[str, Any]:
         return shapes(self.run)
 
     def similarity(self, images: Encoding, captions: Encoding) -> np.ndarray:
@@ -167,18 +165,7 @@ class LoadedRun:
         return self._engine.similarity(images, captions)
 
     def similarity_pairwise(self, images: Encoding, captions: Encoding) -> np.ndarray:
-        """Scores image n with caption n.
-
-        Args:
-          images: N encoded images.
-          captions: N encoded captions.
-
-        Returns:
-          float32 [N], higher for better matches.
-
-        Raises:
-          UserError: If one of them is not an encoding of this run, or their numbers differ.
-        """
+        """Scores image n with caption n, as many of each, see `similarity`: float32 [N]."""
         rows, columns = check(images, 'images', self._shapes), check(captions, 'captions', self._shapes)
         if rows != columns:
             raise UserError(
@@ -286,11 +273,7 @@ class LoadedRun:
         return tensor if convert_to_tensor or one else list(tensor)
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
-        """Returns the vectors [N, D] of N encoded images or captions, whose inner products are the scores.
-
-        Raises:
-          UserError: If the scores of the model are not inner products.
-        """
+        """Returns the vectors [N, D] of N encodings, whose inner products are the scores; see `check_vectors`."""
         self.check_vectors()
         return np.asarray(self.run.model.vectors(encoding))
 
@@ -304,12 +287,8 @@ class LoadedRun:
 
     @functools.cached_property
     def model_key(self) -> str:
-        """A hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
-        evaluation, arrays = self.run.config['evaluation'], hash_arrays(jax.tree.leaves(self.run.variables))
-        described = f'{self.run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
-        if 'pixels' in self.run.model.reads:
-            described += f' {transform_of(self.run)}'
-        return hashlib.sha256(described.encode()).hexdigest()
+        """A hash of all that a vector depends on besides the image, see `encodings.vector_key`."""
+        return vector_key(self.run)
 
     def index_folder(self, images: str | Path | Split) -> Path:
         """Returns the folder in the run directory in which images are indexed, see `index`."""
@@ -327,9 +306,8 @@ class LoadedRun:
         """Encodes images once and keeps their vectors in a folder; later calls encode what is new or changed.
 
         Args:
-          images: A folder of photos, a file of features, or a split such as the result of `load_data`, see
-            `images.open_images`.
-          folder: The folder of the index; None for one in the run directory, named after the images.
+          images: A folder of photos, a file of features, or a split, see `images.open_images`.
+          folder: The folder of the index; None for `index_folder`.
           report: Called with the numbers of finished images and of all images that are new or changed.
 
         Returns:
@@ -346,9 +324,7 @@ class LoadedRun:
     def _encode_vectors(self, images: Images) -> np.ndarray:
         """Encodes up to `images_per_call` images of an `ImageReader`, padded to this number, as float32 [N, D]."""
         if 'pixels' not in self.run.model.reads and images.regions is None:
-            crops = batches(images.pixels, self.network.images_per_call)
-            encoded = np.concatenate([*self.network.encode(crops)])
-            images = Images(encoded, np.full(len(encoded), encoded.shape[1], np.int32))
+            images = features_of_crops(self.network, images.pixels)
         count = len(jax.tree.leaves(images)[0])
         encoded = self._engine.encode('encode_image', pad(images, self._engine.images_per_call))
         return np.asarray(self.vectors(encoded)[:count], np.float32)

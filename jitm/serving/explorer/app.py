@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jitm.errors import UserError
@@ -78,16 +78,18 @@ def make_app(site: Site, host: str) -> 'Starlette':
         return HTMLResponse(page, status, HEADERS)
 
     async def photo(request: Request) -> HTMLResponse:
-        body = await _read(request)
-        return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
-
-    def query(request: Request) -> str:
-        return request.query_params.get('q', '')
+        body = bytearray()  # in memory; only the beginning of a body that `uploaded` rejects as too large
+        async for part in request.stream():  # to its end, so that the browser shows the answer
+            body += part[: MAX_BODY + 1 - len(body)]
+        return await run_in_threadpool(respond, lambda: site.photo(*uploaded(bytes(body))))
 
     routes = [
-        Route('/', lambda request: respond(lambda: site.home(query(request)))),
-        Route('/image/{row}', lambda request: respond(lambda: site.image(_row(request.path_params), query(request)))),
-        Route('/pair/{row}', lambda request: respond(lambda: site.pair(_row(request.path_params)))),
+        Route('/', lambda request: respond(lambda: site.home(request.query_params.get('q', '')))),
+        Route(
+            '/image/{row}',
+            lambda request: respond(lambda: site.image(_row(request), request.query_params.get('q', ''))),
+        ),
+        Route('/pair/{row}', lambda request: respond(lambda: site.pair(_row(request)))),
         Route('/doubtful', lambda request: respond(site.doubtful)),
         Route('/photo', photo, methods=['POST']),
     ]
@@ -95,20 +97,12 @@ def make_app(site: Site, host: str) -> 'Starlette':
     return Starlette(routes=routes, middleware=[hosts])
 
 
-def _row(params: Mapping[str, str]) -> int:
+def _row(request: 'Request') -> int:
     """Returns the number in the path of a page."""
-    text = params['row']
+    text = request.path_params['row']
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise NotFound
     return int(text)
-
-
-async def _read(request: 'Request') -> bytes:
-    """Returns the body of a request in memory, of a larger one than `uploaded` takes only the beginning."""
-    body = bytearray()
-    async for part in request.stream():  # to its end, so that the browser shows the answer
-        body += part[: MAX_BODY + 1 - len(body)]
-    return bytes(body)
 
 
 def uploaded(body: bytes) -> tuple[str, bytes]:

@@ -67,7 +67,7 @@ class Site:
                 'name': run.name,
                 'unknown': run.run.describe_unknown_words(caption),
                 'images': self._image_results(run.rank_images(caption), IMAGES, caption),
-                'command': self._search(run, IMAGES, *_argument(caption)),
+                'command': self._search(run, IMAGES, caption),
             }
             for run in self.runs
         ]
@@ -122,21 +122,20 @@ class Site:
             hits = run.rank_captions(image)
             return {
                 'name': run.name,
-                'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)),
+                'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if owners[hit.index] == image),
                 'captions': self._caption_results(hits[:CAPTIONS], image),
                 'command': self._search(run, CAPTIONS, '--image', name, '--find', 'captions'),
                 'words': self._words(run, image, caption) if caption else None,
             }
 
-        name = self.data.names[image]
-        own = np.flatnonzero(self.data.image_of_text == image)
+        name, owners = self.data.names[image], self.data.image_of_text
         return self._render(
             'image',
             self.data.image_ids[image],
             caption,
             name=self.data.image_ids[image],
-            picture=self._address(image),
-            captions=[(text, self.data.captions[text]) for text in own],
+            picture=pictures_of(self.data, [image], self.photos).get(image, ''),
+            captions=[(text, self.data.captions[text]) for text in np.flatnonzero(owners == image)],
             runs=list(map(describe, self.runs)),
             explanation=explanations.EXPLANATION,
         )
@@ -149,34 +148,37 @@ class Site:
         """
         if not 0 <= text < len(self.data.captions):
             raise NotFound
-        caption, image = self.data.captions[text], int(self.data.image_of_text[text])
+        owners = self.data.image_of_text
+        caption, image = self.data.captions[text], int(owners[text])
 
         def negatives(run: Explored) -> dict[str, Any]:
             images = run.rank_images(caption)
             rank, own = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
             harder = [hit for hit in images if hit.index != image][:NEGATIVES]
-            captions = [hit for hit in run.rank_captions(image) if not self._is_own(image, hit.index)][:NEGATIVES]
+            captions = [hit for hit in run.rank_captions(image) if owners[hit.index] != image][:NEGATIVES]
             return {
                 'name': run.name,
                 'pair': self._image_result(image, caption, own.score, rank=rank, right=True),
                 'images': self._image_results(harder, NEGATIVES, caption),
                 'captions': self._caption_results(captions, image),
-                'command': self._search(run, NEGATIVES + 1, *_argument(caption)),
+                'command': self._search(run, NEGATIVES + 1, caption),
             }
 
         return self._render('pair', f'Hard negatives: {caption}', caption, runs=list(map(negatives, self.runs)))
 
     def doubtful(self) -> str:
-        """Returns the page of the pairs that each run believes least."""
-
-        def result(pair: dict[str, Any]) -> Result:
-            shown = self._image_result(pair['image'], score=pair['doubt'])
-            return dataclasses.replace(shown, note=pair['caption'], link=f'/pair/{pair["text"]}')
-
+        """Returns the page of the pairs that are most likely mismatched by each run."""
         runs = [
             {
                 'name': run.name,
-                'pairs': list(map(result, run.doubtful)),
+                'pairs': [
+                    dataclasses.replace(
+                        self._image_result(pair['image'], score=pair['doubt']),
+                        note=pair['caption'],
+                        link=f'/pair/{pair["text"]}',
+                    )
+                    for pair in run.doubtful
+                ],
                 'command': shlex.join(('jitm', 'audit', '--workdir', run.name, *self.flags, '--rounds', '1')),
             }
             for run in self.runs
@@ -193,6 +195,7 @@ class Site:
 
     def _search(self, run: Explored, count: int, *query: str) -> str:
         """Returns the command that finds the same; '' if there is none."""
+        query = ('--', *query) if len(query) == 1 and query[0].startswith('-') else query  # a caption
         words = 'jitm', 'search', '--workdir', run.name, *self.flags, '--top_k', str(count), *query
         return shlex.join(words) if run.has_index else ''
 
@@ -211,12 +214,6 @@ class Site:
             **values,
         )
 
-    def _is_own(self, image: int, text: int) -> bool:
-        return int(self.data.image_of_text[text]) == image
-
-    def _address(self, image: int) -> str:
-        return pictures_of(self.data, [image], self.photos).get(image, '')
-
     def _image_results(self, hits: Sequence[Hit], count: int, caption: str = '') -> list[Result]:
         """Returns the best images for a query, and the first image of the caption if it is not one of them."""
         right = self.data.images_with(caption)
@@ -230,7 +227,7 @@ class Site:
         return Result(
             self.data.image_ids[image],
             score,
-            picture=self._address(image),
+            picture=pictures_of(self.data, [image], self.photos).get(image, ''),
             link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
             note=next(iter(self.data.captions_of(image)), ''),
             **marks,
@@ -255,8 +252,3 @@ class Site:
             return explanations.shown(pair, [pixels])
         figure = attention_figures.draw(pair, None if pixels is None else [pixels])
         return {'caption': caption, 'figure': uri(to_png(figure), 'png')}
-
-
-def _argument(caption: str) -> list[str]:
-    """Returns a caption as an argument of a command."""
-    return ['--', caption] if caption.startswith('-') else [caption]
