@@ -184,6 +184,8 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
     if not len(split):
         raise UserError('there are no images; give at least one')
     if boxes is not None:
+        if split.regions is None:
+            raise UserError('photos are encoded with boxes of their own: leave boxes out')
         split = dataclasses.replace(split, boxes=_pad_boxes(boxes, split.counts))
     if 'tags' in reads:
         tags = split.tags if tags is None else tags
