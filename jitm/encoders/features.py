@@ -29,7 +29,7 @@ from jitm.outputs import OutputFolder
 
 KIND = 'a set of encoded features'
 BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'
-REMEDIES = {'float16': 'take --dtype float32', 'float32': 'check the weights of the network'}  # of infinite features
+REMEDIES = {'float16': 'take --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
 TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 

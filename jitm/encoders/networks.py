@@ -173,7 +173,7 @@ def of_config(
         section['init_from'], variables = init_from, _image_part(load_run(init_from).variables)
     else:
         pixels = Images(pixels=np.zeros((1, *image_size, 3), np.uint8))
-        key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # of the first member that trains
+        key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # the key of the first member that trains
         with model_keys():
             initial = jax.jit(functools.partial(model.init, method='encode_image'))(key, pixels)
         variables = {part: dict(initial.get(part, {})) for part in PARTS}

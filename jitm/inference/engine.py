@@ -31,11 +31,6 @@ TILE = (256, 64)  # vectors on each side
 Method = str | Callable[[Matcher, chex.ArrayTree], Encoding]  # 'encode_image', 'encode_text', or a function like them
 
 
-def fill(index: np.ndarray, size: int) -> np.ndarray:
-    """Pads an index to a size with its first entry."""
-    return np.pad(index, (0, size - len(index)), constant_values=index[0])
-
-
 def padded_count(count: int, multiple: int = 1) -> int:
     """Returns the number to which `count` items are padded: the next power of `COUNT_FACTOR`, made a multiple."""
     size = 1
@@ -45,8 +40,9 @@ def padded_count(count: int, multiple: int = 1) -> int:
 
 
 def pad(items: chex.ArrayTree, size: int) -> chex.ArrayTree:
-    """Pads items to a size with the first one."""
-    return jax.tree.map(lambda x: np.asarray(x)[fill(np.arange(len(x)), size)], items)
+    """Pads items, such as an index, to a size with the first one."""
+    rows = np.arange(size)
+    return jax.tree.map(lambda x: np.asarray(x)[np.where(rows < len(x), rows, 0)], items)
 
 
 def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
@@ -204,7 +200,7 @@ class Engine:
             positions = order[lengths[order] == length]
             for start in range(0, len(positions), size):
                 call = positions[start : start + size]
-                texts = parallel.put_rows(pad_texts(tokens, fill(index[call], size), length))
+                texts = parallel.put_rows(pad_texts(tokens, pad(index[call], size), length))
                 calls.append((call, encoder(texts, self.variables)))  # returns before it is computed
         return [(call, first(part, len(call))) for call, part in jax.device_get(calls)]
 

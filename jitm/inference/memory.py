@@ -12,7 +12,7 @@ from jitm.data.text import Tokens
 from jitm.errors import UserError
 from jitm.inference.engine import Engine, SelectedPairs, encode, score, score_selected
 
-MAX_TEXTS = 128  # of a block
+MAX_TEXTS = 128  # texts of a block
 MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
 MIN_TEXTS = 8
 MAX_PAIRS = 256  # per device and call, where only some pairs of a block are scored
@@ -70,7 +70,7 @@ class BlockMemory:
           memory_mb: The budget in MiB.
 
         Raises:
-          UserError: if the smallest block does not fit.
+          UserError: If the smallest block does not fit.
         """
         devices, budget = parallel.num_local_devices(), memory_mb * 2**20
         shape = self._largest_shape(budget)

@@ -12,8 +12,8 @@ from flax import linen as nn
 
 from jitm import parallel
 from jitm.data.splits import Split, pad_texts
-from jitm.data.text import Tokens, join
-from jitm.inference.engine import batches, fill, first
+from jitm.data.text import Tokens
+from jitm.inference.engine import batches, first, pad
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
@@ -176,12 +176,11 @@ class PairScorer:
         texts, positions = np.nonzero(word_mask(tokens.lengths, likelihoods.shape[1]))
         if not len(texts):
             return likelihoods
-        masked = [tokens.ids[tokens.starts[n] : tokens.starts[n + 1]].copy() for n in texts]
-        words = np.array([ids[position] for ids, position in zip(masked, positions, strict=True)])
-        for ids, position in zip(masked, positions, strict=True):
-            ids[position] = self.run.vocabulary.mask
-        others = positions.astype(np.int32), words
-        for rows, block in self._read(_log_likelihood, images[texts], join(masked), *others):
+        masked = tokens.take(texts)
+        hidden = masked.starts[:-1] + positions
+        others = positions.astype(np.int32), masked.ids[hidden]
+        masked.ids[hidden] = self.run.vocabulary.mask
+        for rows, block in self._read(_log_likelihood, images[texts], masked, *others):
             likelihoods[texts[rows], positions[rows]] = block
         return likelihoods
 
@@ -194,12 +193,12 @@ class PairScorer:
         start_time, done = time.perf_counter(), 0
         # The images that occur are encoded block by block.
         for block_images in batches(np.unique(images), shape.images):
-            encoded = parallel.put_everywhere(self._scorer.encode_images(fill(block_images, shape.images)))
+            encoded = parallel.put_everywhere(self._scorer.encode_images(pad(block_images, shape.images)))
             # Their pairs are read in the order of their lengths.
             pairs = np.flatnonzero(np.isin(images, block_images))
             pairs = pairs[np.argsort(tokens.lengths[pairs], kind='stable')]
             for rows in batches(pairs, shape.texts):
-                index = fill(rows, shape.texts)
+                index = pad(rows, shape.texts)
                 image_rows = np.searchsorted(block_images, images[index]).astype(np.int32)
                 texts = pad_texts(tokens, index, engine.padded_length(tokens.lengths[rows]))
                 call = PaddedPairs(image_rows, texts, tuple(other[index] for other in others))

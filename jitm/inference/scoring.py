@@ -20,7 +20,7 @@ from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import Tokens
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.files import hash_arrays, hash_json, replacing
-from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, fill, first, pad, score, score_selected
+from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
 from jitm.inference.memory import BlockMemory
 from jitm.models.matcher import Encoding, Matcher
 from jitm.outputs import OutputFolder
@@ -171,7 +171,7 @@ class Scorer:
         """Encodes the images of rows int [N] of the split, a few at a time: leaves [N, ...] in host memory."""
         size, parts = self.shape.images_per_call(self.engine, self._split.num_images), []
         for rows in batches(index, size):
-            images = take_images(self._split, fill(rows, size), self.engine.model.reads, self._tokens.tags)
+            images = take_images(self._split, pad(rows, size), self.engine.model.reads, self._tokens.tags)
             parts.append(first(self.engine.encode('encode_image', images), len(rows)))
         return concatenate(parts)
 
@@ -179,7 +179,7 @@ class Scorer:
         """Encodes the texts of a block, padded to the longest one, and repeats the first one up to the block's size."""
         if self.engine.is_dual:
             return pad(self.engine.encode_each_alike(self._tokens, index), self.shape.texts)
-        index = fill(index, self.shape.texts)
+        index = pad(index, self.shape.texts)
         length = self.engine.padded_length(self._tokens.lengths[index])
         return self.engine.encode('encode_text', pad_texts(self._tokens, index, length))
 
@@ -302,7 +302,7 @@ class Scorer:
             rows = blocks[0][0]
             if self.engine.is_dual:  # the images of others are encoded by each process, as their encodings are large
                 size = self.shape.images_per_call(self.engine, self._split.num_images)
-                calls = [fill(part, size) for part in batches(fill(rows, self.shape.images), size)]
+                calls = [pad(part, size) for part in batches(pad(rows, self.shape.images), size)]
                 encoded = concatenate(list(parallel.share(calls, self.encode_images)))
                 self._encoded = rows, parallel.put_rows(first(encoded, self.shape.images))
             parts = parallel.share(blocks, lambda block: jax.device_get(self.score_block(*block)))

@@ -80,7 +80,7 @@ class MTEB:
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **description: Any) -> np.ndarray:
         """Encodes batches with the key 'image', a list of photos, or 'text', a list of captions: float32 [N, D]."""
-        del description  # of the task, on which the encodings do not depend
+        del description  # the encodings do not depend on the task
         return np.concatenate([self._run.encode(batch['image' if 'image' in batch else 'text']) for batch in inputs])
 
     def similarity(self, queries: Any, candidates: Any) -> Any:

@@ -164,7 +164,7 @@ def update(
             readable = [(entry, image) for entry, image in items if not isinstance(image, str)]
             new = {entry.checksum: (entry, image) for entry, image in readable if entry.checksum not in vectors}
             if new:  # each content once
-                vectors |= zip(new, _encode(*zip(*new.values(), strict=True), encode), strict=True)
+                vectors |= zip(new, _encode([*new.values()], encode), strict=True)
             entries |= {entry.name: entry for entry, _ in readable}
             waiting += [entry for entry, _ in readable]
             done += len(items)
@@ -267,12 +267,12 @@ def _read_known(folder: OutputFolder, model: str) -> tuple[Index | None, list[tu
     return complete, parts
 
 
-def _encode(entries: Sequence[Entry], images: Sequence[Images], encode: Callable[[Images], np.ndarray]) -> np.ndarray:
-    """Encodes images as vectors [N, D]; raises a UserError that names an entry whose vector is not finite."""
-    vectors = encode(concatenate(images))
+def _encode(items: Sequence[tuple[Entry, Images]], encode: Callable[[Images], np.ndarray]) -> np.ndarray:
+    """Encodes images as vectors [N, D]; raises a UserError that names an image whose vector is not finite."""
+    vectors = encode(concatenate([image for _, image in items]))
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        name = entries[int(np.argmin(finite))].name
+        name = items[int(np.argmin(finite))][0].name
         raise UserError(f'the vector of {name} is not finite: the model or these features are broken')
     return vectors
 

@@ -18,7 +18,7 @@ from jitm import parallel
 from jitm.data.splits import Split, bucket
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
-from jitm.inference.engine import TILE, batches, fill, padded_count, products
+from jitm.inference.engine import TILE, batches, pad, padded_count, products
 from jitm.layers.linear import product
 from jitm.report.pictures import pictures_of, thumbnail, uri
 from jitm.report.render import Result, render
@@ -136,7 +136,7 @@ class VectorSearch:
             return [rank(row, top_k) for row in scores.T]
         found, places = np.unique(self._shortlist(queries, count), return_inverse=True)
         size = padded_count(len(found), TILE[0] * parallel.num_local_devices())
-        scores = _scores(parallel.put_rows(self._vectors[fill(found, size)]), queries)[: len(found)]
+        scores = _scores(parallel.put_rows(self._vectors[pad(found, size)]), queries)[: len(found)]
         return [
             [Hit(int(found[place[hit.index]]), hit.score) for hit in rank(scores[place, n], top_k)]
             for n, place in enumerate(np.sort(places, axis=1))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 2**20  # bytes of an address with its headers
 LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
-MAX_DIGITS = 18  # of a row
+MAX_DIGITS = 18  # digits of a row number
 MAX_PHOTO = 20 * 2**20  # bytes of an upload
 MAX_BODY = MAX_PHOTO + 2**12  # with the names of the form
 HEADERS = {

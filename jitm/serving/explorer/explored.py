@@ -19,7 +19,7 @@ from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.search import Hit, VectorSearch, rank
 
-MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compiled for minutes
+MAX_CHARACTERS = 1000  # longest typed caption; a longer one would be compiled for minutes
 DOUBTFUL = 48  # pairs that are shown
 
 
