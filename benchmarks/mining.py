@@ -20,9 +20,8 @@ import numpy as np
 from benchmarks.lengths import random_lengths
 from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
-from jitm.data.reading import LENGTH_MULTIPLE, bucket
-from jitm.data.splits import Split
-from jitm.inference.block_shape import BlockShape
+from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket
+from jitm.inference.memory import BlockShape
 from jitm.mining.job import search_all
 from jitm.mining.search import PairSearch, ProductSearch
 from jitm.types import DTYPES

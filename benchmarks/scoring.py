@@ -28,10 +28,10 @@ from benchmarks import results
 from benchmarks.lengths import caption_lengths
 from benchmarks.results import Row
 from jitm import configs, parallel
-from jitm.data.reading import LENGTH_MULTIPLE, bucket
+from jitm.data.splits import LENGTH_MULTIPLE, bucket
 from jitm.errors import UserError
-from jitm.inference.block_shape import MAX_TEXTS
 from jitm.inference.engine import score
+from jitm.inference.memory import MAX_TEXTS
 from jitm.losses.ranking import max_of_hinges
 from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher

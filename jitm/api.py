@@ -20,10 +20,10 @@ from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.runs.run import Run, load_run, read_split
+from jitm.serving.images import is_list, is_one_image
 from jitm.serving.index import Index
-from jitm.serving.inputs import SplitData, is_list, is_one_image
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.vectors import check_count
+from jitm.serving.search import check_count
 
 __all__ = ['Index', 'LoadedRun', 'evaluate', 'load', 'score']
 
@@ -61,7 +61,7 @@ def load(
 
 def evaluate(
     run: LoadedRun | str | Path | Sequence[LoadedRun | str | Path],
-    split: str | Split | SplitData,
+    split: str | Split,
     folds: int = 1,
     data_root: str | None = None,
 ) -> dict[str, float]:
@@ -84,10 +84,9 @@ def evaluate(
     if not len(given):
         raise UserError('there is no run to evaluate; give at least one')
     runs = [_loaded(one).run for one in given]
-    data = split.split if isinstance(split, SplitData) else split
-    if not isinstance(data, str | Split) or (data_root and isinstance(data, Split)):
+    if not isinstance(split, str | Split) or (data_root and isinstance(split, Split)):
         raise UserError(f'the split is of {type(split).__name__}; give its name, or the result of load_data alone')
-    data = read_split(runs, data, data_root) if isinstance(data, str) else data
+    data = read_split(runs, split, data_root) if isinstance(split, str) else split
     return evaluate_runs(runs, data, folds)[0]['metrics']
 
 

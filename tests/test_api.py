@@ -17,13 +17,13 @@ from jitm import parallel
 from jitm.commands import cli
 from jitm.data.pixels import Photos
 from jitm.data.token_vectors import TokenVectors
+from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.evaluation import protocol
-from jitm.inference.networks import FeatureNetwork
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run
-from jitm.serving.inputs import make_transform
+from jitm.serving.images import make_transform
 from jitm.types import Texts
 from tests.conftest import ROOT, environment
 from tests.models.test_matchers import MATCHERS, make_inputs
@@ -130,7 +130,7 @@ def test_unknown_words_of_queries_are_warned_of(run, images, data, recwarn):
 def test_evaluate_gives_the_metrics_of_the_command(run, finished, data, capsys):
     metrics = jitm.evaluate(run, 'test')
     assert jitm.evaluate(finished, 'test') == jitm.evaluate([finished, run], 'test') == metrics
-    assert jitm.evaluate(run, data) == jitm.evaluate(run, data.split) == metrics
+    assert jitm.evaluate(run, data) == metrics
     assert set(jitm.evaluate(run, 'test', folds=2)) == set(metrics)
     assert cli.main(['eval', '--workdir', str(finished), '--split', 'test']) == 0
     assert f'rsum {metrics["rsum"]:.1f}' in capsys.readouterr().out
@@ -215,7 +215,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.load('nowhere'), 'nowhere is not a run directory'),
         (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
         (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
-        (lambda: jitm.evaluate(run, data, data_root='x'), 'the split is of SplitData; give its name, or the result of'),
+        (lambda: jitm.evaluate(run, data, data_root='x'), 'the split is of SceneSplit; give its name, or the result'),
         (lambda: jitm.evaluate(run, data.captions), 'the split is of tuple; give its name, or the result of load_data'),
         (lambda: run.encode_text(['a ring', ' ']), 'caption 1 is empty; give at least one word'),
         (lambda: run.load_data('../scenes/dev'), "the split is '../scenes/dev'; give the name of one, such as dev"),
@@ -261,7 +261,7 @@ def test_a_loaded_run_says_what_it_is(finished, monkeypatch):
 
 
 def test_what_a_notebook_shows_is_short(run, data):
-    assert repr(data) == repr(data.split) == '<scenes/test: 10 images, 50 captions>'
+    assert repr(data) == repr(data.images) == '<scenes/test: 10 images, 50 captions>'
     photos = Photos([b''] * 1000, make_transform(224, {}))
     vectors = TokenVectors(np.zeros((1000, 8)), np.ones(1000, np.int32), run.run.vocabulary)
     network = FeatureNetwork(run.run.model, run.run.variables, 1, 'float32', 'high', {'config': 'x'})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.data.reading import pad_texts, take_images
+from jitm.data.splits import pad_texts, take_images
 from jitm.inference import engine
 from jitm.mining import search
 from jitm.training.setup import set_up
@@ -91,7 +91,7 @@ def test_scores_have_the_precision_that_was_chosen(name, precision):
     model, variables, split, tokens = make_problem(name)
     chosen = engine.Engine(model, variables, 'float32', precision)
     items = take_images(split, np.arange(4), model.reads), pad_texts(tokens, np.arange(4), 8)
-    encoders = [chosen.encoder(method) for method in ('encode_image', 'encode_text')]
+    encoders = [chosen.compiled(engine.encode, method, 'float32') for method in ('encode_image', 'encode_text')]
     encoded = [jax.eval_shape(encoder, side, variables) for encoder, side in zip(encoders, items, strict=True)]
     vectors, excluded = jax.ShapeDtypeStruct((8, 16), np.float32), jax.ShapeDtypeStruct((8, 2), np.int32)
     rank = parallel.map_rows(search.rank, 3, 2, 4, precision=precision)

@@ -12,10 +12,11 @@ from jitm.commands import cli
 from jitm.configs import load, siglip
 from jitm.data import precomp
 from jitm.data.choices import as_line
-from jitm.data.reading import pad_texts, tokenize_split
+from jitm.data.splits import pad_texts
+from jitm.data.text import tokenize_split
+from jitm.encoders import features
+from jitm.encoders.text_network import TextNetwork
 from jitm.errors import InterruptedRun, UserError
-from jitm.inference import features
-from jitm.inference.text_network import TextNetwork
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop

@@ -24,6 +24,7 @@ LEVELS = [
     {'importers'},
     {'runs'},
     {'inference'},
+    {'encoders'},
     {'synthesis'},
     {'evaluation'},
     {'mining'},

@@ -13,7 +13,7 @@ from jitm.commands import cli
 from jitm.commands.convert import write_run
 from jitm.configs import clip, common
 from jitm.data import photos, precomp, scenes
-from jitm.data.reading import take_images
+from jitm.data.splits import take_images
 from jitm.errors import InterruptedRun, UserError
 from jitm.importers.released import ReleasedModel
 from jitm.runs.interrupt import StopRequest

@@ -26,7 +26,7 @@ from jitm.evaluation.protocol import evaluate_runs
 from jitm.importers.bert import NAMES
 from jitm.inference import engine, scoring
 from jitm.inference.engine import Engine
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.layers import transformer
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest

@@ -15,7 +15,7 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.errors import require
 from jitm.evaluation import audit
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.outputs import OutputFolder
 from jitm.report.pictures import are_small, pictures_of, recorded_photos
 from jitm.report.render import Result, render

@@ -18,19 +18,19 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data import choices as choices_lib
 from jitm.data.photos import load_folder
-from jitm.data.reading import tokenize_split
 from jitm.data.scenes import SceneSplit
+from jitm.data.text import tokenize_split
 from jitm.data.token_vectors import TokenVectors
+from jitm.encoders.text_network import of_run
 from jitm.errors import UserError
 from jitm.evaluation import choices as evaluation
 from jitm.evaluation import published
-from jitm.inference.options import ScoringOptions, precision_of
-from jitm.inference.pair_scorer import PairScorer
-from jitm.inference.text_network import of_run
+from jitm.inference.pairs import PairScorer
+from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.metrics import evenly_spaced
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
-from jitm.serving.inputs import transform_of
+from jitm.serving.images import transform_of
 
 REPORT, LINES = 'choices.json', 'choices.jsonl'
 SHOWN = 5  # missing images

@@ -28,14 +28,13 @@ from jitm.commands import programs
 from jitm.data import photos
 from jitm.data.load import load_whole
 from jitm.data.precomp import FEATURES
-from jitm.data.reading import check_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, check_images
+from jitm.encoders import features, networks
+from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
-from jitm.inference import features, networks
-from jitm.inference.text_network import TextNetwork
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
-from jitm.serving.inputs import make_transform
+from jitm.serving.images import make_transform
 
 TAKES_CONFIG = True
 REQUIRED = ('out',)

@@ -24,8 +24,7 @@ from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
-from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import FinishedBlocks, ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of, recorded_photos
@@ -33,7 +32,7 @@ from jitm.runs.checkpoint_files import unfinished
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
-from jitm.serving.inputs import view_of
+from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
 FLAGS = {

@@ -14,11 +14,11 @@ from absl import flags
 
 from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.errors import UserError
+from jitm.errors import UserError, require
 from jitm.report.pictures import NO_PICTURES, recorded_photos
-from jitm.serving.app import check_installed, in_url, serve
-from jitm.serving.explored import explore
-from jitm.serving.pages import Site
+from jitm.serving.explorer.app import in_url, serve
+from jitm.serving.explorer.explored import explore
+from jitm.serving.explorer.pages import Site
 
 REQUIRED = ('workdir',)
 FLAGS = {
@@ -47,14 +47,15 @@ def _check_address(host: str, port: int) -> None:
 
 def main(values: flags.FlagValues) -> None:
     """Encodes the split, and serves the page until it is stopped."""
-    check_installed()
+    for module in ('starlette', 'uvicorn', 'jinja2', 'matplotlib'):
+        require(module, extra='explorer')
     parallel.use_all_cores()
     _check_address(values.host, values.port)
     photos = shared.photos_folder(values)
     runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
-    photos = photos or recorded_photos(data.split, values.data_root or runs[0].run.run.config['data'].get('root'))
+    photos = photos or recorded_photos(data, values.data_root or runs[0].run.run.config['data'].get('root'))
     print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
-    if photos is None and data.split.pixels is None:
+    if photos is None and data.pixels is None:
         print(NO_PICTURES)
     print(f'open http://{in_url(values.host)}:{values.port}; Ctrl-C stops', flush=True)
     flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]

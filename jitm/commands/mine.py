@@ -13,7 +13,7 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.candidates import MANIFEST
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.mining.job import mine
 from jitm.mining.state import compare_with_batch, summarize
 from jitm.runs.interrupt import interruptible

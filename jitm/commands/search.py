@@ -23,21 +23,24 @@ from absl import flags
 from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
+from jitm.data.splits import Split
 from jitm.errors import UserError, printable, require
-from jitm.outputs import check_own, replacing_own
+from jitm.outputs import MARK, check_own, replacing_own
 from jitm.report.pictures import recorded_photos
 from jitm.report.render import format_score
 from jitm.runs.interrupt import interruptible
-from jitm.runs.run import load_run
-from jitm.serving.index import Index, check_export, export
+from jitm.runs.run import load_run, read_split
+from jitm.serving.images import check_readable, open_images, photo_files
+from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer, answer, page
-from jitm.serving.sources import ImageSource, PhotoFiles
+from jitm.serving.search import Answer, answer, page
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION|-]'
 STANDARD_INPUT = '-'
 SHOWN = 10  # printed names of images that cannot be read, at most
+NEIGHBOURS = 32  # per vector of a graph of FAISS (HNSW: Malkov and Yashunin, 2020)
+BLOCK = 2**16  # vectors that are added to a graph at a time
 FLAGS = {
     **shared.common('workdir'),
     'images': shared.text('The images: a folder of photos, or a file of features.'),
@@ -82,13 +85,14 @@ def _check(values: flags.FlagValues, caption: str) -> None:
     shared.check_read(values, '--html', values.html, 'photos')
     shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
-        check_export(Path(values.export))
+        check_own(Path(values.export))
+        require('faiss', extra='export')
     if values.html:
         require('jinja2', extra='report')
         check_own(Path(values.html))
 
 
-def _index(run: LoadedRun, source: ImageSource, values: flags.FlagValues) -> Index:
+def _index(run: LoadedRun, images: Split, values: flags.FlagValues) -> Index:
     """Makes or updates the index with a progress bar, and names the images that are left out on stderr."""
     bar = tqdm.tqdm(unit=' images', disable=None, dynamic_ncols=True, leave=False)
 
@@ -96,14 +100,27 @@ def _index(run: LoadedRun, source: ImageSource, values: flags.FlagValues) -> Ind
         bar.total = total
         bar.update(done - bar.n)
 
-    folder = Path(values['index'].value) if values['index'].value else run.index_folder(source)
+    folder = Path(values['index'].value) if values['index'].value else run.index_folder(values.images or images)
     with interruptible(folder), bar:
-        index = run.index(source, folder, report)
+        index = run.index(images, folder, report)
     problems = [printable(f'{name} {problem}') for name, problem in index.unreadable.items()]
     if problems:
         others = f'\n... and {len(problems) - SHOWN} more, see {index.folder}' if len(problems) > SHOWN else ''
-        print(f'left out of {len(source.names)} images:\n' + '\n'.join(problems[:SHOWN]) + others, file=sys.stderr)
+        print(f'left out of {len(images)} images:\n' + '\n'.join(problems[:SHOWN]) + others, file=sys.stderr)
     return index
+
+
+def _export(index: Index, path: Path) -> None:
+    """Writes an HNSW graph of inner products that `faiss.read_index` reads; its ids are the rows of the index."""
+    import faiss
+
+    graph = faiss.IndexHNSWFlat(index.vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+    for start in range(0, len(index), BLOCK):
+        graph.add(index.vectors[start : start + BLOCK])
+    with replacing_own(path) as file:
+        file.write(faiss.serialize_index(graph))
+        file.write(MARK)  # FAISS reads as far as the graph
+    print(f'{len(index):,} vectors written to {path}', file=sys.stderr)
 
 
 def _text(found: Answer) -> str:
@@ -148,32 +165,32 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank)) if values.rerank else None
     photos = shared.photos_folder(values)
-    data = run.load_data(values.split, values.data_root) if values.split else None
-    if values.html and data is not None:
-        photos = photos or recorded_photos(data.split, values.data_root or run.run.config['data'].get('root'))
-    source = run.open(values.images if data is None else data, photos)
-    encodes = 'pixels' not in run.run.model.reads and (isinstance(source, PhotoFiles) or values.image)
+    images = read_split([run.run], values.split, values.data_root) if values.split else values.images
+    images = open_images(images, run.run)
+    if values.html and values.split:
+        photos = photos or recorded_photos(images, values.data_root or run.run.config['data'].get('root'))
+    are_photos = bool(photo_files(images, run.run))
+    encodes = 'pixels' not in run.run.model.reads and (are_photos or values.image)
     encodes = encodes or run.run.model.text_format.vectors
     shared.check_read(values, 'photos for a run on features', encodes, 'encoder')
-    if photos and isinstance(source, PhotoFiles):
+    if photos and are_photos:
         raise UserError('--photos is for images of features, but these are photos; leave it out')
     if second is not None:
-        source.check(second.run)
+        check_readable(images, second.run)
     captions = None
     if values.find == 'captions':
-        captions = read_lines(values.captions) if values.captions else data.captions
+        captions = read_lines(values.captions) if values.captions else images.captions
 
-    index = _index(run, source, values)
+    index = _index(run, images, values)
     if values.export:
-        export(index, Path(values.export))
-        print(f'{len(index):,} vectors written to {values.export}', file=sys.stderr)
+        _export(index, Path(values.export))
     if not caption and not values.image:
         return
 
     # The results.
     def find(caption: str) -> Answer:
         query = {'caption': caption, 'image': values.image, 'captions': captions}
-        found = answer(run, index, source, values.top_k, **query, data=data, rerank=second, top_m=values.top_m)
+        found = answer(run, index, images, values.top_k, **query, rerank=second, top_m=values.top_m)
         for one in filter(None, (run, second)):
             if unknown := one.describe_unknown_words(caption):
                 print(printable(unknown), file=sys.stderr)
@@ -194,5 +211,5 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.html:
         command = shared.repeated('search', values, words)
         with replacing_own(Path(values.html)) as file:
-            file.write(page(found, source, command, data).encode())
+            file.write(page(found, images, command, photos).encode())
         print(f'written to {values.html}', file=sys.stderr)

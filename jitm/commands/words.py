@@ -21,8 +21,8 @@ from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
-from jitm.inference.options import ScoringOptions, precision_of
-from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.pairs import PairScorer
+from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.metrics import evenly_spaced
 from jitm.report import explanations
 from jitm.report.pictures import pixels_of

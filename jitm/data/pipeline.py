@@ -11,9 +11,8 @@ import numpy as np
 
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
 from jitm.data.pixels import Photos
-from jitm.data.reading import bucket, pad_texts, take_images
 from jitm.data.scene_graphs.grammar import CaptionGraph
-from jitm.data.splits import Split
+from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text import Tokens, join
 from jitm.data.vocabularies import Tokenizer
 from jitm.files import hash_arrays, hash_json

@@ -31,7 +31,7 @@ class Photos:
     """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
 
     Attributes:
-      files: I paths, or the bytes of I image files.
+      files: I paths, the bytes of I image files, or I photos of Pillow.
       transform: The way in which a photo becomes pixels.
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
     """
@@ -61,9 +61,7 @@ class Photos:
           uint8 [H, W, 3] for a number, otherwise [N, H, W, 3].
         """
         rows = np.arange(len(self))[index]
-        chosen, view = np.atleast_1d(rows), self.transform.evaluate
-        images = np.stack(in_threads(lambda n: decode(self.files[chosen[n]], view), len(chosen)))
-        return images if rows.ndim else images[0]
+        return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
 
     def take(self, rows: np.ndarray) -> 'Photos':
         """Returns some of the photos, of the rows int [N]."""
@@ -85,8 +83,10 @@ class Photos:
 
     def crops(self, index: np.ndarray) -> np.ndarray:
         """Decodes the ten crops of photos: uint8 [N, 10, H, W, 3], see `Transform.evaluate_crops`."""
-        view = self.transform.evaluate_crops
-        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view), len(index)))
+        return self._decode(index, self.transform.evaluate_crops)
+
+    def _decode(self, index: np.ndarray, view: Callable) -> np.ndarray:
+        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view, f'image {index[n]}'), len(index)))
 
 
 def check_files(files: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from jitm.files import parse_json, read_bytes, read_text, split_lines
 from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
-MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.inference.networks`
+MANIFEST = 'encoded.json'  # which networks encoded the splits, see `jitm.encoders.networks`
 _PIXELS = 'image_size', 'short_side', 'interpolation'
 ENCODED_BY = 'network', 'parameters', 'crops', 'dtype', 'precision', *_PIXELS, 'origin'  # keys of a split in it
 SHARED = 'boxes.npy', 'dataset.txt', token_vectors_lib.VOCABULARY  # by all splits of a folder

@@ -1,20 +1,23 @@
-"""One split of an image-text data set."""
+"""One split of an image-text data set, or any other set of images, and the arrays that a model reads of it."""
 
 import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Union
 
 import numpy as np
 
 from jitm.data.arrays import FLOATS, INTEGERS, Rows
 from jitm.data.pixels import Photos
+from jitm.data.text import Tokens
 from jitm.data.token_vectors import TokenVectors
+from jitm.errors import UserError
 from jitm.files import hash_arrays, hash_json, hash_rows
-from jitm.types import Index, Share
+from jitm.types import Images, Index, Share, TextFormat, Texts
 
+LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
 
 _ARRAYS = {  # field -> dtypes and axes
@@ -39,7 +42,9 @@ def locations(boxes: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Images, captions, and their correspondence.
+    """Images, captions, and their correspondence; a set of images alone has no captions.
+
+    It is a sequence of its images, see `__getitem__`.
 
     Attributes:
       name: The name in messages and protocols, such as `f8k_precomp/dev`.
@@ -53,18 +58,17 @@ class Split:
       pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
       dataset: The name of the data set, such as `f30k`; '' if unknown.
       tags: The object tags of the I images, each in one string, '' for none; None if not known.
-      encoded_by: The network that computed the regions, as JSON, see `jitm.inference.networks`; None if not known.
-      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some; None without
-        noise.
-      token_vectors: The vectors of the captions' tokens by a frozen encoder; None without.
+      encoded_by: The network that computed the regions, as JSON, see `jitm.encoders.networks`; None if not known.
+      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some, or None.
+      token_vectors: The vectors of the captions' tokens by a frozen encoder, or None.
     """
 
     name: str
-    regions: np.ndarray | Rows | None
-    counts: np.ndarray | None
-    captions: tuple[str, ...]
-    image_of_text: np.ndarray
-    image_ids: tuple[str, ...]
+    regions: np.ndarray | Rows | None = None
+    counts: np.ndarray | None = None
+    captions: tuple[str, ...] = ()
+    image_of_text: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
+    image_ids: tuple[str, ...] = ()
     boxes: np.ndarray | None = None
     pixels: np.ndarray | None = None
     dataset: str = ''
@@ -83,6 +87,35 @@ class Split:
     def num_images(self) -> int:
         """I, the number of images."""
         return len(self.pixels if self.regions is None else self.regions)
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return self.num_images
+
+    def __getitem__(self, index: Any) -> Union[np.ndarray, 'Split']:
+        """Returns an image, or some of them.
+
+        Args:
+          index: A number, a slice, or int [N], each image once.
+
+        Returns:
+          For a number the features [R_i, D] of the valid regions, or without features the pixels uint8 [H, W, 3];
+          otherwise `take` of the images.
+        """
+        if np.ndim(index) or isinstance(index, slice):
+            return self.take(np.arange(self.num_images)[index])
+        return self.pixels[index] if self.regions is None else np.asarray(self.regions[index])[: self.counts[index]]
+
+    @property
+    def images(self) -> Union[np.ndarray, Photos, 'Split']:
+        """The images, for `LoadedRun.encode_image`: this sequence of features, or without features the pixels."""
+        return self.pixels if self.regions is None else self
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """A unique name for each image: `image_ids`, or its number where an id occurs twice."""
+        unique = len({*self.image_ids}) == self.num_images
+        return tuple(self.image_ids) if unique else tuple(map(str, range(self.num_images)))
 
     def problem(self) -> str:
         """Returns what is inconsistent in a split that was made by hand; '' if nothing is."""
@@ -112,10 +145,9 @@ class Split:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Identifies the split: shape and dtype of its regions (of its pixels without features), and two hashes.
+        """Shape and dtype of the regions, or of the pixels without features, with two hashes as identification.
 
-        `hash` is of the captions, their images, and the regions or pixels of 64 evenly spaced images; `content` is
-        `content_hash`.
+        `hash` covers the captions, their images, and 64 evenly spaced images; `content` is `content_hash`.
         """
         field, array = ('pixels', self.pixels) if self.regions is None else ('regions', self.regions)
         rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
@@ -138,7 +170,7 @@ class Split:
 
     @functools.cached_property
     def clean(self) -> np.ndarray | None:
-        """The captions that stand at their own image, bool [T]; None without noise."""
+        """Whether each caption is paired with its own image, bool [T]; None without noise."""
         original = self.original_image_of_text
         return None if original is None else original == self.image_of_text
 
@@ -157,6 +189,14 @@ class Split:
         """All texts sorted by image, int [T], and the start of each image's texts in them, int [I + 1]."""
         starts = np.searchsorted(np.sort(self.image_of_text), np.arange(self.num_images + 1))
         return np.argsort(self.image_of_text, kind='stable'), starts
+
+    def captions_of(self, image: int) -> list[str]:
+        """Returns the captions of an image."""
+        return [self.captions[text] for text in np.flatnonzero(self.image_of_text == image)]
+
+    def images_with(self, caption: str) -> set[int]:
+        """Returns the images that have a caption."""
+        return {int(image) for own, image in zip(self.captions, self.image_of_text, strict=True) if own == caption}
 
     def take(self, images: np.ndarray) -> 'Split':
         """Returns some images with all their texts; their regions are read when they are indexed.
@@ -196,3 +236,95 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
     """
     order = np.random.default_rng(train_seed).permutation(split.num_images)
     return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
+
+
+_LACKS = {  # what a model reads -> the field of a split, and what a split without it lacks
+    'regions': (
+        'regions',
+        'has pixels and no region features, but the model reads regions: take a model of pixels, or give features of '
+        'these images as data.root',
+    ),
+    'pixels': (
+        'pixels',
+        'has no pixels, but the model reads them: give the image files themselves, or take a model of region features',
+    ),
+    'locations': (
+        'boxes',
+        'has no boxes, but the model reads the locations of regions: add {}_boxes.npy or boxes.npy to its folder',
+    ),
+    'tags': ('tags', 'has no object tags, but the model reads them: add {}_tags.jsonl to its folder'),
+}
+
+
+def check_images(split: Split, reads: Collection[str]) -> None:
+    """Raises a UserError if a split lacks what a model reads of its images, see `Matcher.reads`."""
+    for what, (field, problem) in _LACKS.items():
+        if what in reads and getattr(split, field) is None:
+            raise UserError(f'{split.name} {problem.format(split.name.rpartition("/")[2])}')
+
+
+def take_images(
+    split: Split, index: np.ndarray, reads: Collection[str] = ('regions',), tags: Tokens | None = None
+) -> Images:
+    """Reads some images into memory: the fields of `Images` that a model reads.
+
+    Args:
+      split: The split with the I images.
+      index: The rows of the images, int [N].
+      reads: See `Matcher.reads`.
+      tags: `Tokens.tags` of the split, for models that read them; they are padded to the longest of the split.
+
+    Returns:
+      N images.
+    """
+    images = Images()
+    if 'regions' in reads:
+        images = images.replace(regions=np.asarray(split.regions[index]), counts=split.counts[index])
+    if 'locations' in reads:
+        images = images.replace(locations=locations(split.boxes[index]))
+    if 'pixels' in reads:
+        images = images.replace(pixels=np.asarray(split.pixels[index]))
+    if 'tags' in reads:
+        length = bucket(max(1, tags.lengths.max()), LENGTH_MULTIPLE)
+        images = images.replace(tags=pad_texts(tags, index, length))
+    return images
+
+
+def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
+    """Raises a UserError if a caption of a split is longer than the maximum of a model."""
+    kind, maximum = text_format.kind or 'words', text_format.max_length
+    longest = tokens.lengths.argmax()
+    if maximum is not None and tokens.lengths[longest] > maximum:
+        raise UserError(
+            f'{split.name}, text {longest} has {tokens.lengths[longest]} {kind} with special tokens, but the model '
+            f'reads at most {maximum}: shorten this caption'
+        )
+
+
+def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
+    """Returns some texts of a split, padded with 0.
+
+    Args:
+      tokens: The captions of the split.
+      index: The rows of the texts, int [N].
+      length: The length L, at least their maximum length.
+
+    Returns:
+      Texts with ids [N, L] and lengths [N], and vectors [N, L, F] if the tokens have them.
+    """
+    lengths = tokens.lengths[index]
+    valid = np.arange(length) < lengths[:, None]
+    rows = np.concatenate([np.arange(tokens.starts[t], tokens.starts[t + 1]) for t in index])
+
+    def padded(values: np.ndarray | Rows) -> np.ndarray:
+        array = np.zeros((*valid.shape, *values.shape[1:]), values.dtype)
+        array[valid] = values[rows]
+        return array
+
+    return Texts(padded(tokens.ids), lengths, None if tokens.vectors is None else padded(tokens.vectors))
+
+
+def bucket(length: int, multiple: int, maximum: int | None = None) -> int:
+    """Returns the padded length: the next multiple, so that few lengths are compiled, but at most the maximum."""
+    padded = -(-int(length) // multiple) * multiple
+    return padded if maximum is None else min(padded, maximum)

@@ -8,14 +8,18 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jitm.data.arrays import INTEGERS, Rows, open_npy
+from jitm.data.text import Tokens
 from jitm.data.vocabularies import Tokenizer, restore_vocabulary
 from jitm.errors import UserError
 from jitm.files import hash_json, hash_rows, parse_json, read_bytes
+
+if TYPE_CHECKING:
+    from jitm.data.splits import Split
 
 VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
@@ -84,3 +88,35 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
     if vocabulary is None or vocabulary.hash != entry['vocabulary']:
         raise UserError(f'{path} is not the vocabulary of the vectors beside it: {again}')
     return TokenVectors(values, lengths.astype(np.int32), vocabulary)
+
+
+def add_vectors(tokens: Tokens, split: 'Split') -> Tokens:
+    """Returns the tokens of a split with their vectors.
+
+    Raises:
+      UserError: If the split has no vectors, or those of other tokens.
+    """
+    if (vectors := split.token_vectors) is None:
+        raise UserError(f'{split.name} has no vectors of tokens: write them with jitm encode --texts')
+    if not np.array_equal(tokens.lengths, vectors.lengths):
+        raise UserError(f'{split.name} has vectors of other tokens: write them again with jitm encode --texts')
+    return dataclasses.replace(tokens, vectors=vectors.values)
+
+
+def check_encoders(
+    known: Mapping[str, Any] | None, other: Mapping[str, Any] | None, name: str, trained_on: object
+) -> None:
+    """Raises a UserError unless two splits have vectors of tokens by one encoder, see `Split.encoded_by`.
+
+    Args:
+      known: What encoded the training split.
+      other: What encoded the other split.
+      name: The name of the other split.
+      trained_on: The name of the training split, or the run directory, for the message.
+    """
+    of = [(encoded_by or {}).get(ENTRY, {}) for encoded_by in (known, other)]
+    if any(of[0].get(key) != of[1].get(key) for key in ('network', 'parameters', 'vocabulary')):
+        raise UserError(
+            f'{name} has vectors of tokens by another text encoder than {trained_on}: write them with jitm encode '
+            '--texts from the same run'
+        )

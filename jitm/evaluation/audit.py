@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.reading import pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import Tokens
-from jitm.inference.engine import Engine, fill
-from jitm.inference.options import ScoringOptions, resolve_options
+from jitm.inference.engine import Engine, pad
+from jitm.inference.scoring import ScoringOptions, resolve_options
 from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
@@ -68,7 +67,7 @@ def _groups(count: int, rounds: int) -> Iterator[np.ndarray]:
 
 def _scores(engine: Engine, split: Split, tokens: Tokens, rows: np.ndarray) -> np.ndarray:
     """Scores the images of some pairs with their captions: [N, N]."""
-    filled = fill(rows, max(len(rows), PAIRS))
+    filled = pad(rows, max(len(rows), PAIRS))
     images = take_images(split, split.image_of_text[filled], engine.model.reads, tokens.tags)
     texts = pad_texts(tokens, filled, engine.padded_length(tokens.lengths[filled]))
     encoded = engine.encode_any('encode_image', images), engine.encode_any('encode_text', texts)

@@ -18,7 +18,7 @@ from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.evaluation import tables
 from jitm.evaluation.published import Row
-from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.pairs import PairScorer
 from jitm.runs.run import read_tokens
 
 SCORES = ('text', 'image', 'group')

@@ -11,14 +11,13 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket, pad_texts, take_images
 from jitm.data.text import join
+from jitm.encoders.text_network import TextNetwork, of_run
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
-from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
-from jitm.inference.text_network import TextNetwork, of_run
+from jitm.inference.pairs import WORD_HEADS, PairScorer
+from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.metrics import Retrieved, evenly_spaced, retrieve
 from jitm.models.joint import has_heads
 from jitm.models.tiled import CrossAttentionMatcher

@@ -11,9 +11,15 @@ from jitm import metrics as metrics_lib
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
-from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, precision_of, share_precision
-from jitm.inference.scoring import Scorer, make_scorer
+from jitm.inference.scoring import (
+    DEFAULT_OPTIONS,
+    FinishedBlocks,
+    Scorer,
+    ScoringOptions,
+    make_scorer,
+    precision_of,
+    share_precision,
+)
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens

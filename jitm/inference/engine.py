@@ -5,7 +5,7 @@ captions in each call of a dual encoder, pads each caption to a length that depe
 tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 import chex
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts
+from jitm.data.splits import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.text import Tokens
 from jitm.layers.linear import product
 from jitm.models import tiling
@@ -31,11 +31,6 @@ TILE = (256, 64)  # vectors on each side
 Method = str | Callable[[Matcher, chex.ArrayTree], Encoding]  # 'encode_image', 'encode_text', or a function like them
 
 
-def fill(index: np.ndarray, size: int) -> np.ndarray:
-    """Pads an index to a size with its first entry."""
-    return np.pad(index, (0, size - len(index)), constant_values=index[0])
-
-
 def padded_count(count: int, multiple: int = 1) -> int:
     """Returns the number to which `count` items are padded: the next power of `COUNT_FACTOR`, made a multiple."""
     size = 1
@@ -45,8 +40,9 @@ def padded_count(count: int, multiple: int = 1) -> int:
 
 
 def pad(items: chex.ArrayTree, size: int) -> chex.ArrayTree:
-    """Pads items to a size with the first one."""
-    return jax.tree.map(lambda x: np.asarray(x)[fill(np.arange(len(x)), size)], items)
+    """Pads items, such as an index, to a size with the first one."""
+    rows = np.arange(size)
+    return jax.tree.map(lambda x: np.asarray(x)[np.where(rows < len(x), rows, 0)], items)
 
 
 def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
@@ -54,14 +50,9 @@ def first(items: chex.ArrayTree, count: int) -> chex.ArrayTree:
     return jax.tree.map(lambda x: x[:count], items)
 
 
-def num_items(items: chex.ArrayTree) -> int:
-    """Returns N."""
-    return len(jax.tree.leaves(items)[0])
-
-
 def batches(items: chex.ArrayTree, size: int) -> Iterator[chex.ArrayTree]:
     """Yields items in batches of a size; the last one may be smaller."""
-    for start in range(0, num_items(items), size):
+    for start in range(0, len(jax.tree.leaves(items)[0]), size):
         yield jax.tree.map(lambda x, start=start: np.asarray(x[start : start + size]), items)
 
 
@@ -76,20 +67,14 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
         jnp.pad(jnp.asarray(side), ((0, -len(side) % size), (0, 0)))
         for side, size in zip((rows, columns), TILE, strict=True)
     ]
-
-    def tile(_: None, rows: chex.Array, columns: chex.Array) -> chex.Array:
-        return product('id,td->it', rows, columns)
-
-    return tiling.map_pairs(tile, None, *padded, *TILE)[: len(rows), : len(columns)]
+    sims = tiling.map_pairs(lambda _, *sides: product('id,td->it', *sides), None, *padded, *TILE)
+    return sims[: len(rows), : len(columns)]
 
 
 def encode(model: Matcher, method: Method, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
     """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings are of a dtype."""
-
-    def cast(x: chex.Array) -> chex.Array:
-        return x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jax.tree.map(cast, model.apply(variables, items, method=method))
+    encoding = model.apply(variables, items, method=method)
+    return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, encoding)
 
 
 def score(model: Matcher, images: Encoding, variables: chex.ArrayTree, texts: Encoding) -> chex.Array:
@@ -133,40 +118,30 @@ class Engine:
       variables: Its parameters and statistics, on every device.
       dtype: The dtype of the encodings, a key of `DTYPES`; scores are float32.
       precision: The precision of products of float32 arrays.
+      is_dual: Whether the model is a dual encoder.
+      images_per_call: Images that are encoded at once on all devices.
+      texts_per_call: Captions that a dual encoder encodes at once on all devices.
     """
 
     def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str, precision: Precision):
         """Moves the parameters to the devices."""
         self.model, self.variables = model, parallel.put_state(variables)
         self.dtype, self.precision = dtype, precision
+        self.is_dual = isinstance(model, DualEncoder)
+        self.images_per_call = IMAGES_PER_CALL * parallel.num_local_devices()
+        # A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        recurrent = model.text_format.max_length is None
+        short = parallel.platform() == 'cpu' and not recurrent
+        self.texts_per_call = (SHORT_CALL if short else TEXTS_PER_CALL) * parallel.num_local_devices()
 
-    @property
-    def is_dual(self) -> bool:
-        """Whether the model is a dual encoder."""
-        return isinstance(self.model, DualEncoder)
+    def compiled(self, function: Callable[..., chex.ArrayTree], *static: Hashable) -> Callable[..., chex.ArrayTree]:
+        """Returns a compiled function of a model, such as `score`: `(rows, variables, ...) -> leaves [N, ...]`.
 
-    @property
-    def images_per_call(self) -> int:
-        """Images that are encoded at once on all devices."""
-        return IMAGES_PER_CALL * parallel.num_local_devices()
-
-    @property
-    def texts_per_call(self) -> int:
-        """Captions that a dual encoder encodes at once on all devices.
-
-        A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
+        Args:
+          function: A function `(model, *static, rows, variables, ...)`, see `parallel.map_rows`.
+          *static: Its arguments between the model and the rows.
         """
-        recurrent = self.model.text_format.max_length is None
-        per_device = TEXTS_PER_CALL if recurrent or parallel.platform() != 'cpu' else SHORT_CALL
-        return per_device * parallel.num_local_devices()
-
-    def encoder(self, method: Method) -> Callable[[chex.ArrayTree, chex.ArrayTree], Encoding]:
-        """Returns the compiled `encode` of a method: `(items, variables) -> encodings`."""
-        return parallel.map_rows(encode, self.model, method, self.dtype, precision=self.precision)
-
-    def compiled(self, function: Callable[..., chex.Array]) -> Callable[..., chex.Array]:
-        """Returns the compiled `score`, `score_pairs` or `score_selected`: `(images or pairs, variables, ...)`."""
-        return parallel.map_rows(function, self.model, precision=self.precision)
+        return parallel.map_rows(function, self.model, *static, precision=self.precision)
 
     def padded_length(self, lengths: np.ndarray) -> int:
         """Returns the length to which texts are padded that are encoded together."""
@@ -191,7 +166,7 @@ class Engine:
         Returns:
           Leaves [N, ...] in host memory.
         """
-        return jax.device_get(self.encoder(method)(parallel.put_rows(items), self.variables))
+        return jax.device_get(self.compiled(encode, method, self.dtype)(parallel.put_rows(items), self.variables))
 
     def encode_each_alike(self, tokens: Tokens, index: np.ndarray) -> Encoding:
         """Encodes texts by a dual encoder, in full calls: the encoding of a text does not depend on the others.
@@ -220,12 +195,12 @@ class Engine:
         """
         lengths = np.array([self.own_length(length) for length in tokens.lengths[index]])
         order, calls = np.argsort(lengths, kind='stable'), []
-        encoder, size = self.encoder(method), self.texts_per_call
+        encoder, size = self.compiled(encode, method, self.dtype), self.texts_per_call
         for length in np.unique(lengths):
             positions = order[lengths[order] == length]
             for start in range(0, len(positions), size):
                 call = positions[start : start + size]
-                texts = parallel.put_rows(pad_texts(tokens, fill(index[call], size), length))
+                texts = parallel.put_rows(pad_texts(tokens, pad(index[call], size), length))
                 calls.append((call, encoder(texts, self.variables)))  # returns before it is computed
         return [(call, first(part, len(call))) for call, part in jax.device_get(calls)]
 
@@ -239,7 +214,7 @@ class Engine:
         Returns:
           Leaves [N, ...] in host memory.
         """
-        encoder = self.encoder(method)
+        encoder = self.compiled(encode, method, self.dtype)
         return concatenate([self._padded(encoder, batch) for batch in batches(items, self.images_per_call)])
 
     def similarity(self, images: Encoding, texts: Encoding) -> np.ndarray:
@@ -253,15 +228,10 @@ class Engine:
           float32 [I, T].
         """
         columns = list(batches(texts, SCORED_PER_CALL))
-        return np.concatenate(
-            [
-                np.concatenate([self._score(rows, some) for some in columns], axis=1)
-                for rows in batches(images, SCORED_PER_CALL)
-            ]
-        )
+        return np.block([[self._score(rows, some) for some in columns] for rows in batches(images, SCORED_PER_CALL)])
 
     def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
-        count = num_items(texts)
+        count = len(jax.tree.leaves(texts)[0])
         texts = parallel.put_everywhere(pad(texts, padded_count(count)))
         return self._padded(self.compiled(score), images, texts)[:, :count]
 
@@ -272,6 +242,6 @@ class Engine:
 
     def _padded(self, compiled: Callable, items: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
         """Applies a compiled function to items, padded to one of few sizes; returns leaves [N, ...] in host memory."""
-        count = num_items(items)
+        count = len(jax.tree.leaves(items)[0])
         rows = parallel.put_rows(pad(items, padded_count(count, parallel.num_local_devices())))
         return first(jax.device_get(compiled(rows, self.variables, *shared)), count)

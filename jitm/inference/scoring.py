@@ -1,11 +1,14 @@
 """Similarity matrices of whole splits, scored in blocks of fixed shape within a memory budget.
 
-Images are encoded once, texts once per block of images. Finished blocks can be kept on disk, see `blocks`.
+Images are encoded once, texts once per block of images. Finished blocks can be kept on disk.
 """
 
+import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -13,24 +16,119 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import Tokens
-from jitm.files import hash_arrays
-from jitm.inference.block_shape import BlockMemory
-from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.engine import Engine, SelectedPairs, concatenate, fill, first, pad, score, score_selected
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, check_options, resolve_options
+from jitm.errors import ArgumentError, UserError, check_choice
+from jitm.files import hash_arrays, hash_json, replacing
+from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
+from jitm.inference.memory import BlockMemory
 from jitm.models.matcher import Encoding, Matcher
+from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
-from jitm.types import Images
+from jitm.types import DTYPES, PRECISIONS, Precision
+
+CHECKSUM_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoringOptions:
+    """Precision and memory of scoring.
+
+    Attributes:
+      dtype: The dtype of the encodings, a key of `DTYPES`; None for `evaluation.dtype` of the run's config. Scores are
+        float32.
+      memory_mb: MiB that a block may take on host and devices, with its encodings and intermediate arrays: everything
+        but the parameters and the similarity matrix; None for `run.memory_mb` of the run's config.
+      precision: The precision of products of float32 arrays; None for `evaluation.precision` of the run's config.
+    """
+
+    dtype: str | None = None
+    memory_mb: int | None = None
+    precision: Precision | None = None
+
+
+DEFAULT_OPTIONS = ScoringOptions()
+
+
+def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
+    """Replaces None in the options by the values of a run's config."""
+    sections = run.config['evaluation'] | run.config['run']
+    given = dataclasses.asdict(options)
+    return ScoringOptions(**{name: sections[name] if value is None else value for name, value in given.items()})
+
+
+def precision_of(run: Run, options: ScoringOptions) -> dict[str, str]:
+    """Returns `dtype` and `precision` of the scores of a run, for JSON reports."""
+    resolved = resolve_options(run, options)
+    return {'dtype': resolved.dtype, 'precision': resolved.precision}
+
+
+def share_precision(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
+    """Sets the default dtype and precision of all runs to those of the first."""
+    return dataclasses.replace(options, **precision_of(runs[0], options))
+
+
+class FinishedBlocks:
+    """The finished blocks of one command in its output folder, one file per block: a checksum and the scores.
+
+    A command has one or more jobs, one after the other. Missing or corrupt blocks are recomputed. The folder of a job
+    is named by a hash of everything that its scores depend on, so several commands may share an output folder.
+
+    Attributes:
+      path: The folder of all jobs.
+    """
+
+    def __init__(self, folder: OutputFolder):
+        """Locates the blocks in the output folder of a command; the first job creates their folder."""
+        self.path = folder.path / 'blocks'
+        self._folder, self._names = folder, []
+
+    def begin(self, cache_key: Mapping[str, Any], blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Begins a job, to which the next blocks that are read and written belong.
+
+        Args:
+          cache_key: Everything that the scores depend on, as JSON; see `Scorer.cache_key`.
+          blocks: The images int [N] and the texts int [M] of each block.
+
+        Raises:
+          UserError: If the folder cannot be written.
+        """
+        self._job = self.path / hash_json(cache_key)[:16]
+        names = [str(self._path(*block).relative_to(self._folder.path)) for block in blocks]
+        self._folder.claim(names)
+        self._names += names
+
+    def remove(self) -> None:
+        """Removes the blocks of the jobs that were begun."""
+        self._folder.remove(self._names)
+
+    def _path(self, rows: np.ndarray, columns: np.ndarray) -> Path:
+        return self._job / f'{rows[0]}_{columns[0]}'
+
+    def read(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
+        """Returns the scores float32 [N, M] of images [N] with texts [M]; None if the file is missing or corrupt."""
+        try:
+            checksum, scores = np.split(np.fromfile(self._path(rows, columns), np.uint8), [CHECKSUM_BYTES])
+        except OSError:
+            return None
+        intact = zlib.crc32(scores).to_bytes(CHECKSUM_BYTES) == checksum.tobytes()
+        if len(scores) != 4 * len(rows) * len(columns) or not intact:
+            return None
+        return scores.view(np.float32).reshape(len(rows), len(columns))
+
+    def write(self, rows: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
+        """Writes the scores [N, M] of images [N] with texts [M] as float32; a UserError if they cannot be written."""
+        path, scores = self._path(rows, columns), np.ascontiguousarray(block, np.float32)
+        with replacing(path) as file:
+            file.write(zlib.crc32(scores).to_bytes(CHECKSUM_BYTES) + scores.tobytes())
 
 
 class Scorer:
     """Scores the pairs of one split with one model, in blocks whose shape is chosen at construction.
 
     Attributes:
+      engine: The model on the devices.
       shape: The number of images and of texts of a block.
     """
 
@@ -54,73 +152,56 @@ class Scorer:
           pairs: The pairs to score, bool [I, T]; None for all.
 
         Raises:
-          UserError: if the smallest block does not fit, or the dtype or the precision is unknown.
+          UserError: If the smallest block does not fit, or the dtype or the precision is unknown.
         """
-        check_options(options)
-        self._engine = Engine(model, variables, options.dtype, options.precision)
+        try:
+            check_choice(options.dtype, DTYPES, 'dtype')
+            check_choice(options.precision, PRECISIONS, 'precision')
+        except ArgumentError as error:
+            raise UserError(str(error)) from None
+        self.engine = Engine(model, variables, options.dtype, options.precision)
         self._split, self._tokens = split, tokens
         self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
-        memory = BlockMemory(self._engine, split, tokens, only_selected=self._pairs is not None)
+        memory = BlockMemory(self.engine, split, tokens, only_selected=self._pairs is not None)
         self.shape = memory.choose_shape(options.memory_mb)
 
-    @property
-    def _images_per_call(self) -> int:
-        return self.shape.images_per_call(self._engine, self._split.num_images)
-
-    def _take_images(self, index: np.ndarray) -> Images:
-        return take_images(self._split, index, self._engine.model.reads, self._tokens.tags)
-
     def encode_images(self, index: np.ndarray) -> Encoding:
-        """Encodes some images, a few at a time.
-
-        Args:
-          index: Rows of the split, int [N].
-
-        Returns:
-          Leaves [N, ...] in host memory.
-        """
-        size, parts = self._images_per_call, []
-        for start in range(0, len(index), size):
-            rows = index[start : start + size]
-            parts.append(first(self._engine.encode('encode_image', self._take_images(fill(rows, size))), len(rows)))
+        """Encodes the images of rows int [N] of the split, a few at a time: leaves [N, ...] in host memory."""
+        size, parts = self.shape.images_per_call(self.engine, self._split.num_images), []
+        for rows in batches(index, size):
+            images = take_images(self._split, pad(rows, size), self.engine.model.reads, self._tokens.tags)
+            parts.append(first(self.engine.encode('encode_image', images), len(rows)))
         return concatenate(parts)
 
     def _encode_texts(self, index: np.ndarray) -> Encoding:
         """Encodes the texts of a block, padded to the longest one, and repeats the first one up to the block's size."""
-        if self._engine.is_dual:
-            return pad(self._engine.encode_each_alike(self._tokens, index), self.shape.texts)
-        index = fill(index, self.shape.texts)
-        length = self._engine.padded_length(self._tokens.lengths[index])
-        return self._engine.encode('encode_text', pad_texts(self._tokens, index, length))
+        if self.engine.is_dual:
+            return pad(self.engine.encode_each_alike(self._tokens, index), self.shape.texts)
+        index = pad(index, self.shape.texts)
+        length = self.engine.padded_length(self._tokens.lengths[index])
+        return self.engine.encode('encode_text', pad_texts(self._tokens, index, length))
 
     def encode_texts(self) -> Encoding:
-        """Encodes all texts, by a dual encoder.
-
-        Returns:
-          Leaves [T, ...] in host memory.
-        """
-        return self._engine.encode_each_alike(self._tokens, np.arange(self._split.num_texts))
-
-    def padded_length(self, lengths: np.ndarray) -> int:
-        """Returns the length to which texts of these lengths are padded if they are encoded together."""
-        return self._engine.padded_length(lengths)
+        """Encodes all texts by a dual encoder: leaves [T, ...] in host memory."""
+        return self.engine.encode_each_alike(self._tokens, np.arange(self._split.num_texts))
 
     def cache_key(self) -> dict[str, Any]:
         """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and precision."""
-        arrays = jax.tree.leaves(jax.device_get(self._engine.variables))
-        arrays += [self._split.counts] if 'regions' in self._engine.model.reads else []
-        arrays += [self._tokens.ids, self._tokens.starts]
-        arrays += [self._split.boxes] if 'locations' in self._engine.model.reads else []
-        arrays += [self._tokens.tags.ids, self._tokens.tags.starts] if 'tags' in self._engine.model.reads else []
+        model, split, tokens = self.engine.model, self._split, self._tokens
+        arrays = jax.tree.leaves(jax.device_get(self.engine.variables))
+        arrays += [split.counts] if 'regions' in model.reads else []
+        arrays += [tokens.ids, tokens.starts]
+        arrays += [split.boxes] if 'locations' in model.reads else []
+        arrays += [tokens.tags.ids, tokens.tags.starts] if 'tags' in model.reads else []
         return {
-            'model': repr(self._engine.model),
+            'model': repr(model),
             'arrays': hash_arrays(arrays),
-            'split': self._split.identity,
+            'split': split.identity,
             'block': list(self.shape),
-            'dtype': self._engine.dtype,
-            'precision': self._engine.precision,
+            'dtype': self.engine.dtype,
+            'precision': self.engine.precision,
         } | ({} if self._pairs is None else {'pairs': hash_arrays([self._pairs])})
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -141,23 +222,15 @@ class Scorer:
         return self._encoded[1], self._encode_texts(columns)
 
     def score_block(self, rows: np.ndarray, columns: np.ndarray) -> chex.Array:
-        """Scores a block.
-
-        Args:
-          rows: Its images, int [N].
-          columns: Its texts, int [M].
-
-        Returns:
-          float32 of `shape`; beyond N and M the first image and text are repeated.
-        """
+        """Scores the images [N] and the texts [M] of a block: float32 of `shape`, with the first ones as padding."""
         images, texts = self._encode_block(rows, columns)
-        return self._engine.compiled(score)(images, self._engine.variables, texts)
+        return self.engine.compiled(score)(images, self.engine.variables, texts)
 
     def _score_selected(self, rows: np.ndarray, columns: np.ndarray, selected: np.ndarray) -> np.ndarray:
         """Scores the selected pairs of a block, bool [N, M]: float32 [N, M], -inf elsewhere."""
         images, texts = self._encode_block(rows, columns)
         texts = parallel.put_everywhere(texts)
-        compiled = self._engine.compiled(score_selected)
+        compiled = self.engine.compiled(score_selected)
         # Device d scores the pairs starts[d] to starts[d + 1], those of the images that it holds.
         devices, size = parallel.num_local_devices(), self.shape.pairs_per_call
         images_per_device = self.shape.images // devices
@@ -170,7 +243,7 @@ class Scorer:
             valid = (pairs < starts[1:, None]).ravel()
             pairs = np.where(valid, pairs.ravel(), 0)
             index = parallel.put_rows((row[pairs] % images_per_device, column[pairs]))
-            scores = jax.device_get(compiled(SelectedPairs(images, *index), self._engine.variables, texts))
+            scores = jax.device_get(compiled(SelectedPairs(images, *index), self.engine.variables, texts))
             block[row[pairs[valid]], column[pairs[valid]]] = scores[valid]
         return block
 
@@ -227,18 +300,15 @@ class Scorer:
         for _, group in itertools.groupby(self.blocks(), lambda block: block[0][0]):
             blocks = list(group)
             rows = blocks[0][0]
-            if self._engine.is_dual:  # the images of others are encoded by each process, as their encodings are large
-                self._encoded = rows, parallel.put_rows(self._encode_images_together(fill(rows, self.shape.images)))
+            if self.engine.is_dual:  # the images of others are encoded by each process, as their encodings are large
+                size = self.shape.images_per_call(self.engine, self._split.num_images)
+                calls = [pad(part, size) for part in batches(pad(rows, self.shape.images), size)]
+                encoded = concatenate(list(parallel.share(calls, self.encode_images)))
+                self._encoded = rows, parallel.put_rows(first(encoded, self.shape.images))
             parts = parallel.share(blocks, lambda block: jax.device_get(self.score_block(*block)))
             for (_, columns), part in zip(blocks, parts, strict=True):
                 sims[np.ix_(rows, columns)] = part[: len(rows), : len(columns)]
         return sims
-
-    def _encode_images_together(self, index: np.ndarray) -> Encoding:
-        """Encodes images as `encode_images` does, of which each process encodes a part."""
-        size = self._images_per_call
-        calls = [fill(index[start : start + size], size) for start in range(0, len(index), size)]
-        return first(concatenate(list(parallel.share(calls, self.encode_images))), len(index))
 
 
 def make_scorer(
@@ -253,7 +323,7 @@ def make_scorer(
       pairs: The pairs to score, bool [I, T]; None for all.
 
     Raises:
-      UserError: if the run cannot read these images or texts, or the memory is too little.
+      UserError: If the run cannot read these images or texts, or the memory is too little.
     """
     tokens = read_tokens(run, split)
     return Scorer(run.model, run.variables, split, tokens, resolve_options(run, options), pairs=pairs)

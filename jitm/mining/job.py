@@ -15,8 +15,14 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays, hash_json
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, precision_of, resolve_options, share_precision
-from jitm.inference.scoring import make_scorer
+from jitm.inference.scoring import (
+    DEFAULT_OPTIONS,
+    ScoringOptions,
+    make_scorer,
+    precision_of,
+    resolve_options,
+    share_precision,
+)
 from jitm.mining.search import PairSearch, ProductSearch
 from jitm.mining.state import MiningState
 from jitm.models.matcher import DualEncoder

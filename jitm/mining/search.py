@@ -12,10 +12,9 @@ import numpy as np
 from jax import lax
 
 from jitm import parallel
-from jitm.data.reading import bucket
-from jitm.data.splits import Split
+from jitm.data.splits import Split, bucket
 from jitm.errors import UserError
-from jitm.inference.block_shape import BlockShape
+from jitm.inference.memory import BlockShape
 from jitm.inference.scoring import Scorer
 from jitm.layers.linear import product
 from jitm.mining.state import Lists, MiningState, merge

@@ -9,9 +9,9 @@ import chex
 
 from jitm import config as config_lib
 from jitm.data.load import TRAIN_KEYS, load_split
-from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
-from jitm.data.splits import Split
-from jitm.data.text import Tokens
+from jitm.data.splits import Split, check_images, check_lengths
+from jitm.data.text import Tokens, tokenize_split
+from jitm.data.token_vectors import add_vectors, check_encoders
 from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.errors import UserError, did_you_mean
 from jitm.files import expand

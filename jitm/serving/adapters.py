@@ -25,7 +25,7 @@ class CLIPBenchmark:
     """
 
     def __init__(self, run: LoadedRun):
-        """Refuses a run without vectors, and an environment without torch."""
+        """Raises a UserError if the run has no vectors or torch is not installed."""
         run.check_vectors()
         self._torch = require('torch', extra='clip-benchmark')
         self._run, self._captions = run, []
@@ -53,11 +53,14 @@ class MTEB:
     """
 
     def __init__(self, run: LoadedRun, name: str):
-        """Refuses a run without vectors, and an environment without mteb.
+        """Describes the model to MTEB.
 
         Args:
           run: A dual encoder.
           name: The name for MTEB's reports, such as 'organization/model'.
+
+        Raises:
+          UserError: If the run has no vectors, or torch or mteb is not installed.
         """
         run.check_vectors()
         self._torch, self._run = require('torch', extra='mteb'), run
@@ -77,7 +80,7 @@ class MTEB:
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **description: Any) -> np.ndarray:
         """Encodes batches with the key 'image', a list of photos, or 'text', a list of captions: float32 [N, D]."""
-        del description  # of the task, on which the encodings do not depend
+        del description  # the encodings do not depend on the task
         return np.concatenate([self._run.encode(batch['image' if 'image' in batch else 'text']) for batch in inputs])
 
     def similarity(self, queries: Any, candidates: Any) -> Any:

@@ -1,7 +1,4 @@
-"""What a run encodes, in batches, and the shapes of its encodings, against which given encodings are checked.
-
-Photos for a run on features are encoded by the network that encoded its training data.
-"""
+"""What a loaded run encodes, and the shapes of its encodings, against which given ones are checked."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,42 +9,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pixels import in_threads
-from jitm.data.reading import take_images
-from jitm.data.transforms import Photo, Transform, decode
+from jitm.data.splits import Split, take_images
+from jitm.data.text import Tokens, join, tokenize_tags
+from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.files import hash_arrays
-from jitm.inference.engine import batches, num_items
-from jitm.inference.features import grid_boxes
-from jitm.inference.networks import FeatureNetwork, crops_of
+from jitm.inference.engine import batches
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run
-from jitm.serving.inputs import ImageFeatures, check_features, check_pixels, check_tags, transform_of
+from jitm.serving.images import is_list, transform_of
 from jitm.types import Images, Texts
 
 REGION_MULTIPLE = 4
 
 
-def image_batches(run: Run, images: Any, boxes: Any, tags: Any, size: int) -> Iterator[Images]:
-    """Yields images in batches of up to `size`; for the arguments and errors see `LoadedRun.encode_image`."""
+def image_batches(split: Split, run: Run, size: int) -> Iterator[Images]:
+    """Yields the images of a split, as the model of a run reads them, up to `size` at a time.
+
+    Raises:
+      UserError: If a feature is not finite in float32, or its square.
+    """
     reads = run.model.reads
-    for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
-        if given is not None and part not in reads:
-            raise UserError(f'{run.workdir} has a model that does not read {name}: leave them out')
-    if 'pixels' in reads:
-        pixels = check_pixels(images, run)
-        for start in range(0, len(pixels), size):
-            yield Images(pixels=np.asarray(pixels[start : start + size]))
-        return
-    features = check_features(images, boxes, run.feature_size)
-    if not len(features):
-        raise UserError('there are no images; give at least one')
-    if 'locations' in reads and features.boxes is None:
+    if 'locations' in reads and split.boxes is None:
         raise UserError(f'{run.workdir} has a model that reads the location of regions: give their boxes')
-    tag_tokens = check_tags(features.tags if tags is None else tags, run, len(features))
-    for start in range(0, len(features), size):
-        rows = np.arange(start, min(start + size, len(features)))
-        yield _pad_regions(take_images(features, rows, reads, tag_tokens), start)
+    tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in reads else None
+    for rows in batches(np.arange(len(split)), size):
+        images = take_images(split, rows, reads, tags)
+        yield images if images.regions is None else _pad_regions(images, rows[0])
 
 
 def _pad_regions(images: Images, first: int) -> Images:
@@ -61,12 +49,38 @@ def _pad_regions(images: Images, first: int) -> Images:
         )
     num_regions = images.regions.shape[1]
     extra = 0 if num_regions == 1 else -num_regions % REGION_MULTIPLE
+    regions, locations = (
+        None if x is None else np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
+        for x in (images.regions, images.locations)
+    )
+    return images.replace(regions=regions, locations=locations)
 
-    def pad(x: np.ndarray) -> np.ndarray:
-        return np.pad(np.asarray(x, np.float32), ((0, 0), (0, extra), (0, 0)))
 
-    locations = None if images.locations is None else pad(images.locations)
-    return images.replace(regions=pad(images.regions), locations=locations)
+def features_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
+    """Encodes the crops of photos, uint8 [I, C, H, W, 3], as a model whose images have vectors reads them."""
+    regions = np.concatenate([*network.encode(batches(crops, network.images_per_call))])
+    return Images(regions, np.full(len(regions), regions.shape[1], np.int32))
+
+
+def read_captions(captions: Sequence[str], run: Run) -> Tokens:
+    """Checks and tokenizes captions; for the errors see `LoadedRun.encode_text`."""
+    if not is_list(captions):
+        raise UserError(f'captions are of {type(captions).__name__}; give a list of strings')
+    if not len(captions):
+        raise UserError('there are no captions; give at least one')
+    for number, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise UserError(f'caption {number} is of {type(caption).__name__}; give a string')
+        if not caption.strip():
+            raise UserError(f'caption {number} is empty; give at least one word')
+    tokens = join([run.vocabulary.encode(caption) for caption in captions])
+    longest, most = int(tokens.lengths.argmax()), run.model.text_format.max_length
+    if most is not None and tokens.lengths[longest] > most:
+        raise UserError(
+            f'caption {longest} has {tokens.lengths[longest]} tokens, special tokens included, but the model reads '
+            f'at most {most}; shorten it'
+        )
+    return tokens
 
 
 def shapes(run: Run) -> dict[str, chex.ArrayTree]:
@@ -80,20 +94,22 @@ def shapes(run: Run) -> dict[str, chex.ArrayTree]:
         locations = jnp.zeros((1, 1, 7)) if 'locations' in model.reads else None
         tags = text if 'tags' in model.reads else None
         image = Images(jnp.zeros((1, 1, run.feature_size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
+    return {
+        side: jax.eval_shape(lambda v, x, m=method: model.apply(v, x, method=m), run.variables, one)
+        for side, method, one in (('images', 'encode_image', image), ('captions', 'encode_text', text))
+    }
 
-    def of(method: str, argument: chex.ArrayTree) -> chex.ArrayTree:
-        return jax.eval_shape(lambda v, x: model.apply(v, x, method=method), run.variables, argument)
 
-    return {'images': of('encode_image', image), 'captions': of('encode_text', text)}
-
-
-def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) -> None:
-    """Raises a UserError unless a tree has the structure and the vector size of a run's encodings.
+def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) -> int:
+    """Returns the number of items of a tree.
 
     Args:
       encoding: The tree.
       side: 'images' or 'captions'.
       expected: See `shapes`.
+
+    Raises:
+      UserError: If the tree has not the structure and the vector size of a run's encodings, or no item.
     """
 
     def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
@@ -101,12 +117,14 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
         floating = jnp.issubdtype(one.dtype, jnp.floating)
         return len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
 
+    leaves, ones = jax.tree.leaves(encoding), jax.tree.leaves(expected[side])
     same = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
-    if not same or not all(map(fits, jax.tree.leaves(encoding), jax.tree.leaves(expected[side]))):
+    if not same or not all(map(fits, leaves, ones)):
         method = 'encode_image' if side == 'images' else 'encode_text'
         raise UserError(f'{side} are not encodings of this run; make them with run.{method}')
-    if not num_items(encoding):
+    if not len(leaves[0]):
         raise UserError(f'there are no {side}; give at least one')
+    return len(leaves[0])
 
 
 def vector_key(run: Run) -> str:
@@ -116,44 +134,3 @@ def vector_key(run: Run) -> str:
     if 'pixels' in run.model.reads:
         described += f' {transform_of(run)}'
     return hashlib.sha256(described.encode()).hexdigest()
-
-
-def features_of_photos(network: FeatureNetwork, photos: Sequence[Photo], transform: Transform) -> ImageFeatures:
-    """Returns the features of photos, those that `jitm encode` writes.
-
-    Args:
-      network: The network.
-      photos: I photos, see `decode`.
-      transform: How they become pixels.
-
-    Raises:
-      UserError: If a photo cannot be read.
-    """
-    view, size = crops_of(transform, network.crops), network.images_per_call
-
-    def decoded() -> Iterator[np.ndarray]:
-        for start in range(0, len(photos), size):
-            batch = photos[start : start + size]
-            names = [f'image {start + n}' for n in range(len(batch))]
-            yield np.stack(in_threads(lambda n, b=batch, m=names: decode(b[n], view, m[n]), len(batch)))
-
-    return _as_features(network.encode(decoded()))
-
-
-def images_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
-    """Returns the features of decoded photos as a model whose images have vectors reads them.
-
-    Args:
-      network: The network.
-      crops: The crops of I photos, uint8 [I, C, H, W, 3].
-    """
-    features = _as_features(network.encode(batches(crops, network.images_per_call)))
-    return Images(features.regions, features.counts)
-
-
-def _as_features(batches: Iterator[np.ndarray]) -> ImageFeatures:
-    regions = np.concatenate(list(batches))
-    count = regions.shape[1]
-    boxes = grid_boxes(count)
-    boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
-    return ImageFeatures(regions, np.full(len(regions), count, np.int32), boxes)

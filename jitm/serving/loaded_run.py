@@ -1,31 +1,32 @@
 """A loaded run: a trained model that encodes, compares and searches images and captions."""
 
+import dataclasses
 import functools
+import hashlib
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chex
+import jax
 import numpy as np
 import tqdm
 
-from jitm.data.pixels import Photos
-from jitm.data.reading import pad_texts
+from jitm.data.splits import Split, pad_texts
 from jitm.data.transforms import is_photo
+from jitm.encoders import features
+from jitm.encoders.networks import FeatureNetwork, restore
+from jitm.encoders.text_network import TextNetwork
+from jitm.encoders.text_network import restore as restore_text
 from jitm.errors import UserError, did_you_mean, require
-from jitm.inference.engine import Engine, concatenate, num_items, pad
-from jitm.inference.networks import FeatureNetwork, restore
-from jitm.inference.text_network import TextNetwork
-from jitm.inference.text_network import restore as restore_text
+from jitm.inference.engine import Engine, concatenate, pad
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
-from jitm.serving.encodings import check, features_of_photos, image_batches, shapes, vector_key
+from jitm.serving.encodings import check, features_of_crops, image_batches, read_captions, shapes, vector_key
+from jitm.serving.images import ImageReader, as_split, check_photos, is_list, open_images
 from jitm.serving.index import Index, update
-from jitm.serving.inputs import SplitData, are_photos, data_of, is_list, read_captions, transform_of
-from jitm.serving.sources import ImageSource, check_photos, open_source
-from jitm.serving.vectors import Hit, check_count, rank
+from jitm.serving.search import Hit, check_count, rank
 from jitm.types import Images
 
 FEW_TEXTS = 4  # such as a query, for which a full call takes about seven times as long
@@ -55,7 +56,7 @@ class LoadedRun:
     def __repr__(self) -> str:
         return repr(self.run)
 
-    def load_data(self, split: str, data_root: str | None = None) -> SplitData:
+    def load_data(self, split: str, data_root: str | None = None) -> Split:
         """Loads a split of the data set that the run was trained on.
 
         Args:
@@ -63,12 +64,15 @@ class LoadedRun:
           data_root: The data folder, if it has moved since training.
 
         Returns:
-          Images and captions.
+          The split; its `images` are those that the model reads, region features or pixels.
 
         Raises:
-          UserError: if the data cannot be read.
+          UserError: If the data cannot be read.
         """
-        return data_of(read_split([self.run], split, data_root), self.run.model.reads)
+        data = read_split([self.run], split, data_root)
+        if 'pixels' in self.run.model.reads:
+            data = dataclasses.replace(data, regions=None, counts=None, boxes=None)
+        return data
 
     @functools.cached_property
     def network(self) -> FeatureNetwork:
@@ -82,7 +86,7 @@ class LoadedRun:
         return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
 
     def restore_networks(self) -> None:
-        """Restores the networks that typed captions need, and those of `encoder`; a UserError if one is not found."""
+        """Restores the networks that captions need, and those of `encoder`; a UserError if one is not found."""
         if self._moved and self.run.encoded_by is None:
             raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
         if self.run.model.text_format.vectors:
@@ -90,35 +94,31 @@ class LoadedRun:
         if self._moved:
             _ = self.network
 
-    def open(self, images: str | Path | SplitData | ImageSource, photos: Path | None = None) -> ImageSource:
-        """Returns images as a source, see `sources.open_source`."""
-        return open_source(images, self.run, photos, lambda: self.network)
-
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
         """Encodes images.
 
         Args:
-          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or `SplitData.images`. For
-            models of pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of
-            Pillow. For models of features that `jitm encode` wrote photos, too, which the same network then encodes. A
-            single photo is a list of one.
+          images: Region features [I, R, F], a list of I arrays [R_i, F] or vectors [F], or a `Split`. For models of
+            pixels uint8 [I, H, W, 3], or a list of I photos: paths, bytes of image files, or photos of Pillow. Photos
+            are also read by models of features that `jitm encode` wrote; the same network then encodes them. A single
+            photo is a list of one.
           boxes: x1 y1 x2 y2 of the regions as fractions of width and height, [I, R, 4] or a list of [R_i, 4]; only for
-            models that read the location of regions, and not needed with `SplitData.images`.
+            models that read the location of regions, and not needed with a split that has them.
           tags: The object tags of each image in one string, such as 'dog person'; only for models that read tags, and
-            not needed with `SplitData.images`.
+            not needed with a split that has them.
 
         Returns:
-          The encodings: leaves [I, ...].
+          Leaves [I, ...].
 
         Raises:
-          UserError: if there are no images, features, boxes or tags do not have these shapes or are not read by the
+          UserError: If there are no images, features, boxes or tags do not have these shapes or are not read by the
             model, or the network of the features is not found.
         """
-        images = [images] if is_photo(images) else images
-        if 'pixels' not in self.run.model.reads and are_photos(images):
-            images = features_of_photos(self.network, images, transform_of(self.run))
-        batches = image_batches(self.run, images, boxes, tags, self._engine.images_per_call)
-        return concatenate([self._engine.encode_any('encode_image', batch) for batch in batches])
+        split = as_split(images, self.run, boxes, tags)
+        if 'pixels' not in self.run.model.reads and split.regions is None:
+            split = features.encode_split(self.network, split)
+        parts = image_batches(split, self.run, self._engine.images_per_call)
+        return concatenate([self._engine.encode_any('encode_image', part) for part in parts])
 
     def encode_text(self, captions: str | Sequence[str]) -> Encoding:
         """Tokenizes and encodes captions.
@@ -133,7 +133,7 @@ class LoadedRun:
           The encodings: leaves [T, ...].
 
         Raises:
-          UserError: if there are no captions, one is not a string or empty, or one is longer than the model reads.
+          UserError: If there are no captions, one is not a string or empty, or one is longer than the model reads.
         """
         tokens = read_captions([captions] if isinstance(captions, str) else captions, self.run)
         if self.run.model.text_format.vectors:
@@ -144,7 +144,7 @@ class LoadedRun:
         return engine.encode_any('encode_text', pad_texts(tokens, index, engine.padded_length(tokens.lengths)))
 
     @functools.cached_property
-    def _shapes(self) -> dict[str, chex.ArrayTree]:
+    def _shapes(self) -> dict[str, Any]:
         return shapes(self.run)
 
     def similarity(self, images: Encoding, captions: Encoding) -> np.ndarray:
@@ -158,31 +158,18 @@ class LoadedRun:
           float32 [I, T], higher for better matches.
 
         Raises:
-          UserError: if one of them is not an encoding of this run.
+          UserError: If one of them is not an encoding of this run.
         """
         check(images, 'images', self._shapes)
         check(captions, 'captions', self._shapes)
         return self._engine.similarity(images, captions)
 
     def similarity_pairwise(self, images: Encoding, captions: Encoding) -> np.ndarray:
-        """Scores image n with caption n.
-
-        Args:
-          images: N encoded images.
-          captions: N encoded captions.
-
-        Returns:
-          float32 [N], higher for better matches.
-
-        Raises:
-          UserError: if one of them is not an encoding of this run, or their numbers differ.
-        """
-        check(images, 'images', self._shapes)
-        check(captions, 'captions', self._shapes)
-        if num_items(images) != num_items(captions):
+        """Scores image n with caption n, as many of each, see `similarity`: float32 [N]."""
+        rows, columns = check(images, 'images', self._shapes), check(captions, 'captions', self._shapes)
+        if rows != columns:
             raise UserError(
-                f'there are {num_items(images)} images and {num_items(captions)} captions; '
-                'similarity_pairwise needs as many of each'
+                f'there are {rows} images and {columns} captions; similarity_pairwise needs as many of each'
             )
         return self._engine.similarity_pairwise(images, captions)
 
@@ -211,13 +198,17 @@ class LoadedRun:
           for a list of captions.
 
         Raises:
-          UserError: if `images` is not an encoding or an index of this run, or `top_k` is not positive.
+          UserError: If `images` is not an encoding or an index of this run, or `top_k` is not positive.
         """
         check_count(top_k, 'top_k')
         captions = self.encode_text(query)
         self.warn_of_unknown_words(query)
         if isinstance(images, Index):
-            images.check_model(self.model_key, f'{self.run.workdir}, step {self.run.step}')
+            if images.model != self.model_key:
+                raise UserError(
+                    f'the index {images.folder} was made by another model than {self.run.workdir}, step '
+                    f'{self.run.step}; make it anew with jitm search or run.index'
+                )
             hits = images.top(self.vectors(captions), top_k)
         else:
             hits = [rank(column, top_k) for column in self.similarity(images, captions).T]
@@ -252,7 +243,7 @@ class LoadedRun:
           float32 [N, D], or [D] for one caption, path or photo. Scores are the inner products.
 
         Raises:
-          UserError: if the scores of the model are not inner products, these are no captions or images, an argument
+          UserError: If the scores of the model are not inner products, these are no captions or images, an argument
             does not apply, or torch is needed and not installed.
         """
         self.check_vectors()
@@ -263,16 +254,16 @@ class LoadedRun:
             raise UserError('encode takes captions or images, as its first argument or as sentences: give one of them')
         inputs = sentences if inputs is None else inputs
         one = is_photo(inputs)
-        listed, batches = [inputs] if one else inputs, [inputs]
-        if is_list(listed) or isinstance(listed, Photos):
+        listed, parts = [inputs] if one else inputs, [inputs]
+        if is_list(listed):
             size = len(listed) if batch_size is None else batch_size
             if not len(listed):
                 raise UserError('there is nothing to encode; give captions or images')
             check_count(size, 'batch_size')
             starts = tqdm.trange(0, len(listed), size, unit='batch', disable=not show_progress_bar)
-            batches = (listed[start : start + size] for start in starts)
+            parts = (listed[start : start + size] for start in starts)
         encode = self.encode_text if is_list(listed) and isinstance(listed[0], str) else self.encode_image
-        vectors = np.concatenate([np.asarray(self.vectors(encode(batch)), np.float32) for batch in batches])
+        vectors = np.concatenate([np.asarray(self.vectors(encode(part)), np.float32) for part in parts])
         if normalize_embeddings:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         vectors = vectors[0] if one else vectors
@@ -282,11 +273,7 @@ class LoadedRun:
         return tensor if convert_to_tensor or one else list(tensor)
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
-        """Returns the vectors [N, D] of N encoded images or captions, whose inner products are the scores.
-
-        Raises:
-          UserError: if the scores of the model are not inner products.
-        """
+        """Returns the vectors [N, D] of N encodings, whose inner products are the scores; see `check_vectors`."""
         self.check_vectors()
         return np.asarray(self.run.model.vectors(encoding))
 
@@ -303,36 +290,41 @@ class LoadedRun:
         """A hash of all that a vector depends on besides the image, see `encodings.vector_key`."""
         return vector_key(self.run)
 
-    def index_folder(self, source: ImageSource) -> Path:
-        """Returns the folder in the run directory in which the images of a source are indexed."""
-        return self.run.workdir / 'index' / source.label
+    def index_folder(self, images: str | Path | Split) -> Path:
+        """Returns the folder in the run directory in which images are indexed, see `index`."""
+        if isinstance(images, Split):
+            return self.run.workdir / 'index' / images.name.replace('/', '_')
+        path = Path(images).absolute()
+        return self.run.workdir / 'index' / f'{path.name}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
 
     def index(
         self,
-        images: str | Path | SplitData | ImageSource,
+        images: str | Path | Split,
         folder: str | Path | None = None,
         report: Callable[[int, int], None] | None = None,
     ) -> Index:
         """Encodes images once and keeps their vectors in a folder; later calls encode what is new or changed.
 
         Args:
-          images: A folder of photos, a file of features, the result of `load_data`, or a source, see
-            `sources.open_source`.
-          folder: The folder of the index; None for one in the run directory, named after the images.
+          images: A folder of photos, a file of features, or a split, see `images.open_images`.
+          folder: The folder of the index; None for `index_folder`.
           report: Called with the numbers of finished images and of all images that are new or changed.
 
         Returns:
           The index; its `unreadable` names the images that were left out.
 
         Raises:
-          UserError: if no image can be read, the model has no vectors, or the index cannot be written.
+          UserError: If no image can be read, the model has no vectors, or the index cannot be written.
         """
         self.check_vectors()
-        source = self.open(images)
-        folder = self.index_folder(source) if folder is None else Path(folder)
-        return update(source, folder, self.model_key, self._encode_vectors, self._engine.images_per_call, report)
+        reader = ImageReader(open_images(images, self.run), self.run)
+        folder = self.index_folder(images) if folder is None else Path(folder)
+        return update(reader, folder, self.model_key, self._encode_vectors, self._engine.images_per_call, report)
 
     def _encode_vectors(self, images: Images) -> np.ndarray:
-        """Encodes up to `images_per_call` images, padded to this number, as vectors float32 [N, D]."""
+        """Encodes up to `images_per_call` images of an `ImageReader`, padded to this number, as float32 [N, D]."""
+        if 'pixels' not in self.run.model.reads and images.regions is None:
+            images = features_of_crops(self.network, images.pixels)
+        count = len(jax.tree.leaves(images)[0])
         encoded = self._engine.encode('encode_image', pad(images, self._engine.images_per_call))
-        return np.asarray(self.vectors(encoded)[: num_items(images)], np.float32)
+        return np.asarray(self.vectors(encoded)[:count], np.float32)

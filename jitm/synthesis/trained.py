@@ -13,9 +13,8 @@ from jitm import config as config_lib
 from jitm import parallel
 from jitm.data.load import load_scene_graphs
 from jitm.data.masking import Masking, caption_words, find_phrases
-from jitm.data.reading import LENGTH_MULTIPLE, bucket, pad_texts, take_images
 from jitm.data.scene_graphs import CaptionGraph
-from jitm.data.splits import Split
+from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket, pad_texts, take_images
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run, read_tokens

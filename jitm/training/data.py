@@ -9,9 +9,9 @@ import numpy as np
 from jitm.config import flatten
 from jitm.data import noise
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import add_vectors, check_encoders, check_images, check_lengths, tokenize_split
-from jitm.data.splits import Split
-from jitm.data.text import Tokens
+from jitm.data.splits import Split, check_images, check_lengths
+from jitm.data.text import Tokens, tokenize_split
+from jitm.data.token_vectors import add_vectors, check_encoders
 from jitm.data.vocabularies import Tokenizer, kind_of
 from jitm.errors import UserError
 from jitm.models.make import check_matcher, heads_of, make_model

@@ -16,8 +16,7 @@ from jitm import config as config_lib
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
-from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import Scorer
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics

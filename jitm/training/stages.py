@@ -17,7 +17,7 @@ from jitm.data.load import load_split
 from jitm.errors import UserError
 from jitm.files import LOCK
 from jitm.hints import check_keys
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.mining.job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible

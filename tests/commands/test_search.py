@@ -13,15 +13,16 @@ import jitm
 from jitm.commands import cli
 from jitm.data.pixels import Photos
 from jitm.data.scenes import load
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import protocol
 from jitm.runs.run import load_run, read_split
-from jitm.serving.inputs import data_of
+from jitm.serving.images import as_split, check_readable, open_images
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.sources import PhotoFiles, open_source
 from tests.commands.test_report import Page
 from tests.conftest import TINY
 
+PHOTOS = Split('photos', pixels=Photos(['folder/a.jpg'], None), image_ids=('a.jpg',))
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}
 
 
@@ -165,13 +166,12 @@ def test_a_second_run_orders_the_best_results(finished, split, sims, capsys, mon
 def test_a_second_run_may_read_other_fields_of_the_split(finished, split, sims, capsys):
     """Images that the first run reads as features, the second one as pixels of its own size."""
     run = load_run(finished)
-    source = open_source(data_of(split), run)
-    reads_pixels = dataclasses.replace(run, model=types.SimpleNamespace(reads=('pixels',)))
-    np.testing.assert_array_equal(source.take(split.image_ids[2:4], reads_pixels), split.pixels[2:4])
-    source.check(reads_pixels)
-    photos = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
+    images = open_images(split, run)
+    reads_pixels = dataclasses.replace(run, model=types.SimpleNamespace(reads=('pixels',)), image_size=(64, 64))
+    np.testing.assert_array_equal(as_split(images.take(np.array([2, 3])), reads_pixels).pixels, split.pixels[2:4])
+    check_readable(images, reads_pixels)
     with pytest.raises(UserError, match='features of an unknown network, which cannot read photos; give a file'):
-        photos.check(run)
+        check_readable(PHOTOS, run)
 
 
 def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
@@ -194,8 +194,7 @@ def test_an_unknown_image_is_named(finished, capsys, tmp_path):
 
 def test_pictures_of_photos_are_refused(finished, split, capsys, monkeypatch, tmp_path):
     """A split of photos has pictures of its own."""
-    source = PhotoFiles(['a.jpg'], Photos(['folder/a.jpg'], None), 'photos')
-    monkeypatch.setattr(LoadedRun, 'open', lambda *arguments: source)
+    monkeypatch.setattr('jitm.commands.search.open_images', lambda *arguments: PHOTOS)
     flags = f'--workdir {finished} --split test --html {tmp_path}/a.html --photos {tmp_path} a'
     assert cli.main(['search', *flags.split()]) == 2
     assert '--photos is for images of features, but these are photos; leave it out' in capsys.readouterr().err

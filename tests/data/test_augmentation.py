@@ -6,8 +6,7 @@ import pytest
 from jitm.data import augmentation, scenes
 from jitm.data.augmentation import Augmentation, change_words, drop_regions, keep_regions
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.types import Images

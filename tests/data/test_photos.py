@@ -18,8 +18,7 @@ from jitm.data.augmentation import Augmentation
 from jitm.data.caption_files import captions_in
 from jitm.data.pipeline import Pipeline
 from jitm.data.pixels import Photos
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.transforms import check_image
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED

@@ -8,9 +8,9 @@ import pytest
 from jitm.data import cider, masking, scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import bucket, check_images, pad_texts, take_images, tokenize_split
+from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.errors import UserError
 from jitm.training.source import Source
 from jitm.training.sources import perturbed

@@ -4,8 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.vocabularies import load_vocabulary
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError

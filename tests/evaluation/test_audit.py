@@ -7,8 +7,7 @@ import numpy as np
 from jitm.commands import cli
 from jitm.data.load import load_split
 from jitm.evaluation import audit
-from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import Scorer
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs.run import load_run, read_split, read_tokens
 
 OPTIONS = ScoringOptions()

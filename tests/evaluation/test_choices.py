@@ -15,7 +15,7 @@ from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.evaluation.choices import compare, decide, evaluate, find_images, score, table
 from jitm.evaluation.published import Row
-from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.pairs import PairScorer
 from jitm.runs.run import load_run, read_split
 
 PAIRS = [(0, 0), (1, 1)]

@@ -14,10 +14,10 @@ from PIL import Image
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.text import Vocabulary
+from jitm.encoders.features import grid_boxes
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.saved import EVALUATION
-from jitm.inference.features import grid_boxes
 from jitm.layers import text
 from jitm.metrics import Retrieved
 from jitm.outputs import OWNED, OutputFolder
@@ -25,7 +25,7 @@ from jitm.report import explanations
 from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions
 from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run
-from jitm.serving.inputs import make_transform
+from jitm.serving.images import make_transform
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
 from tests.models import cross_attention_oracle as oracle

@@ -18,10 +18,8 @@ from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol, saved
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.files import LOCK, hash_file, locked
-from jitm.inference import block_shape, scoring
-from jitm.inference.blocks import FinishedBlocks
-from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import Scorer
+from jitm.inference import memory, scoring
+from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.models import vse
 from jitm.outputs import OWNED, OutputFolder
 from jitm.runs.checkpoint import Checkpoints
@@ -77,7 +75,7 @@ class Stop(Exception):
 
 
 def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, monkeypatch):
-    monkeypatch.setattr(block_shape, 'MAX_VECTORS', 16)
+    monkeypatch.setattr(memory, 'MAX_VECTORS', 16)
     seen = []
 
     def stop_in_the_second_run(progress):
@@ -298,10 +296,10 @@ def test_default_folders_are_named_by_the_flags(tmp_path):
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
 INTERRUPTED = """
 import atexit, os, sys
-from jitm.inference import block_shape, scoring
-from jitm.inference.blocks import FinishedBlocks
+from jitm.inference import memory, scoring
+from jitm.inference.scoring import FinishedBlocks
 number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-block_shape.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
+memory.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
 def write_and_signal(self, *block):
     write(self, *block)
     written.append(block)
@@ -332,7 +330,7 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith('wrote 1 blocks\n')
     assert {path.name for path in tmp_path.iterdir()} == {'metrics.json', 'sims.npy', 'image_of_text.npy', OWNED, LOCK}
-    monkeypatch.setattr(block_shape, 'MAX_VECTORS', 8)
+    monkeypatch.setattr(memory, 'MAX_VECTORS', 8)
     run = load_run(finished)
     _, want = evaluate_runs([run], read_split([run], 'dev'))
     assert np.load(tmp_path / 'sims.npy').tobytes() == want.tobytes()

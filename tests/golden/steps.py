@@ -19,9 +19,8 @@ import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` w
 from jitm import parallel
 from jitm.commands.cli import read_config
 from jitm.data import candidates, scenes
-from jitm.data.reading import tokenize_split
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.token_vectors import TokenVectors
 from jitm.training.setup import set_up
 

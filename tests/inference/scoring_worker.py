@@ -18,8 +18,7 @@ if processes:
 import warnings  # noqa: E402
 from unittest import mock  # noqa: E402
 
-from jitm.inference.options import ScoringOptions  # noqa: E402
-from jitm.inference.scoring import Scorer  # noqa: E402
+from jitm.inference.scoring import Scorer, ScoringOptions  # noqa: E402
 from tests.inference.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
@@ -37,7 +36,7 @@ def main() -> None:
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
     problem, options = make_problem(*CASES[0][0]), ScoringOptions('float32', 64, 'highest')
     parallel.map_rows.cache_clear()
-    lengths = len({scorer._engine.own_length(length) for length in problem[3].lengths})
+    lengths = len({scorer.engine.own_length(length) for length in problem[3].lengths})
     assert count_compilations(lambda: Scorer(*problem, options).score()) == 2 + lengths
     assert count_compilations(lambda: Scorer(*problem, options).score()) == 0
     np.savez(out, **results)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jitm.inference.engine
-from jitm.data.reading import pad_texts
+from jitm.data.splits import pad_texts
 from jitm.inference.engine import Engine, batches, first, pad, padded_count
 from tests.inference.test_scoring import make_problem
 

@@ -18,16 +18,13 @@ import numpy as np
 import pytest
 
 from jitm import parallel
-from jitm.data.reading import pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.inference import block_shape, engine, scoring
-from jitm.inference.block_shape import BlockMemory, BlockShape
-from jitm.inference.blocks import FinishedBlocks
+from jitm.inference import engine, memory, scoring
 from jitm.inference.engine import Engine
-from jitm.inference.options import ScoringOptions
-from jitm.inference.scoring import Scorer
+from jitm.inference.memory import BlockMemory, BlockShape
+from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.outputs import OWNED, OutputFolder
 from jitm.runs import progress
 from tests.conftest import ROOT, environment
@@ -111,7 +108,7 @@ def check_pairs(got, pairs, name, *sizes):
 
 @pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
 def test_selected_pairs_have_the_same_scores(name, monkeypatch):
-    monkeypatch.setattr(block_shape, 'MAX_PAIRS', 3)
+    monkeypatch.setattr(memory, 'MAX_PAIRS', 3)
     check_pairs(make_scorer(make_problem(name), pairs=random_pairs()).score(), random_pairs(), name)
 
 
@@ -167,8 +164,8 @@ def test_memory_budget_does_not_change_scores():
     shapes = []
     for memory_mb in (1, 4, 64):
         scorer = Scorer(*make_problem(*LARGE), ScoringOptions('float32', memory_mb, 'highest'))
-        memory = BlockMemory(scorer._engine, *make_problem(*LARGE)[2:], only_selected=False)
-        assert sum(memory.required_bytes(scorer.shape)) <= memory_mb * 2**20
+        measured = BlockMemory(scorer.engine, *make_problem(*LARGE)[2:], only_selected=False)
+        assert sum(measured.required_bytes(scorer.shape)) <= memory_mb * 2**20
         np.testing.assert_allclose(scorer.score(), score_at_once(*LARGE), atol=1e-6)
         shapes.append(scorer.shape)
     assert shapes == [(2, 20), (10, 20), (40, 20)]
@@ -184,7 +181,7 @@ def test_memory_budget_does_not_change_scores():
 def test_larger_side_of_the_block_is_halved(vsepp, monkeypatch, sides, shapes):
     tried = []
 
-    def required_bytes(memory, shape):
+    def required_bytes(self, shape):
         tried.append(shape)
         return [2**18 * side for side in sides[len(tried) - 1]]
 

@@ -12,7 +12,7 @@ import jitm
 from jitm.errors import UserError
 from jitm.models.scan import SCAN
 from jitm.serving import adapters
-from jitm.serving.inputs import check_pixels, is_one_image
+from jitm.serving.images import as_split, is_one_image
 from tests.data.test_transforms import odd_photos
 
 
@@ -118,10 +118,12 @@ def test_photos_of_pillow_are_read_as_their_files(name, tmp_path):
     run = types.SimpleNamespace(image_size=(8, 8), config={'data': {}}, model=types.SimpleNamespace(reads=('pixels',)))
     path = tmp_path / name
     photo = Image.open(path)
-    want = check_pixels([path], run)[:]
+    want = as_split([path], run).pixels[:]
     assert want.shape == (1, 8, 8, 3)
-    np.testing.assert_array_equal(check_pixels([photo, photo, path.read_bytes()], run), np.repeat(want, 3, axis=0))
+    np.testing.assert_array_equal(
+        as_split([photo, photo, path.read_bytes()], run).pixels[:], np.repeat(want, 3, axis=0)
+    )
     assert all(is_one_image(one, run) for one in (photo, path, str(path), path.read_bytes(), want[0]))
     assert not is_one_image([photo], run)
     with pytest.raises(UserError, match='image 1 has 8 x 999 pixels: no side may be 50 times'):
-        check_pixels([photo, Image.new('RGB', (8, 999))], run)
+        as_split([photo, Image.new('RGB', (8, 999))], run)

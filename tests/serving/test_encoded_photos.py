@@ -16,19 +16,19 @@ import jitm
 from jitm import config as config_lib
 from jitm.commands import cli
 from jitm.data import precomp
+from jitm.encoders import features, networks
 from jitm.errors import UserError
-from jitm.inference import features, networks
 from jitm.report.pictures import recorded_photos
 from jitm.runs.run import load_run
-from jitm.serving.explored import Explored
+from jitm.serving.explorer.explored import Explored
+from jitm.serving.explorer.pages import Site
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.pages import Site
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
 from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
+from tests.encoders.test_features import load, make_network
 from tests.importers import test_clip as published
-from tests.inference.test_features import load, make_network
 from tests.test_photos_runs import draw, make_clip, write_config
 
 SIZES = {'train': 8, 'dev': 4}

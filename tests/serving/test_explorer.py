@@ -21,18 +21,17 @@ import pytest
 from PIL import Image
 
 from jitm.commands import cli
-from jitm.data.reading import take_images
 from jitm.data.scenes import load
+from jitm.data.splits import take_images
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.layers.text import GRUEncoder
 from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run, load_run
-from jitm.serving import app, explored, pages
-from jitm.serving.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
-from jitm.serving.inputs import data_of
+from jitm.serving.explorer import app, explored, pages
+from jitm.serving.explorer.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
+from jitm.serving.explorer.pages import NotFound, Site
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.pages import NotFound, Site
 from jitm.types import Texts
 from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
@@ -65,8 +64,7 @@ def scan():
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
     config = {'evaluation': {'dtype': 'float32', 'precision': 'highest'}, 'run': {'memory_mb': 1024}}
     run = Run('a_run', 7, 'target', model, variables, vocabulary, config, split.regions.shape[2], 'hash')
-    data = data_of(split)
-    return Site([Explored(LoadedRun(run), data)], data, 'jitm explorer', ['--split', 'test'])
+    return Site([Explored(LoadedRun(run), split)], split, 'jitm explorer', ['--split', 'test'])
 
 
 def in_order(page):
@@ -203,7 +201,7 @@ def test_any_caption_shows_its_attention(scan):
     pair = scan.runs[0].words(2, 'a red ring')
     assert pair['words'][1:-1] == ['a', 'red', 'ring']
     weights = np.array(pair['attention']['t2i'])
-    assert weights.shape == (5, scan.data.split.counts[2])
+    assert weights.shape == (5, scan.data.counts[2])
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-4)
 
 
@@ -221,8 +219,8 @@ def test_pages_escape_what_is_typed_and_read(site):
     for page in (site.home(HTML), site.image(0, HTML), site.message(HTML)):
         assert Page(page).texts.get('script') is None
         assert '&lt;script&gt;' in page
-    split = dataclasses.replace(site.data.split, captions=(HTML,) * 50, image_ids=(HTML,) * 10)
-    hostile = dataclasses.replace(site, data=data_of(split))
+    split = dataclasses.replace(site.data, captions=(HTML,) * 50, image_ids=(HTML,) * 10)
+    hostile = dataclasses.replace(site, data=split)
     for page in (hostile.home(''), hostile.home('a'), hostile.image(1, ''), hostile.pair(7)):
         assert Page(page).texts.get('script') is None
         assert '&lt;script&gt;' in page
@@ -232,7 +230,7 @@ def test_without_pictures_images_have_a_name_and_a_caption(site):
     page = without_pictures(site).home('a red ring')
     assert Page(page).texts['code'][0].startswith('1. test-')
     assert '<img' not in page
-    assert all(f'<p>{caption}</p>' in page for caption in map(site.data.first_caption, range(10)))
+    assert all(f'<p>{caption}</p>' in page for caption in (site.data.captions_of(image)[0] for image in range(10)))
 
 
 def test_empty_and_long_queries(site):
@@ -353,7 +351,7 @@ def test_names_of_this_machine_are_allowed_on_its_own_addresses(host, addresses,
 
 SERVED = """
 import time
-from jitm.serving.app import serve
+from jitm.serving.explorer.app import serve
 class Site:
     def home(self, caption):
         print('asked', flush=True)
@@ -441,7 +439,7 @@ def type_query(page, query):
 def without_pictures(site):
     """The same runs on a split that has features only, and long names."""
     names = tuple(f'{name}_{"0123456789" * 4}.jpg' for name in site.data.image_ids)
-    return dataclasses.replace(site, data=data_of(dataclasses.replace(site.data.split, pixels=None, image_ids=names)))
+    return dataclasses.replace(site, data=dataclasses.replace(site.data, pixels=None, image_ids=names))
 
 
 def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):

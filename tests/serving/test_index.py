@@ -14,31 +14,30 @@ from jitm.files import LOCK, locked
 from jitm.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
-from jitm.serving.index import MANIFEST, Entry, Index
-from jitm.serving.query import find_row
-from jitm.serving.sources import Item
+from jitm.serving.images import Entry
+from jitm.serving.index import MANIFEST, Index
+from jitm.serving.search import find_row
 from jitm.types import Images
 
 
 class Files:
-    """A source of small byte strings; the content b'damaged' cannot be read."""
+    """A reader of small byte strings; the content b'damaged' cannot be read."""
 
     def __init__(self, contents, times=None):
         self.contents, self.times = contents, times or dict.fromkeys(contents, 1)
         self.names = sorted(contents)
         self.was_read = []
 
-    def stat(self, name):
+    def stat(self, row):
+        name = self.names[row]
         return len(self.contents[name]), self.times[name]
 
-    def read(self, name):
+    def read(self, row):
+        name = self.names[row]
         self.was_read.append(name)
         content = self.contents[name]
-        entry = Entry(name, *self.stat(name), hashlib.sha256(content).hexdigest())
-        return Item(entry, None, 'damaged') if content == b'damaged' else Item(entry, content)
-
-    def stack(self, images):
-        return Images(regions=np.array([list(image) for image in images], np.float32)[:, None])
+        entry = Entry(name, *self.stat(row), hashlib.sha256(content).hexdigest())
+        return entry, 'damaged' if content == b'damaged' else Images(regions=np.array([[[*content]]], np.float32))
 
 
 class Killed(BaseException):

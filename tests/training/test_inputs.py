@@ -3,8 +3,7 @@
 import pytest
 
 from jitm.commands import cli
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.data import check_words

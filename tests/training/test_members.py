@@ -15,8 +15,7 @@ from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.errors import UserError
 from jitm.losses import anchored, ranking
 from jitm.runs.log import read_metrics

@@ -12,8 +12,7 @@ import pytest
 from jitm.data import scenes
 from jitm.data.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor

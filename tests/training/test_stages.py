@@ -15,8 +15,7 @@ from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
 from jitm.data.pipeline import Pipeline
-from jitm.data.reading import tokenize_split
-from jitm.data.text import Vocabulary
+from jitm.data.text import Vocabulary, tokenize_split
 from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run

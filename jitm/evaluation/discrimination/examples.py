@@ -9,7 +9,7 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.data.text import join
 from jitm.errors import UserError
-from jitm.inference.pair_scorer import WORD_HEADS, PairScorer
+from jitm.inference.pairs import WORD_HEADS, PairScorer
 from jitm.metrics import evenly_spaced
 from jitm.models.joint import has_heads
 from jitm.runs.run import Run

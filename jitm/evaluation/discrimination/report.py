@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 
 from jitm import metrics
-from jitm.data.reading import pad_texts
 from jitm.data.scenes import SceneSplit, holds
 from jitm.data.scenes.parser import parse
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts
 from jitm.data.text import Tokens, Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import tables
 from jitm.evaluation.discrimination.sets import RETRIEVED
-from jitm.inference.pair_scorer import WORD_HEADS, PairScorer, WordPredictions, word_mask
+from jitm.inference.pairs import WORD_HEADS, PairScorer, WordPredictions, word_mask
 from jitm.models.joint import has_heads
 from jitm.runs.run import Run
 

@@ -10,7 +10,7 @@ from jitm.data import perturbations, scene_graphs
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 from jitm.inference.engine import batches
-from jitm.inference.pair_scorer import PairScorer
+from jitm.inference.pairs import PairScorer
 from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 

@@ -9,7 +9,7 @@ import numpy as np
 from jitm import collectives
 from jitm.data.perturbations import is_file, perturber, reads_graphs
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
-from jitm.data.reading import pad_texts
+from jitm.data.splits import pad_texts
 from jitm.data.text import Tokens, join
 from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json

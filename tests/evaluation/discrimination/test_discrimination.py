@@ -16,8 +16,7 @@ from jitm.data import scene_graphs, scenes
 from jitm.data.choices import Choice
 from jitm.data.masking import Masking
 from jitm.data.perturbations import perturber
-from jitm.data.reading import pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text import Vocabulary, join
 from jitm.data.wordpiece import WordPiece
 from jitm.errors import UserError
@@ -29,9 +28,9 @@ from jitm.evaluation.discrimination.examples import check_examples, describe_cap
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.saved import EVALUATION
-from jitm.inference.block_shape import BlockShape
-from jitm.inference.options import ScoringOptions
-from jitm.inference.pair_scorer import PairScorer, WordPredictions, word_mask
+from jitm.inference.memory import BlockShape
+from jitm.inference.pairs import PairScorer, WordPredictions, word_mask
+from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
 from jitm.metrics import Retrieved
 from jitm.models.joint import has_heads, read_pairs

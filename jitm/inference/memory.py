@@ -1,4 +1,4 @@
-"""The shape of the blocks in which a split is scored: the largest one that fits into a memory budget."""
+"""The memory of scoring: the largest shape of the blocks of a split that fits into a budget."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,12 @@ import jax
 import numpy as np
 
 from jitm import parallel
-from jitm.data.reading import bucket, pad_texts, take_images
-from jitm.data.splits import Split
+from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text import Tokens
 from jitm.errors import UserError
-from jitm.inference.engine import Engine, SelectedPairs, score, score_selected
+from jitm.inference.engine import Engine, SelectedPairs, encode, score, score_selected
 
-MAX_TEXTS = 128  # of a block
+MAX_TEXTS = 128  # texts of a block
 MAX_VECTORS = 4096  # texts of a block of a dual encoder, so that most calls of the encoder are full
 MIN_TEXTS = 8
 MAX_PAIRS = 256  # per device and call, where only some pairs of a block are scored
@@ -55,12 +54,14 @@ class BlockMemory:
           only_selected: Whether only some pairs of a block are scored.
         """
         self._engine, self._split, self._only_selected = engine, split, only_selected
+        methods = 'encode_image', 'encode_text'
+        self._encode_image, self._encode_text = (engine.compiled(encode, name, engine.dtype) for name in methods)
         devices, longest = parallel.num_local_devices(), tokens.lengths.argmax()[None]
         self._read = _shapes(take_images(split, np.array([0]), engine.model.reads, tokens.tags), devices)
         length = engine.own_length(tokens.lengths.max()) if engine.is_dual else engine.padded_length(tokens.lengths)
         self._padded = _shapes(pad_texts(tokens, longest, length), devices)
-        self._image = jax.eval_shape(engine.encoder('encode_image'), self._read, engine.variables)
-        self._text = jax.eval_shape(engine.encoder('encode_text'), self._padded, engine.variables)
+        self._image = jax.eval_shape(self._encode_image, self._read, engine.variables)
+        self._text = jax.eval_shape(self._encode_text, self._padded, engine.variables)
 
     def choose_shape(self, memory_mb: int) -> BlockShape:
         """Halves the side of the block that needs more memory until the block fits.
@@ -69,7 +70,7 @@ class BlockMemory:
           memory_mb: The budget in MiB.
 
         Raises:
-          UserError: if the smallest block does not fit.
+          UserError: If the smallest block does not fit.
         """
         devices, budget = parallel.num_local_devices(), memory_mb * 2**20
         shape = self._largest_shape(budget)
@@ -104,11 +105,11 @@ class BlockMemory:
         # The images.
         read = _shapes(self._read, shape.images_per_call(engine, self._split.num_images))
         images = _shapes(self._image, shape.images)
-        encode_images = parallel.memory_of(engine.encoder('encode_image'), read, engine.variables)
+        encode_images = parallel.memory_of(self._encode_image, read, engine.variables)
         # The texts.
         texts = _shapes(self._text, shape.texts)
         padded = _shapes(self._padded, engine.texts_per_call if engine.is_dual else shape.texts)
-        encode_texts = parallel.memory_of(engine.encoder('encode_text'), padded, engine.variables)
+        encode_texts = parallel.memory_of(self._encode_text, padded, engine.variables)
         # The scores.
         if self._only_selected:
             index = jax.ShapeDtypeStruct((shape.pairs_per_call * devices,), np.int32)

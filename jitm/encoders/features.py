@@ -1,11 +1,11 @@
 """Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
+import dataclasses
 import functools
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,20 @@ from jitm import config as config_lib
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
-from jitm.data.reading import check_images, check_lengths, tokenize_split
-from jitm.data.splits import Split
+from jitm.data.splits import Split, check_images, check_lengths
+from jitm.data.text import tokenize_split
 from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
+from jitm.encoders.networks import CROPS, FeatureNetwork, check_model, features_of
+from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
-from jitm.inference.networks import CROPS, FeatureNetwork, check_model, features_of
-from jitm.inference.text_network import TextNetwork
+from jitm.inference.engine import batches
 from jitm.outputs import OutputFolder
 
 KIND = 'a set of encoded features'
+BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'
+REMEDIES = {'float16': 'take --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
 TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
@@ -42,7 +45,7 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
       A warning if the ten crops of a square photo are only the image and its mirror image.
 
     Raises:
-      UserError: if the network has no features of pixels, or cannot read these images.
+      UserError: If the network has no features of pixels, or cannot read these images.
     """
     check_model(network.model)
     check_images(split, network.model.reads)
@@ -67,12 +70,9 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
 
 def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
     """Yields the features of the images of a split, [n, R, F], some at a time; see `FeatureNetwork.encode`."""
-
-    def crops(rows: np.ndarray) -> np.ndarray:
-        return split.pixels.crops(rows) if network.crops > 1 else split.pixels[rows][:, None]
-
-    count, size = split.num_images, network.images_per_call
-    return network.encode(crops(np.arange(start, min(start + size, count))) for start in range(0, count, size))
+    pixels = split.pixels
+    parts = batches(np.arange(split.num_images), network.images_per_call)
+    return network.encode(pixels.crops(rows) if network.crops > 1 else pixels[rows][:, None] for rows in parts)
 
 
 def grid_boxes(regions: int) -> np.ndarray | None:
@@ -82,6 +82,14 @@ def grid_boxes(regions: int) -> np.ndarray | None:
         return None
     row, column = np.divmod(np.arange(regions), edge)
     return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
+
+
+def encode_split(network: FeatureNetwork, split: Split) -> Split:
+    """Returns a split with the features of its photos, and the boxes of a grid, as `write` writes them."""
+    regions = np.concatenate([*encode(network, split)])
+    counts, boxes = np.full(len(regions), regions.shape[1], np.int32), grid_boxes(regions.shape[1])
+    boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
+    return dataclasses.replace(split, regions=regions, counts=counts, boxes=boxes)
 
 
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
       split_names: The names of the splits in the names of the files.
 
     Raises:
-      UserError: if it has files of somebody else, or one that would be read with the features.
+      UserError: If it has files of somebody else, or one that would be read with the features.
     """
     output = OutputFolder(folder, KIND)
     output.check([MANIFEST, *SHARED, *(name for split_name in split_names for name in files_of(split_name))])
@@ -119,8 +127,8 @@ def write(
     All splits of a folder have the features of one network. What is left of others is removed.
 
     Args:
-      network: The network.
-      split: Its images; the texts are written sorted by image.
+      network: The network, which can encode the split, see `check`.
+      split: The images; the texts are written sorted by image.
       split_name: The name of the split in the names of the files.
       folder: The output, see `output_folder`; `encoded.json` in it says what its features depend on.
       report: Called with the number of images, each time that some have been encoded.
@@ -129,12 +137,11 @@ def write(
       Whether they were written.
 
     Raises:
-      UserError: if the network cannot read the images, the features are not finite, the folder has other features, of
-        this split or of another, or files of somebody else, or another process writes to it.
+      UserError: If the features are not finite, the folder has other features, of this split or of another, or files of
+        somebody else, or another process writes to it.
     """
-    check(network, split)
     output = output_folder(folder, [split_name])
-    with _locked(folder):
+    with locked(folder, BUSY.format(folder)):
         wanted, known = _describe(network, split), _read_manifest(folder)
         shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
         present = _check_folder(folder, FEATURES, known, split_name, wanted, shared)
@@ -156,20 +163,12 @@ def write(
     return True
 
 
-def _locked(folder: Path) -> AbstractContextManager:
-    return locked(folder, f'another process encodes photos to {folder}; wait for it, or choose another folder')
-
-
 def _folder_of(split: Split) -> dict[str, str]:
     """Returns the folder in which the ids of a split are the names of its photos, as `photos`, if there is one."""
     folder = str(getattr(split.pixels, 'files', [''])[0]).removesuffix(split.image_ids[0])
     if not all(os.path.isfile(os.path.join(folder, name)) for name in split.image_ids):
         return {}
     return {'photos': os.path.abspath(folder)}
-
-
-def _with_remedy(dtype: np.dtype) -> str:
-    return f'{dtype}: {"take --dtype float32" if dtype == np.float16 else "check the weights of the network"}'
 
 
 def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
@@ -180,7 +179,9 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
             finite, regions = np.isfinite(features).all(axis=(1, 2)), features.shape[1]
             if not finite.all():
                 name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
-                raise UserError(f'{name} has features that are not finite in {_with_remedy(features.dtype)}')
+                raise UserError(
+                    f'{name} has features that are not finite in {network.dtype}: {REMEDIES[network.dtype]}'
+                )
             append(features[:, 0] if regions == 1 else features)
             written += len(features)
             report(len(features))
@@ -207,12 +208,7 @@ def _check_folder(
         if name not in known:
             raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
         recorded = config_lib.flatten(known[name])
-        if same.keys() - recorded.keys():
-            raise UserError(
-                f'{path} was encoded by an earlier version, which did not record all that the features depend on: '
-                'choose another folder, or remove the file'
-            )
-        if differing := [key for key, value in same.items() if recorded[key] != value]:
+        if differing := [key for key, value in same.items() if key not in recorded or recorded[key] != value]:
             raise UserError(
                 f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the '
                 'file'
@@ -240,10 +236,10 @@ def write_texts(
       Whether they were written.
 
     Raises:
-      UserError: if the vectors are not finite, the folder has other vectors, of this split or of another, or another
+      UserError: If the vectors are not finite, the folder has other vectors, of this split or of another, or another
         process writes to it.
     """
-    with _locked(folder):
+    with locked(folder, BUSY.format(folder)):
         order, _ = split.texts_of_image
         captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
         wanted = {**network.identity, 'captions': hash_json(captions)}
@@ -258,12 +254,11 @@ def write_texts(
         writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.run.vocabulary))])
         writer.write_array(LENGTHS, tokens.lengths)
         with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
-            for start in range(0, len(captions), TEXTS_PER_BLOCK):
-                rows = np.arange(start, min(start + TEXTS_PER_BLOCK, len(captions)))
+            for rows in batches(np.arange(len(captions)), TEXTS_PER_BLOCK):
                 vectors = network.encode(tokens, rows)
                 if not np.isfinite(vectors).all():
-                    infinite = _with_remedy(vectors.dtype)
-                    raise UserError(f'captions of {split.name} have vectors that are not finite in {infinite}')
+                    problem = f'that are not finite in {network.dtype}: {REMEDIES[network.dtype]}'
+                    raise UserError(f'captions of {split.name} have vectors {problem}')
                 append(vectors)
                 report(len(rows))
     return True

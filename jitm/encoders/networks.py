@@ -1,8 +1,9 @@
-"""Image networks that write features, and how a run on these features finds its network again."""
+"""Feature extractors, and how a run restores the one that encoded its training data."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from jitm import config as config_lib
 from jitm import parallel
-from jitm.data.transforms import Transform, View
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
@@ -76,28 +76,21 @@ class FeatureNetwork:
           The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
           `normalize_features` is set.
         """
-        compiled = parallel.map_rows(features_of, self.model, precision=self.precision)
-        waiting: list[tuple[int, chex.Array]] = []
-        for pixels in batches:
-            padded = parallel.put_rows(pad(pixels, self.images_per_call))
-            waiting.append((len(pixels), compiled(padded, self._placed)))
-            if len(waiting) > 1:
-                yield self._fetch(*waiting.pop(0))
-        for count, features in waiting:
-            yield self._fetch(count, features)
+        compiled, started = parallel.map_rows(features_of, self.model, precision=self.precision), None
+        for pixels in itertools.chain(batches, [None]):  # None after the last batch
+            waiting, started = started, None
+            if pixels is not None:
+                padded = parallel.put_rows(pad(pixels, self.images_per_call))
+                started = len(pixels), compiled(padded, self._placed)
+            if waiting is not None:
+                count, features = waiting
+                with np.errstate(over='ignore'):
+                    features = jax.device_get(features)[:count].astype(self.dtype)
+                yield features
 
     @functools.cached_property
     def _placed(self) -> chex.ArrayTree:
         return parallel.put_everywhere(self.variables)
-
-    def _fetch(self, count: int, features: chex.Array) -> np.ndarray:
-        with np.errstate(over='ignore'):
-            return jax.device_get(features)[:count].astype(self.dtype)
-
-
-def crops_of(transform: Transform, crops: int) -> View:
-    """Returns the function from a photo to one or ten crops of it that are encoded, uint8 [C, H, W, 3]."""
-    return transform.evaluate_crops if crops > 1 else lambda photo: transform.evaluate(photo)[None]
 
 
 def features_of(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -> chex.Array:
@@ -126,7 +119,7 @@ def of_run(run: Run, crops: int, dtype: str, precision: Precision) -> FeatureNet
     """Returns the network of a trained run; for the arguments see `FeatureNetwork`.
 
     Raises:
-      UserError: if its model has none.
+      UserError: If its model has none.
     """
     check_model(run.model)
     origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
@@ -142,7 +135,7 @@ def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = Fals
       imports: Whether modules of the user are imported; only for a config that the user wrote.
 
     Raises:
-      UserError: if there is no such member, or it has no network that reads pixels.
+      UserError: If there is no such member, or it has no network that reads pixels.
     """
     if member not in config['members']:
         raise UserError(f"the config has no member '{member}'; it has {', '.join(config['members'])}")
@@ -171,7 +164,7 @@ def of_config(
       precision: See `FeatureNetwork`.
 
     Raises:
-      UserError: if the model has no network that reads pixels, or its weights cannot be read.
+      UserError: If the model has no network that reads pixels, or its weights cannot be read.
     """
     model, section = model_of_pixels(config, member), dict(config['members'][member])
     weights, init_from = config['initialize']['image'], section.pop('init_from', '')
@@ -180,7 +173,7 @@ def of_config(
         section['init_from'], variables = init_from, _image_part(load_run(init_from).variables)
     else:
         pixels = Images(pixels=np.zeros((1, *image_size, 3), np.uint8))
-        key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # of the first member that trains
+        key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # the key of the first member that trains
         with model_keys():
             initial = jax.jit(functools.partial(model.init, method='encode_image'))(key, pixels)
         variables = {part: dict(initial.get(part, {})) for part in PARTS}
@@ -209,30 +202,51 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
       moved: The run directory, or the file of weights, of the network, if it is not where it was.
 
     Raises:
-      UserError: if it cannot be read, or is another network.
+      UserError: If it cannot be read, or is another network.
     """
-    features = f'{workdir} was trained on features of a network'
-    remedy = 'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)'
+
+    def read() -> tuple[FeatureNetwork, Mapping[str, Any]]:
+        origin, *computed = (encoded_by[key] for key in ('origin', 'crops', 'dtype', 'precision'))
+        if 'workdir' in origin:
+            run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
+            return of_run(run, *computed), encoded_by
+        config, member = config_lib.check(origin['config']), origin['member']
+        if moved and config['members'][member].get('init_from'):
+            section = {**config['members'][member], 'init_from': expand(str(moved))}
+            config = {**config, 'members': {**config['members'], member: section}}
+        elif moved:
+            config = {**config, 'initialize': {**config['initialize'], 'image': expand(str(moved))}}
+        return of_config(config, member, tuple(encoded_by['image_size']), *computed), encoded_by
+
+    return check_restored(
+        read,
+        f'{workdir} was trained on features of a network',
+        'name its run directory, or its file of weights, with --encoder (jitm.load: encoder)',
+        'features',
+    )
+
+
+def check_restored(read: Callable[[], tuple[Any, Mapping[str, Any]]], described: str, remedy: str, outputs: str) -> Any:
+    """Returns a network that a run needs.
+
+    Args:
+      read: A function that returns the network, and the identity that the run has recorded of it.
+      described: What the run was trained on, for messages.
+      remedy: How to name a network that has moved.
+      outputs: What the network writes.
+
+    Raises:
+      UserError: If the network cannot be read, or has another identity.
+    """
     try:
-        network = _read(encoded_by, workdir, moved)
+        network, recorded = read()
+        differing = [key for key, value in network.identity.items() if recorded[key] != value]
     except UserError as error:
-        raise UserError(f'{features} that cannot be read: {error}; {remedy}') from None
+        raise UserError(f'{described} that cannot be read: {error}; {remedy}') from None
     except (KeyError, TypeError, AttributeError):
-        raise UserError(f'{features} of which the record is damaged; train again on features of jitm encode') from None
-    differing = [key for key, value in network.identity.items() if encoded_by[key] != value]
+        raise UserError(
+            f'{described} of which the record is damaged; train again on {outputs} of jitm encode'
+        ) from None
     if differing:
-        raise UserError(f'{features} that differs from the one found ({", ".join(differing)}); {remedy}')
+        raise UserError(f'{described} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network
-
-
-def _read(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None) -> FeatureNetwork:
-    origin, *computed = (encoded_by[key] for key in ('origin', 'crops', 'dtype', 'precision'))
-    if 'workdir' in origin:
-        return of_run(load_run(moved or origin['workdir'], origin['step'], origin['member']), *computed)
-    config, member = config_lib.check(origin['config']), origin['member']
-    if moved and config['members'][member].get('init_from'):
-        section = {**config['members'][member], 'init_from': expand(str(moved))}
-        config = {**config, 'members': {**config['members'], member: section}}
-    elif moved:
-        config = {**config, 'initialize': {**config['initialize'], 'image': expand(str(moved))}}
-    return of_config(config, member, tuple(encoded_by['image_size']), *computed)

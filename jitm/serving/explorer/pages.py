@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.metrics import evenly_spaced
@@ -19,10 +20,8 @@ from jitm.report import attention_figures, explanations
 from jitm.report.figures import to_png
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
-from jitm.serving.explored import Explored, check_caption
-from jitm.serving.inputs import SplitData
-from jitm.serving.sources import unique_ids
-from jitm.serving.vectors import Hit, best_and_first
+from jitm.serving.explorer.explored import Explored, check_caption
+from jitm.serving.search import Hit, best_and_first
 
 IMAGES = 12  # shown for a query
 NEGATIVES = 6  # images and captions shown for a pair
@@ -47,7 +46,7 @@ class Site:
     """
 
     runs: Sequence[Explored]
-    data: SplitData
+    data: Split
     command: str
     flags: Sequence[str]
     photos: Path | None = None
@@ -68,7 +67,7 @@ class Site:
                 'name': run.name,
                 'unknown': run.run.describe_unknown_words(caption),
                 'images': self._image_results(run.rank_images(caption), IMAGES, caption),
-                'command': self._search(run, IMAGES, *_argument(caption)),
+                'command': self._search(run, IMAGES, caption),
             }
             for run in self.runs
         ]
@@ -123,21 +122,20 @@ class Site:
             hits = run.rank_captions(image)
             return {
                 'name': run.name,
-                'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if self._is_own(image, hit.index)),
+                'ranks': ', '.join(f'{n:,}' for n, hit in enumerate(hits, 1) if owners[hit.index] == image),
                 'captions': self._caption_results(hits[:CAPTIONS], image),
                 'command': self._search(run, CAPTIONS, '--image', name, '--find', 'captions'),
                 'words': self._words(run, image, caption) if caption else None,
             }
 
-        name = unique_ids(self.data.split)[image]
-        own = np.flatnonzero(self.data.image_of_text == image)
+        name, owners = self.data.names[image], self.data.image_of_text
         return self._render(
             'image',
             self.data.image_ids[image],
             caption,
             name=self.data.image_ids[image],
-            picture=self._address(image),
-            captions=[(text, self.data.captions[text]) for text in own],
+            picture=pictures_of(self.data, [image], self.photos).get(image, ''),
+            captions=[(text, self.data.captions[text]) for text in np.flatnonzero(owners == image)],
             runs=list(map(describe, self.runs)),
             explanation=explanations.EXPLANATION,
         )
@@ -150,39 +148,42 @@ class Site:
         """
         if not 0 <= text < len(self.data.captions):
             raise NotFound
-        caption, image = self.data.captions[text], int(self.data.image_of_text[text])
+        owners = self.data.image_of_text
+        caption, image = self.data.captions[text], int(owners[text])
 
         def negatives(run: Explored) -> dict[str, Any]:
             images = run.rank_images(caption)
             rank, own = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
             harder = [hit for hit in images if hit.index != image][:NEGATIVES]
-            captions = [hit for hit in run.rank_captions(image) if not self._is_own(image, hit.index)][:NEGATIVES]
+            captions = [hit for hit in run.rank_captions(image) if owners[hit.index] != image][:NEGATIVES]
             return {
                 'name': run.name,
                 'pair': self._image_result(image, caption, own.score, rank=rank, right=True),
                 'images': self._image_results(harder, NEGATIVES, caption),
                 'captions': self._caption_results(captions, image),
-                'command': self._search(run, NEGATIVES + 1, *_argument(caption)),
+                'command': self._search(run, NEGATIVES + 1, caption),
             }
 
         return self._render('pair', f'Hard negatives: {caption}', caption, runs=list(map(negatives, self.runs)))
 
     def doubtful(self) -> str:
-        """Returns the page of the pairs that each run believes least."""
-
-        def result(pair: dict[str, Any]) -> Result:
-            shown = self._image_result(pair['image'], score=pair['doubt'])
-            return dataclasses.replace(shown, note=pair['caption'], link=f'/pair/{pair["text"]}')
-
+        """Returns the page of the pairs that are most likely mismatched by each run."""
         runs = [
             {
                 'name': run.name,
-                'pairs': list(map(result, run.doubtful)),
+                'pairs': [
+                    dataclasses.replace(
+                        self._image_result(pair['image'], score=pair['doubt']),
+                        note=pair['caption'],
+                        link=f'/pair/{pair["text"]}',
+                    )
+                    for pair in run.doubtful
+                ],
                 'command': shlex.join(('jitm', 'audit', '--workdir', run.name, *self.flags, '--rounds', '1')),
             }
             for run in self.runs
         ]
-        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.split.num_texts))
+        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.num_texts))
 
     def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""
@@ -194,6 +195,7 @@ class Site:
 
     def _search(self, run: Explored, count: int, *query: str) -> str:
         """Returns the command that finds the same; '' if there is none."""
+        query = ('--', *query) if len(query) == 1 and query[0].startswith('-') else query  # a caption
         words = 'jitm', 'search', '--workdir', run.name, *self.flags, '--top_k', str(count), *query
         return shlex.join(words) if run.has_index else ''
 
@@ -205,18 +207,12 @@ class Site:
             num_images=len(self.data.image_ids),
             num_captions=len(self.data.captions),
             caption=caption,
-            small=self.photos is None and are_small(self.data.split),
+            small=self.photos is None and are_small(self.data),
             reads_photos=self._reads_photos,
-            hint=NO_PICTURES if self.photos is None and self.data.split.pixels is None else '',
+            hint=NO_PICTURES if self.photos is None and self.data.pixels is None else '',
             command=self.command,
             **values,
         )
-
-    def _is_own(self, image: int, text: int) -> bool:
-        return int(self.data.image_of_text[text]) == image
-
-    def _address(self, image: int) -> str:
-        return pictures_of(self.data.split, [image], self.photos).get(image, '')
 
     def _image_results(self, hits: Sequence[Hit], count: int, caption: str = '') -> list[Result]:
         """Returns the best images for a query, and the first image of the caption if it is not one of them."""
@@ -231,9 +227,9 @@ class Site:
         return Result(
             self.data.image_ids[image],
             score,
-            picture=self._address(image),
+            picture=pictures_of(self.data, [image], self.photos).get(image, ''),
             link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
-            note=self.data.first_caption(image),
+            note=next(iter(self.data.captions_of(image)), ''),
             **marks,
         )
 
@@ -251,13 +247,8 @@ class Site:
         pair = run.words(image, caption)
         if pair is None:
             return None
-        pixels = pixels_of(self.data.split, image, self.photos, run.view)
+        pixels = pixels_of(self.data, image, self.photos, run.view)
         if 'mismatch' in pair:
             return explanations.shown(pair, [pixels])
         figure = attention_figures.draw(pair, None if pixels is None else [pixels])
         return {'caption': caption, 'figure': uri(to_png(figure), 'png')}
-
-
-def _argument(caption: str) -> list[str]:
-    """Returns a caption as an argument of a command."""
-    return ['--', caption] if caption.startswith('-') else [caption]

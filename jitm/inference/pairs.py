@@ -11,12 +11,10 @@ import numpy as np
 from flax import linen as nn
 
 from jitm import parallel
-from jitm.data.reading import pad_texts
-from jitm.data.splits import Split
-from jitm.data.text import Tokens, join
-from jitm.inference.engine import batches, fill, first
-from jitm.inference.options import DEFAULT_OPTIONS, ScoringOptions, resolve_options
-from jitm.inference.scoring import make_scorer
+from jitm.data.splits import Split, pad_texts
+from jitm.data.text import Tokens
+from jitm.inference.engine import batches, first, pad
+from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
@@ -52,12 +50,8 @@ class PaddedPairs(NamedTuple):
     others: tuple[chex.Array, ...]
 
 
-# (model, images [N], texts [N], *others [N]) -> leaves [N, ...]
-Output = Callable[..., chex.ArrayTree]
-
-
-def _score(model: Matcher, images: Encoding, texts: Encoding) -> chex.Array:
-    return model.similarity_pairwise(images, texts)
+SCORES = 'similarity_pairwise'
+Output = str | Callable[..., chex.ArrayTree]  # (model, images [N], texts [N], *others [N]) -> leaves [N, ...]
 
 
 def _predict_words(model: Matcher, images: Encoding, texts: Encoding) -> WordPredictions:
@@ -74,8 +68,8 @@ def _log_likelihood(
 
 
 def _read_pairs(
-    output: Output,
     model: Matcher,
+    output: Output,
     vocab_size: int,
     pairs: PaddedPairs,
     variables: chex.ArrayTree,
@@ -84,13 +78,14 @@ def _read_pairs(
     """Computes an output of pairs of encoded images and texts, in tiles: leaves [N, ...]."""
     encoded = model.apply(variables, pairs.texts, method='encode_text')
     size = len(pairs.rows)
-    if output is not _score:  # similarity_pairwise makes its own tiles
+    if output != SCORES:  # similarity_pairwise makes its own tiles
         floats = max(model.floats_per_pair(images, encoded), pairs.texts.ids.shape[1] * vocab_size)
         size = tiling.pairs_at_once(floats)
 
     def tile(items: tuple) -> chex.ArrayTree:
         row, *rest = items
-        return model.apply(variables, jax.tree.map(lambda x: x[row], images), *rest, method=output)
+        of_rows = jax.tree.map(lambda x: x[row], images)
+        return model.apply(variables, of_rows, *rest, method=output)
 
     return tiling.map_tiles(tile, (pairs.rows, encoded, *pairs.others), size)
 
@@ -128,13 +123,10 @@ class PairScorer:
           report: Called after each block.
 
         Raises:
-          UserError: if the run cannot read these images, or the memory is too little.
+          UserError: If the run cannot read these images, or the memory is too little.
         """
-        self.run = run
+        self.run, self._report = run, report
         self._scorer = make_scorer(run, split, options)
-        self._precision = resolve_options(run, options).precision
-        self._variables = parallel.put_everywhere(run.variables)
-        self._report = report
 
     def score(self, images: np.ndarray, tokens: Tokens) -> np.ndarray:
         """Scores image images[n] with caption n, with any model.
@@ -147,7 +139,7 @@ class PairScorer:
           float32 [N].
         """
         scores = np.empty(len(images), np.float32)
-        for rows, block in self._read(_score, images, tokens):
+        for rows, block in self._read(SCORES, images, tokens):
             scores[rows] = block
         return scores
 
@@ -184,35 +176,33 @@ class PairScorer:
         texts, positions = np.nonzero(word_mask(tokens.lengths, likelihoods.shape[1]))
         if not len(texts):
             return likelihoods
-        masked = [tokens.ids[tokens.starts[n] : tokens.starts[n + 1]].copy() for n in texts]
-        words = np.array([ids[position] for ids, position in zip(masked, positions, strict=True)])
-        for ids, position in zip(masked, positions, strict=True):
-            ids[position] = self.run.vocabulary.mask
-        others = positions.astype(np.int32), words
-        for rows, block in self._read(_log_likelihood, images[texts], join(masked), *others):
+        masked = tokens.take(texts)
+        hidden = masked.starts[:-1] + positions
+        others = positions.astype(np.int32), masked.ids[hidden]
+        masked.ids[hidden] = self.run.vocabulary.mask
+        for rows, block in self._read(_log_likelihood, images[texts], masked, *others):
             likelihoods[texts[rows], positions[rows]] = block
         return likelihoods
 
     def _read(
-        self, output: Callable, images: np.ndarray, tokens: Tokens, *others: np.ndarray
+        self, output: Output, images: np.ndarray, tokens: Tokens, *others: np.ndarray
     ) -> Iterator[tuple[np.ndarray, chex.ArrayTree]]:
         """Yields the rows int [M] of some pairs of similar length, and the outputs for them, leaves [M, ...]."""
-        scorer, run = self._scorer, self.run
-        shape, padded_length = scorer.shape, scorer.padded_length
-        compiled = parallel.map_rows(_read_pairs, output, run.model, len(run.vocabulary), precision=self._precision)
+        engine, shape = self._scorer.engine, self._scorer.shape
+        compiled = engine.compiled(_read_pairs, output, len(self.run.vocabulary))
         start_time, done = time.perf_counter(), 0
         # The images that occur are encoded block by block.
         for block_images in batches(np.unique(images), shape.images):
-            encoded = parallel.put_everywhere(scorer.encode_images(fill(block_images, shape.images)))
+            encoded = parallel.put_everywhere(self._scorer.encode_images(pad(block_images, shape.images)))
             # Their pairs are read in the order of their lengths.
             pairs = np.flatnonzero(np.isin(images, block_images))
             pairs = pairs[np.argsort(tokens.lengths[pairs], kind='stable')]
             for rows in batches(pairs, shape.texts):
-                index = fill(rows, shape.texts)
+                index = pad(rows, shape.texts)
                 image_rows = np.searchsorted(block_images, images[index]).astype(np.int32)
-                texts = pad_texts(tokens, index, padded_length(tokens.lengths[rows]))
+                texts = pad_texts(tokens, index, engine.padded_length(tokens.lengths[rows]))
                 call = PaddedPairs(image_rows, texts, tuple(other[index] for other in others))
-                result = jax.device_get(compiled(parallel.put_rows(call), self._variables, encoded))
+                result = jax.device_get(compiled(parallel.put_rows(call), engine.variables, encoded))
                 yield rows, first(result, len(rows))
                 done += len(rows)
                 if self._report is not None:

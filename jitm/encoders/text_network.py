@@ -1,4 +1,4 @@
-"""Text encoders that write vectors of tokens, and how a run on these vectors finds its encoder again."""
+"""Text encoders that write vectors of tokens, and how a run restores the one that encoded its training captions."""
 
 import dataclasses
 import functools
@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 from jitm.data.text import Tokens
+from jitm.data.token_vectors import ENTRY
+from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.inference.engine import Engine
@@ -19,26 +21,26 @@ from jitm.runs.run import Run, load_run
 from jitm.types import Precision, Texts
 
 
-@dataclasses.dataclass(frozen=True)
 class TextNetwork:
     """The text encoder of a CLIP or SigLIP with its parameters.
 
     Attributes:
-      run: The run that it is of.
+      run: The run whose text encoder it is.
       dtype: The dtype of the vectors, 'float32' or 'float16'.
       precision: The precision of the products that compute them.
+      origin: Where the parameters are from, as JSON.
     """
 
-    run: Run
-    dtype: str
-    precision: Precision
-
-    def __post_init__(self):
-        if not hasattr(getattr(self.run.model, 'text', None), 'features'):
+    def __init__(self, run: Run, dtype: str, precision: Precision):
+        """Moves the parameters to the devices; raises a UserError if the run has no such text encoder."""
+        if not hasattr(getattr(run.model, 'text', None), 'features'):
             raise UserError(
-                f'{self.run.workdir} has no text encoder whose vectors of tokens can be written '
-                f'({type(self.run.model).__name__} as configured): take a CLIP or SigLIP, or leave --texts out'
+                f'{run.workdir} has no text encoder whose vectors of tokens can be written '
+                f'({type(run.model).__name__} as configured): take a CLIP or SigLIP, or leave --texts out'
             )
+        self.run, self.dtype, self.precision = run, dtype, precision
+        self.origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
+        self._engine = Engine(run.model, run.variables, 'float32', precision)
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -52,11 +54,6 @@ class TextNetwork:
             'precision': self.precision,
             'size': self.run.model.text.hidden_dim,
         }
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where the parameters are from, as JSON."""
-        return {'workdir': str(self.run.workdir.absolute()), 'step': self.run.step, 'member': self.run.member}
 
     def encode(self, tokens: Tokens, index: np.ndarray) -> np.ndarray:
         """Encodes the tokens of some texts, each of which is computed as if it were alone.
@@ -81,10 +78,6 @@ class TextNetwork:
         """Returns texts with the vectors of their tokens."""
         return dataclasses.replace(tokens, vectors=self.encode(tokens, np.arange(len(tokens.lengths))))
 
-    @functools.cached_property
-    def _engine(self) -> Engine:
-        return Engine(self.run.model, self.run.variables, 'float32', self.precision)
-
 
 def _token_states(model: Matcher, texts: Texts) -> chex.Array:
     return model.text.features(texts)
@@ -108,20 +101,18 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
       moved: The run directory of the text encoder, if it is not where it was.
 
     Raises:
-      UserError: if it cannot be read, or is another encoder.
+      UserError: If it cannot be read, or is another encoder.
     """
-    vectors = f'{workdir} was trained on vectors of a text encoder'
-    remedy = 'name its run directory with --encoder (jitm.load: encoder)'
-    try:
-        recorded = encoded_by['texts']
+
+    def read() -> tuple[TextNetwork, Mapping[str, Any]]:
+        recorded = encoded_by[ENTRY]
         origin = recorded['origin']
         run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
-        network = TextNetwork(run, recorded['dtype'], recorded['precision'])
-        differing = [key for key, value in network.identity.items() if recorded[key] != value]
-    except UserError as error:
-        raise UserError(f'{vectors} that cannot be read: {error}; {remedy}') from None
-    except (KeyError, TypeError):
-        raise UserError(f'{vectors} of which the record is damaged; train again on vectors of jitm encode') from None
-    if differing:
-        raise UserError(f'{vectors} that differs from the one found ({", ".join(differing)}); {remedy}')
-    return network
+        return TextNetwork(run, recorded['dtype'], recorded['precision']), recorded
+
+    return check_restored(
+        read,
+        f'{workdir} was trained on vectors of a text encoder',
+        'name its run directory with --encoder (jitm.load: encoder)',
+        'vectors',
+    )

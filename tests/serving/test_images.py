@@ -1,5 +1,6 @@
 """Photos of a folder: which files are read, which are left out, and what a link may lead to."""
 
+import hashlib
 import os
 import types
 
@@ -8,17 +9,17 @@ import pytest
 from PIL import Image
 
 from jitm.commands.search import _text
+from jitm.data import transforms
 from jitm.data.pixels import Photos
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.report.pictures import thumbnail, uri
 from jitm.report.render import Result
 from jitm.serving import index as index_lib
-from jitm.serving import query
-from jitm.serving.inputs import transform_of
+from jitm.serving import search
+from jitm.serving.images import ImageReader, open_images, photo_files, transform_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.query import Answer
-from jitm.serving.sources import open_source
+from jitm.serving.search import Answer
 from tests.commands.test_report import Page
 
 CONFIG = {'data': {'short_side': 10, 'interpolation': 'bicubic'}}
@@ -42,21 +43,25 @@ def folder(tmp_path):
     return root
 
 
+def make_index(folder, out):
+    """Makes or updates the index of a folder of photos."""
+    return index_lib.update(ImageReader(open_images(folder, RUN), RUN), out, 'model', encode, 2)
+
+
 def encode(images):
     return images.pixels.reshape(len(images.pixels), -1).astype(np.float32)
 
 
 def test_photos_are_decoded_as_in_evaluation(folder, tmp_path):
-    source = open_source(folder, RUN)
-    assert source.names == ['a.JPG', 'b.png', 'cut.jpg', 'deep/c.png', 'link.png']
-    index = index_lib.update(source, tmp_path / 'index', 'model', encode, 2)
+    images = open_images(folder, RUN)
+    assert images.names == ('a.JPG', 'b.png', 'cut.jpg', 'deep/c.png', 'link.png')
+    index = make_index(folder, tmp_path / 'index')
     assert index.names == ['a.JPG', 'b.png', 'deep/c.png', 'link.png']
     assert list(index.unreadable) == ['cut.jpg']
     assert index.unreadable['cut.jpg'].startswith('is damaged or cut off')
     files = Photos([str(folder / name) for name in index.names], Transform(8, 10, 'bicubic', 'centre', 1.0, False))
     np.testing.assert_array_equal(index.vectors, encode(types.SimpleNamespace(pixels=files[:])))
-    assert source.take(['deep/c.png'], RUN) == [str(folder / 'deep' / 'c.png')]
-    assert source.pictures(['b.png'])['b.png'].startswith('data:image/jpeg')
+    assert photo_files(images.take(np.array([3])), RUN) == [str(folder / 'deep' / 'c.png')]
 
 
 def test_what_is_indexed_is_what_was_hashed(folder, tmp_path, monkeypatch):
@@ -73,24 +78,22 @@ def test_what_is_indexed_is_what_was_hashed(folder, tmp_path, monkeypatch):
         return image
 
     monkeypatch.setattr(Image, 'open', replace)
-    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = make_index(folder, tmp_path / 'index')
     monkeypatch.undo()
     assert index.vectors[0, :3].tolist() == [255, 0, 0]
-    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = make_index(folder, tmp_path / 'index')
     assert index.vectors[0, :3].tolist() == [0, 0, 255]
 
 
 def test_photos_that_vanish_or_appear_are_their_own_problem(folder, tmp_path, monkeypatch):
     opened = Image.open
     monkeypatch.setattr(Image, 'open', lambda file: ((folder / 'b.png').unlink(missing_ok=True), opened(file))[1])
-    source = open_source(folder, RUN)
+    reader = ImageReader(open_images(folder, RUN), RUN)
     (folder / 'a.JPG').unlink()
-    index = index_lib.update(source, tmp_path / 'index', 'model', encode, 2)
+    index = index_lib.update(reader, tmp_path / 'index', 'model', encode, 2)
     assert sorted(index.unreadable)[0] == 'a.JPG'
     assert index.unreadable['a.JPG'].startswith('cannot be read (No such file or directory)')
-    item = source.read('deep/c.png')
-    monkeypatch.setattr(source, 'stat', lambda name: None)
-    assert source.read('deep/c.png').entry == item.entry
+    assert reader.read(3)[0].checksum == hashlib.sha256((folder / 'deep' / 'c.png').read_bytes()).hexdigest()
 
 
 def make_odd_files(folder):
@@ -119,7 +122,7 @@ def test_odd_files_are_named_and_left_out(folder, tmp_path):
     reasons = make_odd_files(folder)
     (folder / os.fsdecode(b'\xff\x1b[31m.png')).write_bytes((folder / 'b.png').read_bytes())
     for _ in range(2):  # the second time by the index alone
-        index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+        index = make_index(folder, tmp_path / 'index')
         assert index.names == [
             'a.JPG',
             'album/outside.png',
@@ -135,10 +138,10 @@ def test_odd_files_are_named_and_left_out(folder, tmp_path):
 
 
 def test_a_photo_that_becomes_a_link_stays_in_the_index(folder, tmp_path):
-    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    index = make_index(folder, tmp_path / 'index')
     (folder / 'b.png').rename(tmp_path / 'b.png')
     (folder / 'b.png').symlink_to(tmp_path / 'b.png')
-    assert index_lib.update(open_source(folder, RUN), index.folder, 'model', encode, 2).names == index.names
+    assert make_index(folder, index.folder).names == index.names
 
 
 def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
@@ -149,34 +152,41 @@ def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
             raise PermissionError(13, 'Permission denied', str(path))
         return scan(path)
 
+    def refuse(path, mode='rb'):
+        if str(path) in hidden:
+            raise PermissionError(13, 'Permission denied', str(path))
+        return opened(path, mode)
+
+    opened = transforms.open_file
     monkeypatch.setattr(os, 'scandir', scandir)
-    index = index_lib.update(open_source(folder, RUN), tmp_path / 'index', 'model', encode, 2)
+    monkeypatch.setattr(transforms, 'open_file', refuse)
+    index = make_index(folder, tmp_path / 'index')
     assert index.names == ['a.JPG', 'b.png', 'link.png']
-    assert index.unreadable['deep'] == 'cannot be read (Permission denied): make it readable'
+    assert index.unreadable['deep'] == 'cannot be read (Permission denied): add the file, or make it readable'
     hidden.append(str(folder))
     with pytest.raises(UserError, match=r'photos cannot be read .Permission denied.: make it readable'):
-        open_source(folder, RUN)
+        open_images(folder, RUN)
 
 
 def test_the_page_of_a_photo_shows_it(folder):
-    source, outside = open_source(folder, RUN), str(folder.parent / 'outside.png')
+    images, outside = open_images(folder, RUN), str(folder.parent / 'outside.png')
     results = [Result('a.JPG', 0.5), Result('deep/c.png', 0.25)]
-    pictures = source.pictures(['a.JPG', 'b.png', 'deep/c.png'])
-    rest = [pictures['a.JPG'], pictures['deep/c.png']]
-    for image, picture in (('b.png', pictures['b.png']), (outside, uri(thumbnail(outside), 'jpeg'))):
-        shown = Page(query.page(Answer(image, results, True, image), source, 'jitm'))
+    paths = folder / 'a.JPG', folder / 'deep' / 'c.png', folder / 'b.png', outside
+    *rest, own, other = (uri(thumbnail(path), 'jpeg') for path in paths)
+    for image, picture in (('b.png', own), (outside, other)):
+        shown = Page(search.page(Answer(image, results, True, image), images, 'jitm'))
         assert (shown.texts['h1'], shown.addresses) == ([image], [picture, *rest])
-        captions = Page(query.page(Answer(image, [Result('a cat', 0.5)], False, image), source, 'jitm'))
+        captions = Page(search.page(Answer(image, [Result('a cat', 0.5)], False, image), images, 'jitm'))
         assert captions.addresses == [picture]
-    assert Page(query.page(Answer('a cat', results, True), source, 'jitm')).addresses == rest
+    assert Page(search.page(Answer('a cat', results, True), images, 'jitm')).addresses == rest
 
 
 def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
     name = os.fsdecode(b'\xff\x1b[31m\n\xe2\x80\xae\xc3\xbc.png')
     (folder / 'b.png').rename(folder / name)
-    source = open_source(folder, RUN)
+    images = open_images(folder, RUN)
     found = Answer(name, [Result(name, 0.5)], True, name)
-    assert query.page(found, source, 'jitm').encode().count('1. ��[31m��ü.<wbr>png'.encode()) == 1
+    assert search.page(found, images, 'jitm').encode().count('1. ��[31m��ü.<wbr>png'.encode()) == 1
     assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 
@@ -202,7 +212,7 @@ def test_an_index_is_of_one_transform():
 
 def test_folders_without_photos_are_refused(tmp_path):
     with pytest.raises(UserError, match=r'has no image files \(.avif, .bmp, .gif,'):
-        open_source(tmp_path, RUN)
+        open_images(tmp_path, RUN)
     reads = types.SimpleNamespace(reads=('regions',))
     with pytest.raises(UserError, match='features of an unknown network, which cannot read the photos'):
-        open_source(tmp_path, types.SimpleNamespace(workdir='run', model=reads, encoded_by=None))
+        open_images(tmp_path, types.SimpleNamespace(workdir='run', model=reads, encoded_by=None))

@@ -6,11 +6,11 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jitm.errors import UserError, require
-from jitm.serving.pages import NotFound, Site
+from jitm.errors import UserError
+from jitm.serving.explorer.pages import NotFound, Site
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 2**20  # bytes of an address with its headers
 LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
-MAX_DIGITS = 18  # of a row
+MAX_DIGITS = 18  # digits of a row number
 MAX_PHOTO = 20 * 2**20  # bytes of an upload
 MAX_BODY = MAX_PHOTO + 2**12  # with the names of the form
 HEADERS = {
@@ -30,12 +30,6 @@ HEADERS = {
     'Referrer-Policy': 'no-referrer',
     'Cache-Control': 'no-store',
 }
-
-
-def check_installed() -> None:
-    """Raises a UserError unless the optional packages are installed."""
-    for module in ('starlette', 'uvicorn', 'jinja2', 'matplotlib'):
-        require(module, extra='explorer')
 
 
 def in_url(host: str) -> str:
@@ -83,42 +77,32 @@ def make_app(site: Site, host: str) -> 'Starlette':
             page, status = site.message('There is no such page.'), 404
         return HTMLResponse(page, status, HEADERS)
 
-    def page(make: Callable[[Request], str]) -> Callable[[Request], HTMLResponse]:
-        return lambda request: respond(lambda: make(request))
-
     async def photo(request: Request) -> HTMLResponse:
-        body = await _read(request)
-        return await run_in_threadpool(respond, lambda: site.photo(*uploaded(body)))
+        body = bytearray()  # in memory; only the beginning of a body that `uploaded` rejects as too large
+        async for part in request.stream():  # to its end, so that the browser shows the answer
+            body += part[: MAX_BODY + 1 - len(body)]
+        return await run_in_threadpool(respond, lambda: site.photo(*uploaded(bytes(body))))
 
     routes = [
-        Route('/', page(lambda request: site.home(_caption(request)))),
-        Route('/image/{row}', page(lambda request: site.image(_row(request.path_params), _caption(request)))),
-        Route('/pair/{row}', page(lambda request: site.pair(_row(request.path_params)))),
-        Route('/doubtful', page(lambda request: site.doubtful())),
+        Route('/', lambda request: respond(lambda: site.home(request.query_params.get('q', '')))),
+        Route(
+            '/image/{row}',
+            lambda request: respond(lambda: site.image(_row(request), request.query_params.get('q', ''))),
+        ),
+        Route('/pair/{row}', lambda request: respond(lambda: site.pair(_row(request)))),
+        Route('/doubtful', lambda request: respond(site.doubtful)),
         Route('/photo', photo, methods=['POST']),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))
     return Starlette(routes=routes, middleware=[hosts])
 
 
-def _row(params: Mapping[str, str]) -> int:
+def _row(request: 'Request') -> int:
     """Returns the number in the path of a page."""
-    text = params['row']
+    text = request.path_params['row']
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise NotFound
     return int(text)
-
-
-def _caption(request: 'Request') -> str:
-    return request.query_params.get('q', '')
-
-
-async def _read(request: 'Request') -> bytes:
-    """Returns the body of a request in memory, of a larger one than `uploaded` takes only the beginning."""
-    body = bytearray()
-    async for part in request.stream():  # to its end, so that the browser shows the answer
-        body += part[: MAX_BODY + 1 - len(body)]
-    return bytes(body)
 
 
 def uploaded(body: bytes) -> tuple[str, bytes]:

@@ -6,27 +6,34 @@ from typing import Any
 
 import jax
 
-from jitm.data.transforms import View
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
-from jitm.inference.options import ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.report.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
+from jitm.serving.images import view_of
 from jitm.serving.index import Index
-from jitm.serving.inputs import SplitData, data_of, view_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.vectors import Hit, VectorSearch, rank
+from jitm.serving.search import Hit, VectorSearch, rank
 
-MAX_CHARACTERS = 1000  # of a caption that is typed; a longer one would be compiled for minutes
+MAX_CHARACTERS = 1000  # longest typed caption; a longer one would be compiled for minutes
 DOUBTFUL = 48  # pairs that are shown
 
 
 class Explored:
-    """A run whose images are encoded; scores of typed captions and of the captions of the split."""
+    """A run whose images are encoded; scores of typed captions and of the captions of the split.
 
-    def __init__(self, run: LoadedRun, data: SplitData):
+    Attributes:
+      name: The run directory.
+      run: The run.
+      has_index: Whether the images have an index, in which `jitm search` finds the same.
+      view: See `view_of`.
+    """
+
+    def __init__(self, run: LoadedRun, data: Split):
         """Encodes the images, or reads their index.
 
         Args:
@@ -37,27 +44,16 @@ class Explored:
           UserError: If an image of the split cannot be read any more.
         """
         self.name, self.run, self._data = str(run.run.workdir), run, data
-        self._images: Encoding | Index = (
-            run.index(data) if isinstance(run.run.model, DualEncoder) else run.encode_image(data.images)
-        )
-        if isinstance(self._images, Index) and self._images.unreadable:  # rows would not be those of the split
+        self.has_index, self.view = isinstance(run.run.model, DualEncoder), view_of(run.run)
+        self._images: Encoding | Index = run.index(data) if self.has_index else run.encode_image(data)
+        if self.has_index and self._images.unreadable:  # rows would not be those of the split
             name, problem = next(iter(self._images.unreadable.items()))
             raise UserError(f'{name} of {data.name} {problem}')
 
     @functools.cached_property
     def _captions(self) -> Encoding | VectorSearch:
         captions = self.run.encode_text(self._data.captions)
-        return VectorSearch(self.run.vectors(captions)) if isinstance(self._images, Index) else captions
-
-    @property
-    def has_index(self) -> bool:
-        """Whether `jitm search` finds the same."""
-        return isinstance(self._images, Index)
-
-    @functools.cached_property
-    def view(self) -> View | None:
-        """See `view_of`."""
-        return view_of(self.run.run)
+        return VectorSearch(self.run.vectors(captions)) if self.has_index else captions
 
     def rank_images(self, caption: str) -> list[Hit]:
         """Returns all images of the split in descending order of their scores with a caption."""
@@ -65,17 +61,21 @@ class Explored:
 
     def rank_captions(self, image: int) -> list[Hit]:
         """Returns all captions of the split in descending order of their scores with an image."""
+        rows = self._images.vectors if self.has_index else self._images
+        return self._rank_captions(jax.tree.map(lambda x: x[image : image + 1], rows))
+
+    def _rank_captions(self, one: Encoding) -> list[Hit]:
+        """Returns all captions in descending order of their scores with an encoded image, or its vector [1, D]."""
         count = len(self._data.captions)
-        if isinstance(self._captions, VectorSearch):
-            return self._captions.top(self._images.vectors[image : image + 1], count)[0]
-        one = jax.tree.map(lambda x: x[image : image + 1], self._images)
+        if self.has_index:
+            return self._captions.top(one, count)[0]
         return rank(self.run.similarity(one, self._captions)[0], count)
 
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
-        """The pairs of the split that the model believes least, by `jitm audit` with one round, without noise."""
-        doubt = audit.doubts(self.run.run, self._data.split, rounds=1, options=ScoringOptions())
-        return audit.describe(doubt, self._data.split, DOUBTFUL)
+        """The pairs of the split that are most likely mismatched, by `jitm audit` with one round, without noise."""
+        doubt = audit.doubts(self.run.run, self._data, rounds=1, options=ScoringOptions())
+        return audit.describe(doubt, self._data, DOUBTFUL)
 
     def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
         """Returns all images and all captions in descending order of their scores with a photo.
@@ -89,17 +89,17 @@ class Explored:
         Raises:
           UserError: If the model cannot read photos, or this one.
         """
-        count, one = len(self._data.captions), self.run.encode_image([photo])
-        if not isinstance(self._images, Index):
-            return [], rank(self.run.similarity(one, self._captions)[0], count)
+        one = self.run.encode_image([photo])
+        if not self.has_index:
+            return [], self._rank_captions(one)
         vector = self.run.vectors(one)
-        return self._images.top(vector, len(self._images))[0], self._captions.top(vector, count)[0]
+        return self._images.top(vector, len(self._images))[0], self._rank_captions(vector)
 
     @functools.cached_property
     def _outputs(self) -> WordOutputs | None:
         run = self.run.run
         text_network = self.run.text_network if run.model.text_format.vectors else None
-        return WordOutputs(run, self._data.split, text_network=text_network) if has_word_outputs(run) else None
+        return WordOutputs(run, self._data, text_network=text_network) if has_word_outputs(run) else None
 
     def words(self, image: int, caption: str) -> dict[str, Any] | None:
         """Returns the attention of words, or the mismatched words, as a pair of `explain.json`; None without either.
@@ -110,13 +110,13 @@ class Explored:
         """
         if self._outputs is None:
             return None
-        split = self._data.split
+        split, image_id = self._data, self._data.image_ids[image]
         score = next(hit.score for hit in self.rank_images(caption) if hit.index == image)
-        hit = {'image': image, 'image_id': split.image_ids[image], 'score': score, 'right': False}
+        hit = {'image': image, 'image_id': image_id, 'score': score, 'right': False}
         pair = {
             'caption': caption,
-            'image_id': split.image_ids[image],
-            'verdict': f'{split.image_ids[image]}, score {format_score(score)}',
+            'image_id': image_id,
+            'verdict': f'{image_id}, score {format_score(score)}',
             'retrieved': [hit],
             'boxes': None if split.boxes is None else split.boxes[image, : int(split.counts[image])].tolist(),
         }
@@ -132,7 +132,7 @@ def check_caption(caption: str) -> str:
 
 def explore(
     workdirs: Sequence[str], split_name: str, data_root: str | None = None, encoder: str | None = None
-) -> tuple[list[Explored], SplitData]:
+) -> tuple[list[Explored], Split]:
     """Loads runs that were trained on the same data set, or on parts of it, and encodes a split with each.
 
     Args:
@@ -149,4 +149,4 @@ def explore(
     for run in runs:
         read_tokens(run.run, split)
         run.restore_networks()
-    return [Explored(run, data_of(split, run.run.model.reads)) for run in runs], data_of(split)
+    return [Explored(run, split) for run in runs], split

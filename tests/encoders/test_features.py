@@ -13,11 +13,11 @@ from PIL import Image
 
 from jitm.commands import cli, encode
 from jitm.data import photos, precomp, scenes
+from jitm.encoders import features, networks
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.inference import features, networks
 from jitm.outputs import OWNED
-from jitm.serving import sources
+from jitm.serving.images import read_features
 from tests.models.test_matchers import make_vse
 
 
@@ -237,7 +237,9 @@ def test_a_folder_of_an_earlier_version_is_refused(root, tmp_path, name):
     del entry['data']['content'], entry['short_side']
     path.write_text(json.dumps({'train': entry}))
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r'train_ims.npy was encoded by an earlier version.*: choose another folder'):
+    with pytest.raises(
+        UserError, match=r'train_ims.npy has other features than these \(.*short_side.*\): choose another folder'
+    ):
         features.write(make_network(), load(root, name), name, tmp_path)
     assert contents(tmp_path) == before
 
@@ -367,7 +369,7 @@ def test_a_folder_of_photos_needs_no_captions(root, tmp_path, monkeypatch, capsy
     bars = run_command(monkeypatch, root, out, make_network(), arguments=['--images', str(holiday)])
     assert bars == [['checking', 6, 6], ['holiday', 6, 6]]
     assert set(contents(out)) == {OWNED, LOCK, 'boxes.npy', 'encoded.json', 'holiday_ids.txt', 'holiday_ims.npy'}
-    split = sources.read_features(out / 'holiday_ims.npy')
+    split = read_features(out / 'holiday_ims.npy')
     assert split.image_ids == ('a b.png', *(f'deep/dev-{n:06}.png' for n in range(5)))
     features.write(make_network(), load(root), 'dev', tmp_path / 'known')
     np.testing.assert_array_equal(split.regions[1:], np.load(tmp_path / 'known' / 'dev_ims.npy'))
@@ -382,13 +384,13 @@ def test_names_of_features_are_one_for_each_image(tmp_path):
     np.save(tmp_path / 'a_ims.npy', np.ones((2, 3), np.float32))
     for lines, ids in (('x y', ('x', 'y')), ('x x y y', ('x', 'y')), ('x x x y', ('x', 'y')), ('0 1 2 3', ('0', '2'))):
         (tmp_path / 'a_ids.txt').write_text(lines.replace(' ', '\n'))
-        assert sources.read_features(tmp_path / 'a_ims.npy').image_ids == ids
+        assert read_features(tmp_path / 'a_ims.npy').image_ids == ids
     for lines in ('x\ny\nz', 'x\ny\nx\ny', '0\n1\n2'):
         (tmp_path / 'a_ids.txt').write_text(lines)
         with pytest.raises(UserError, match=r'a_ids.txt names [34] images, but a_ims.npy has 2: give an id for each'):
-            sources.read_features(tmp_path / 'a_ims.npy')
+            read_features(tmp_path / 'a_ims.npy')
     (tmp_path / 'a_ims.npy').rename(tmp_path / 'a.npy')
-    assert sources.read_features(tmp_path / 'a.npy').image_ids == ('0', '1')
+    assert read_features(tmp_path / 'a.npy').image_ids == ('0', '1')
 
 
 @pytest.mark.parametrize(

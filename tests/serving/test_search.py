@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.serving import vectors
-from jitm.serving.vectors import VectorSearch, rank
+from jitm.serving import search
+from jitm.serving.search import VectorSearch, rank
 from tests.conftest import ROOT, environment
 
 
@@ -36,7 +36,7 @@ def test_search_finds_the_largest_products(count, queries, top_k):
 
 
 def test_blocks_of_queries_do_not_change_the_result(monkeypatch):
-    monkeypatch.setattr(vectors, 'MAX_SCORES', 2000)
+    monkeypatch.setattr(search, 'MAX_SCORES', 2000)
     check(900, 7, 5)
 
 
@@ -52,7 +52,7 @@ def check_equal_vectors(count):
 def test_several_devices_find_the_same():
     cases = (50, 3, 7), (50, 3, 99), (2, 3, 1), (902, 3, 7)
     code = (
-        'import jax; assert jax.device_count() == 4; from tests.serving.test_vectors import *; '
+        'import jax; assert jax.device_count() == 4; from tests.serving.test_search import *; '
         f'[check(*case) for case in {cases}]; check_equal_vectors(3001)'
     )
     result = subprocess.run(

@@ -1,0 +1,1 @@
+"""Networks that write features of photos and vectors of tokens, on which other models train."""
