@@ -164,4 +164,4 @@ def get_config() -> ml_collections.ConfigDict:
         prefetch=2,  # batches prepared ahead
         memory_mb=1024,  # memory of an evaluation for encodings and blocks of scores
     )
-    return config.lock()
+    return config

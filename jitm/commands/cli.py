@@ -12,9 +12,10 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -54,13 +55,9 @@ HELP = ('--help', '-h', '-help')
 NO_CONFIG = '--config is missing; jitm settings lists the published presets'
 
 
-def _one_line(error: Exception) -> str:
-    """Returns the message of an error on one line, in words, without the config that ml_collections adds."""
-    text = re.sub(r'Other fields present: .*?(?=Did you mean|\Z)', '', str(error), flags=re.DOTALL)
-    text = re.sub(r"\('Non-boolean argument to boolean flag', .*\)", 'neither true nor false', text)  # absl's tuple
-    text = ' '.join(text.replace('\\n', ' ').split())
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
-    return text[1:-1] if quoted else text
+def _one_line(error: BaseException) -> str:
+    """Returns the message of an error on one line; that of a KeyError has no quotes around it."""
+    return ' '.join(str(error.args[0] if isinstance(error, KeyError) else error).split())
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
@@ -89,7 +86,7 @@ def _find_config(name: str) -> Path:
       name: A name of `configs.FILES`, or a path. Where configs/NAME.py does not exist, jitm's own file is meant.
 
     Raises:
-      UserError: if there is no such file.
+      UserError: If there is no such file.
     """
     path = Path(name)
     if name in configs.FILES:
@@ -104,11 +101,11 @@ def _find_config(name: str) -> Path:
     raise UserError(f'config file {name} {problem}{hint}')
 
 
-def read_config(argument: str) -> ConfigDict:
+def read_config(argument: str) -> dict[str, Any]:
     """Returns the config of `NAME`, `NAME:WORDS`, `FILE` or `FILE:WORDS`.
 
     Raises:
-      UserError: if there is no such file, it cannot be run, or it raises an error about the words.
+      UserError: If there is no such file, it cannot be run, or it raises an error about the words.
     """
     name, colon, words = argument.partition(':')
     if not name:
@@ -128,31 +125,14 @@ def read_config(argument: str) -> ConfigDict:
         raise UserError(f'config file {name}: {_one_line(error)}') from None
     if not isinstance(config, ConfigDict):
         raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
-    return config
-
-
-def override(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
-    """Returns a copy of a config with the values of `--config.key=value`, locked.
-
-    Args:
-      config: The config.
-      given: A dotted key -> the text of its value; None for a flag without one.
-
-    Raises:
-      UserError: if a key is unknown or a value has another type.
-    """
-    from jitm.commands import arguments  # imports jax, which not every command needs
-
-    config = arguments.with_arguments(config, given).lock()
-    arguments.check_read(config, given)
-    return config
+    return config.to_dict()
 
 
 def load_command(name: str) -> ModuleType:
     """Returns the module of a command.
 
     Raises:
-      UserError: if there is none of this name.
+      UserError: If there is none of this name.
     """
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
@@ -186,7 +166,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
       The flags, with the config as the value of `--config`, and the positional arguments.
 
     Raises:
-      UserError: if a flag is unknown, missing or has a value of another type.
+      UserError: If a flag is unknown, missing or has a value of another type.
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
@@ -196,15 +176,16 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     try:
         words = values(['jitm', *argv])[1:]
     except flags.UnrecognizedFlagError as error:
-        from jitm.commands import arguments  # imports jax, which not every command needs
-
         nearest = next(iter(difflib.get_close_matches(error.flagname, values, n=1)), None)
-        if 'config' in values and not nearest and (key := arguments.find_key(configs.load('default'), error.flagname)):
-            nearest = f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'
+        if 'config' in values and not nearest:
+            from jitm.commands import overrides  # imports jax, which not every command needs
+
+            key = overrides.find_key(configs.load('default').to_dict(), error.flagname)
+            nearest = key and f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'
         hint = f", did you mean '--{nearest}'?" if nearest else ''
         raise UserError(f"Unknown command line flag '{error.flagname}'{hint}{see_help}") from None
     except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(f'{_one_line(error)}{see_help}') from None
+        raise UserError(f'{error}{see_help}') from None
     for name in values:
         values[name].value = expand(values[name].value)
     if words and not hasattr(command, 'ARGUMENTS'):
@@ -213,9 +194,11 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     if given and values.config is None:
         raise UserError(NO_CONFIG)
     if 'config' in values and values.config is not None:
-        config = read_config(values.config)
-        values['config'].value = override(config, given) if given else config.lock()
+        values['config'].value = read_config(values.config)
+    if given:
+        from jitm.commands import overrides, sections  # import jax, which not every command needs
 
+        values['config'].value = overrides.override(values.config, given, sections.SECTIONS)
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')

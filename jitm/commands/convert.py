@@ -127,11 +127,11 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     """Converts published weights to a run directory."""
     if Checkpoints(folder).whole_steps():
         raise UserError(f'{folder} is a converted run already: choose a new folder')
-    config = values.config or configs.load(CONFIGS.get(name, name))
-    published = LOADERS[name](name, path, values.vocabulary, config.model.to_dict())
+    config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
+    published = LOADERS[name](name, path, values.vocabulary, config['model'])
     if name in PHOTOS and not values.config and 'pixels' in published.data:
-        config = configs.load(PHOTOS[name])
-    write_run(published, make_config(config.to_dict(), published), folder)
+        config = configs.load(PHOTOS[name]).to_dict()
+    write_run(published, make_config(config, published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
     if published.assumed:

@@ -118,7 +118,7 @@ def main(values: flags.FlagValues) -> None:
     folder, run = Path(values.out), None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
-    config = config_lib.check(values.config.to_dict()) if run is None else run.config
+    config = config_lib.check(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
         text_network = TextNetwork(run, *computed[1:]) if values.texts else None

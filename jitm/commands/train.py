@@ -47,7 +47,7 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 def main(values: flags.FlagValues) -> None:
     """Trains, and prints the result in the first process."""
     shared.start_processes(values)
-    config, workdir = values.config.to_dict(), Path(values.workdir)
+    config, workdir = values.config, Path(values.workdir)
     result = train(config, workdir, ProgressPrinter())
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

@@ -34,7 +34,7 @@ SIZES = {
 
 def load(setting: str) -> dict[str, Any]:
     """Returns the config of a setting such as configs/vse.py:fc,max,f30k."""
-    return json.loads(json.dumps(read_config(setting).to_dict()))
+    return json.loads(json.dumps(read_config(setting)))
 
 
 def write_files(folder: Path) -> None:
