@@ -12,7 +12,7 @@ from tests.configs.settings import load
 
 @pytest.mark.parametrize(
     'key',
-    (
+    [
         'batchsize',
         'optimizer.lerning_rate',
         'augmentation.num_vews',
@@ -22,7 +22,7 @@ from tests.configs.settings import load
         'data.dev_image',
         'members.target.learnfrom',
         'model.text.word_dm',
-    ),
+    ],
 )
 def test_unknown_keys_of_a_config_are_refused(tmp_path, key):
     config = configs.load('demo')

@@ -1,7 +1,6 @@
 """The program `jitm`: finds the command, parses its flags, and turns errors into a sentence and an exit code."""
 
 import ast
-import contextlib
 import difflib
 import importlib
 import inspect
@@ -12,7 +11,7 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,34 +21,14 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 import jitm
-from jitm import configs
+from jitm import configs, names
 from jitm.commands import flags as shared
-from jitm.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_NOT_FINITE,
-    EXIT_USER_ERROR,
-    InterruptedRun,
-    NotFiniteError,
-    UserError,
-    did_you_mean,
-    printable,
-)
+from jitm.errors import InterruptedRun, NotFiniteError, UserError, did_you_mean, printable
 from jitm.files import expand
 
 COMMANDS = (
-    'train',
-    'eval',
-    'mine',
-    'audit',
-    'choices',
-    'encode',
-    'convert',
-    'search',
-    'explorer',
-    'sweep',
-    'words',
-    'report',
-    'settings',
+    *('train', 'eval', 'mine', 'audit', 'choices', 'encode', 'convert'),
+    *('search', 'explorer', 'sweep', 'words', 'report', 'settings'),
 )
 HELP = ('--help', '-h', '-help')
 NO_CONFIG = '--config is missing; jitm settings lists the published presets'
@@ -140,18 +119,17 @@ def load_command(name: str) -> ModuleType:
     return importlib.import_module(f'jitm.commands.{name}')
 
 
+def _flags_of(command: ModuleType) -> dict[str, shared.Flag]:
+    """Returns the flags of a command; all that read or write runs have --import."""
+    return command.FLAGS | (shared.common('import') if 'workdir' in command.FLAGS else {})
+
+
 def _define_flags(command: ModuleType) -> flags.FlagValues:
     """Returns the flags of a command, not parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    if getattr(command, 'TAKES_CONFIG', False):
-        explanation = 'NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'
-        flags.DEFINE_string('config', None, explanation, flag_values=values)
-    for name, define in command.FLAGS.items():
+    for name, define in _flags_of(command).items():
         define(name, flag_values=values)
-    if 'workdir' in values:
-        explanation = 'A module or file of your own with the model of a run; repeat the flag for several.'
-        flags.DEFINE_multi_string('import', [], explanation, flag_values=values)
     return values
 
 
@@ -170,9 +148,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values, given = _define_flags(command), {}
-    if 'config' in values:
-        argv, given = _split_overrides(argv)
+    values = _define_flags(command)
+    argv, given = _split_overrides(argv) if 'config' in values else (argv, {})
     try:
         words = values(['jitm', *argv])[1:]
     except flags.UnrecognizedFlagError as error:
@@ -206,13 +183,13 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
 
 
 def _help(name: str, command: ModuleType) -> str:
-    values, required = _define_flags(command), getattr(command, 'REQUIRED', ())
-    usage = ' '.join([f'usage: jitm {name}', *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])])
-    usage += ''.join(f' --{flag} {flag.upper()}' for flag in required)
-    usage += ' [flags]' if len(values) > len(required) else ''
-    parts = [usage, inspect.getdoc(command).strip()]
-    parts += [f'flags:\n{shared.describe_flags(values, required)}'] if len(values) else []
-    return '\n\n'.join(parts)
+    """Returns the help of a command: its usage, its docstring and its flags."""
+    defined, required = _flags_of(command), getattr(command, 'REQUIRED', ())
+    usage = ['usage: jitm', name, *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])]
+    usage += [f'--{flag} {flag.upper()}' for flag in required]
+    usage += ['[flags]'] if len(defined) > len(required) else []
+    described = shared.describe_flags(defined, required)
+    return '\n\n'.join([' '.join(usage), inspect.getdoc(command).strip(), f'flags:\n{described}'])
 
 
 def _list_commands() -> str:
@@ -240,35 +217,17 @@ def _run(argv: Sequence[str]) -> None:
     if 'compilation_cache' in values:
         shared.keep_compiled(values.compilation_cache)
     for module in values['import'].value if 'import' in values else ():
-        from jitm import names  # imports jax, which not every command needs
-
         names.import_own(module)
     command.main(values, *([words] if hasattr(command, 'ARGUMENTS') else []))
 
 
-@contextlib.contextmanager
-def _logging() -> Iterator[None]:
+def _set_up_output() -> None:
     """Prints what the terminal can show, warnings of the root logger to stderr, and of absl errors alone."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
-    warnings.filterwarnings(
-        'ignore', r'Image size \(\d+ pixels\) exceeds limit'
-    )  # of Pillow; such photos raise an error
+    warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # Pillow; the photos raise an error
     logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
-    absl_logger = absl_logging.get_absl_logger()
-    level = absl_logger.level
-    absl_logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        absl_logger.setLevel(level)
-
-
-def _fail(message: object, code: int) -> int:
-    """Prints a message to stderr and returns the exit code."""
-    message = printable(str(message))
-    print(f'error: {message}' if code == EXIT_USER_ERROR else message, file=sys.stderr, flush=True)
-    return code
+    absl_logging.get_absl_logger().setLevel(logging.ERROR)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -282,18 +241,18 @@ def main(argv: Sequence[str] | None = None) -> int:
       loss or gradient that is not finite.
     """
     try:
-        with _logging():
-            _run(sys.argv[1:] if argv is None else list(argv))
-    except UserError as error:
-        return _fail(error, EXIT_USER_ERROR)
+        _set_up_output()
+        _run(sys.argv[1:] if argv is None else list(argv))
+        return 0
     except BrokenPipeError:  # the reader of the output, such as head, has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, InterruptedRun, NotFiniteError) as error:
+        stopped = error
     except OSError as error:
         if error.filename is None:
             raise
-        return _fail(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
-    except InterruptedRun as error:
-        return _fail(error, EXIT_INTERRUPTED)
-    except NotFiniteError as error:
-        return _fail(error, EXIT_NOT_FINITE)
-    return 0
+        stopped = UserError(f'{error.filename}: {error.strerror}; choose another path')
+    prefix = 'error: ' if isinstance(stopped, UserError) else ''
+    print(f'{prefix}{printable(str(stopped))}', file=sys.stderr, flush=True)
+    return stopped.exit_code

@@ -55,7 +55,6 @@ from jitm.runs.run import Run, export_run, load_run
 from jitm.training.members import MemberState
 from jitm.training.step import TrainState
 
-TAKES_CONFIG = True
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
 
@@ -81,6 +80,7 @@ AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, clip_export.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
+    **shared.common('config'),
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
     'out': shared.text('The run directory to make, or the folder with `--to`.'),

@@ -37,9 +37,9 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.inputs import make_transform
 
-TAKES_CONFIG = True
 REQUIRED = ('out',)
 FLAGS = {
+    **shared.common('config'),
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),

@@ -28,9 +28,9 @@ from jitm.runs.log import read_metrics
 from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
 
-TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
 FLAGS = {
+    **shared.common('config'),
     'workdir': shared.text('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
     'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),

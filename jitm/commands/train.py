@@ -22,11 +22,8 @@ from jitm.names import module_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.stages import run_directory, train
 
-TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
-FLAGS = {
-    **shared.common('workdir', 'compilation_cache', *shared.PROCESS_FLAGS),
-}
+FLAGS = shared.common('config', 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
 
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:

@@ -86,12 +86,12 @@ def test_arguments_that_a_preset_leaves_out_are_keys():
         'terms.ranking.rankings=i2t',
         'members.anchor.learn_from=target',
         'data.noise_rate=0.4',
-        'data.train_share=1',
+        'data.train_seed=1',
     )
     config = override(*given, setting='dbl:sgr,rm,oas,f30k')
     assert config['terms']['ranking']['rankings'] == ('i2t',)
     assert config['members']['anchor']['learn_from'] == ('target',)
-    assert (config['data']['noise_rate'], config['data']['train_share']) == (0.4, 1)
+    assert (config['data']['noise_rate'], config['data']['train_seed']) == (0.4, 1)
 
 
 def test_a_key_that_is_none_takes_the_type_of_its_text():
