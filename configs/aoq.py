@@ -46,7 +46,7 @@ def alone(model: str, data: str) -> ConfigDict:
 
 def mine(config: ConfigDict, first: ConfigDict, model: str, miner: str, loss: str, data: str) -> ConfigDict:
     """Trains a model with a loss of negatives that the miner finds, whose config is that of the first stage."""
-    hinges = dict(common.LOSS['adapoffquin' if loss == 'finetune' else loss], online_margin=0.2, offline_margin=0.0)
+    hinges = common.LOSS['adapoffquin' if loss == 'finetune' else loss]
     config.terms.ranking = hinges | common.schedule_of_ranking(config)
     if loss == 'finetune' and miner != model:  # one stage, from the model's own run, with the miner's negatives
         module, words = MODEL[model]

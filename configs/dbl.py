@@ -88,21 +88,20 @@ def boost(config: ConfigDict, loss: str, scenario: str, run: str = '', momentum:
     if scenario == 'oas':  # the run has the weights
         config.initialize = dict.fromkeys(config.initialize, '')
     losses = [dict(common.LOSS[half], weight=0.5) for half in HALVES.get(loss, ())] or [common.LOSS[loss]]
-    terms = {term['loss'].rpartition('.')[2]: common.schedule_of_ranking(config) | term for term in losses}
-    config.terms = dict(config.terms.to_dict(), **terms)
+    for loss in losses:
+        config.terms[loss['loss'].rpartition('.')[2]] = common.schedule_of_ranking(config) | loss
 
 
 def _baseline(config: ConfigDict) -> None:
     """Makes SGR the network of section IV-A: the mean of the alignments instead of graph reasoning."""
-    config.model.image_whole = None
-    config.model.text_whole = None
+    config.model.image_whole = config.model.text_whole = None
     config.model.reasoning = dict(name='alignment.Mean')
     config.model.activation = 'tanh'
 
 
 def _replace_loss(config: ConfigDict, loss: str) -> None:
     if loss == 'sam':  # besides the network's own
-        config.terms = dict(config.terms.to_dict(), adaptive=common.term(common.LOSS['sam']))
+        config.terms.adaptive = common.term(common.LOSS['sam'])
         config.relevance = dict(source='cider.from_captions')
     elif loss != 'max':
         config.terms = dict(ranking=common.term(common.LOSS[loss]))

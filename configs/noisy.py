@@ -73,13 +73,13 @@ def learn(config: ConfigDict, method: str, warm_up: int) -> None:
     losses = common.NOISY | {'warm_up': common.NOISY['mean'], 'mean_max': common.LOSS['max']}
     common.rank_with(config, losses[method])
     if method == 'crcl':
-        config.labels = dict(source='MovingAverage', warm_up_epochs=2, momentum=0.8, minimum=0.1, temperature=0.05)
+        config.labels = dict(source='MovingAverage')
     if method == 'ladder':
         config.relevance = dict(source='cider.from_captions')
     if method in ('ncr', 'mean_max'):
         config.terms.ranking.start_epoch = warm_up
         config.terms = dict(warm_up=common.term(common.NOISY['mean'], end_epoch=warm_up), **config.terms.to_dict())
     if method == 'ncr':
-        config.labels = dict(source='CoTeaching', warm_up_epochs=warm_up, noisy_epoch=config.epochs // 2, margin=0.2)
+        config.labels = dict(source='CoTeaching', warm_up_epochs=warm_up, noisy_epoch=config.epochs // 2)
         target = config.members.target.to_dict()
         config.members = dict(other=target, target=target)

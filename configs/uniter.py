@@ -56,6 +56,5 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
         config.masking.num_views, config.scene_graphs.source = 20, 'scene_graphs.rules'  # phrases
     if system != 'uniter':
         weight = 1.0 if system == 'pretrain' else 0.1
-        masked = common.mean_term('tokens.masked_language_modeling', weight=weight)
-        config.terms = dict(config.terms.to_dict(), masked=masked)
+        config.terms.masked = common.mean_term('tokens.masked_language_modeling', weight=weight)
     return config

@@ -31,10 +31,7 @@ def get_config(data: str) -> ConfigDict:
         caption_dropout=0.2,
         caption_length=60,  # longer captions are cut
     )
-    config.terms = dict(
-        ranking=config.terms.ranking.to_dict(),
-        caption=common.mean_term('tokens.captioning', weight=1.0),
-    )
+    config.terms.caption = common.mean_term('tokens.captioning', weight=1.0)
     common.set_schedule(config, epochs=30, learning_rate=2e-4, decay_epochs=released['decay_epochs'])
     config.evaluation.every_steps = 500
     return config
