@@ -155,6 +155,10 @@ LOSS = {
         loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True
     ),
 }
+SCHEDULE = {  # SCAN, IMRAM and RCL
+    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
+    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
+}
 CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and words
     'max': LOSS['max'],
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
@@ -219,6 +223,11 @@ def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
     return term(dict(loss=loss), weight=weight, reduction='mean', **arguments)
 
 
+def warm_up(config: ConfigDict, learning_rate: float, **arguments: float) -> None:
+    """Optimizes with AdamW and a rate that rises first, as UNITER; the arguments are those of the optimizer."""
+    config.optimizer = dict(name='adamw_with_warm_up', learning_rate=learning_rate, factors=dict(), **arguments)
+
+
 def use_bert(config: ConfigDict) -> None:
     """Encodes texts with BERT base, at a tenth of the learning rate."""
     config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
@@ -235,10 +244,10 @@ def first_stage(config: ConfigDict) -> dict:
     return {key: value for key, value in config.to_dict().items() if key not in shared}
 
 
-def run_of(file: str, preset: str) -> str:
-    """Returns the run directory of a preset: its words joined by underscores, after the stem of its file.
+def run_of(preset: str) -> str:
+    """Returns the run directory of a preset: its words joined by underscores, after the name of its file.
 
-    The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
+    The name is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
     """
-    stem, words = file.rpartition('.')[2], preset.replace(',', '_')
-    return f'runs/{words}' if words.startswith(stem) else f'runs/{stem}_{words}'
+    file, _, words = preset.replace(',', '_').partition(':')
+    return f'runs/{words}' if words.startswith(file) else f'runs/{file}_{words}'

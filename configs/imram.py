@@ -9,14 +9,10 @@ from jitm.configs import common
 
 DIRECTION = ('both', 't2i', 'i2t')  # Full-, Text- and Image-IMRAM
 LAMBDA = {'f30k': 9.0, 'coco': 11.0}  # as released; the script of Flickr30K is i2t, that of COCO t2i
-SCHEDULE = {
-    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
-    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
-}
 
 
-@common.preset(DIRECTION, SCHEDULE)
+@common.preset(DIRECTION, common.SCHEDULE)
 def get_config(direction: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     arguments = dict(direction=direction, steps=3, lambda_softmax=LAMBDA[data])  # the released script has 1 step
-    return common.regions_and_words('imram.IMRAM', data, 'max', SCHEDULE[data], **arguments)
+    return common.regions_and_words('imram.IMRAM', data, 'max', common.SCHEDULE[data], **arguments)

@@ -13,9 +13,8 @@ BATCH_SIZE = {'f30k': 128, 'coco': 256}
 @common.preset(BATCH_SIZE)
 def get_config(data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    schedule = dict(epochs=20, learning_rate=5e-4, decay_epochs=10)
     arguments = dict(lambda_softmax=20.0, lambda_smoothing=5.0, alpha=2.0, minimum_words=200)
-    config = common.regions_and_words('naaf.NAAF', data, 'max', schedule, **arguments)
+    config = common.regions_and_words('naaf.NAAF', data, 'max', common.SCHEDULE['coco'], **arguments)
     config.batch_size = BATCH_SIZE[data]
     config.initialize.word_vectors = 'data/glove.840B.300d.txt'
     return config

@@ -13,13 +13,9 @@ DIRECTION = {  # lambda 1, the inverse temperature of the attention
 }
 AGGREGATION = {'avg': 'Mean', 'lse': 'LogSumExp'}  # of the relevance of words or regions
 LAMBDA_LSE = {('i2t', 'coco'): 20.0, ('i2t', 'f30k'): 5.0}  # lambda 2 of LSE; 6.0 for t2i
-SCHEDULE = {
-    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
-    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
-}
 
 
-@common.preset(DIRECTION, AGGREGATION, common.CROSS_ATTENTION, SCHEDULE)
+@common.preset(DIRECTION, AGGREGATION, common.CROSS_ATTENTION, common.SCHEDULE)
 def get_config(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     arguments = dict(
@@ -28,4 +24,4 @@ def get_config(direction: str, aggregation: str, loss: str, data: str) -> Config
         aggregation=AGGREGATION[aggregation],
         lambda_lse=LAMBDA_LSE.get((direction, data), 6.0) if aggregation == 'lse' else 6.0,  # no effect on 'Mean'
     )
-    return common.regions_and_words('scan.SCAN', data, loss, SCHEDULE[data], **arguments)
+    return common.regions_and_words('scan.SCAN', data, loss, common.SCHEDULE[data], **arguments)

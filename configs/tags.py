@@ -48,12 +48,12 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
     config.terms.masked.weight = released['mlm']
     config.terms.synthetic = dict(hinges, rankings=('generated',))
     if system == 'tags_sg':
-        config.members.generator = dict(rule='frozen', init_from=common.run_of('uniter', f'uniter_mlm,{size},{data}'))
+        config.members.generator = dict(rule='frozen', init_from=common.run_of(f'uniter:uniter_mlm,{size},{data}'))
         config.synthesis.generator = 'generator'
     if system == 'tags_wm':
         config.scene_graphs.source = ''
     if system == 'tags_dc':
-        config.members.target.init_from = common.run_of('tags', f'tags,{size},{data}')
+        config.members.target.init_from = common.run_of(f'tags:tags,{size},{data}')
     if system in ('tags_dc', 'tags_dc_single'):
         _discriminate_and_correct(config)
     return config
