@@ -15,10 +15,10 @@ SCHEDULE = {
 }
 
 
-@common.preset(SCHEDULE)
-def get_config(data: str) -> ConfigDict:
+@common.preset(common.CROSS_ATTENTION, SCHEDULE)
+def get_config(loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     arguments = dict(lambda_softmax=LAMBDA[data], blocks=16)
-    config = common.regions_and_words('gsmn.GSMN', data, 'max', SCHEDULE[data], **arguments)
+    config = common.regions_and_words('gsmn.GSMN', data, loss, SCHEDULE[data], **arguments)
     config.batch_size = BATCH_SIZE[data]
     return config

@@ -11,8 +11,8 @@ DIRECTION = ('both', 't2i', 'i2t')  # Full-, Text- and Image-IMRAM
 LAMBDA = {'f30k': 9.0, 'coco': 11.0}  # as released; the script of Flickr30K is i2t, that of COCO t2i
 
 
-@common.preset(DIRECTION, common.SCHEDULE)
-def get_config(direction: str, data: str) -> ConfigDict:
+@common.preset(DIRECTION, common.CROSS_ATTENTION, common.SCHEDULE)
+def get_config(direction: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     arguments = dict(direction=direction, steps=3, lambda_softmax=LAMBDA[data])  # the released script has 1 step
-    return common.regions_and_words('imram.IMRAM', data, 'max', common.SCHEDULE[data], **arguments)
+    return common.regions_and_words('imram.IMRAM', data, loss, common.SCHEDULE[data], **arguments)
