@@ -47,11 +47,12 @@ def photos(root: str, **changes: object) -> dict:
     The shorter side of a photo is resized to `short_side` pixels and the center of `image_size` pixels is cropped; with
     `short_side=0` both sides are resized (SigLIP).
     """
-    return dict(source='photos.load', root=root, image_size=224, short_side=256, interpolation='bilinear') | changes
+    pixels = dict(image_size=224, short_side=256, interpolation='bilinear')
+    return dict(source='photos.load', root=root, dev_images=1000, **pixels) | changes
 
 
 DATA = {'f30k': precomp('data/f30k_precomp'), 'coco': precomp('data/coco_precomp')}  # word -> `config.data`
-SCENES = dict(source='scenes.load')  # synthetic
+SCENES = dict(source='scenes.load', dev_images=500)  # synthetic
 
 
 def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def shorten(arguments: list[str]) -> list[str]:
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
             override(config, {key: value}, SECTIONS)
-            if flat.get(key):
+            if flat.get(key, True):
                 short.append(f'--config.{key}={value}')
     return short
 
