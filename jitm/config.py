@@ -220,10 +220,8 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             json.dumps(value)
         except (TypeError, ValueError):
-            raise UserError(
-                f"config key '{key}' is of {type(value).__name__}, which cannot be written to config.json; give a "
-                'number, a string, a tuple or a dict'
-            ) from None
+            problem = f'is of {type(value).__name__}, which cannot be written to config.json'
+            raise UserError(f"config key '{key}' {problem}; give a number, a string, a tuple or a dict") from None
     return json.loads(json.dumps(config))
 
 

@@ -68,12 +68,11 @@ def _find_config(name: str) -> Path:
       UserError: If there is no such file.
     """
     path = Path(name)
-    if name in configs.FILES:
-        return configs.FILES[name]
-    if path.is_file():
+    if name not in configs.FILES and path.is_file():
         return path
-    if path.stem in configs.FILES and path == Path('configs', f'{path.stem}.py'):
-        return configs.FILES[path.stem]
+    own = path.stem if path == Path('configs', f'{path.stem}.py') else name
+    if own in configs.FILES:
+        return configs.FILES[own]
     nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
     hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published presets'
     problem = 'is not a regular file' if path.exists() else 'does not exist'

@@ -176,9 +176,8 @@ def start_processes(values: flags.FlagValues) -> None:
         if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
             raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
         if process_id >= num_processes:
-            raise UserError(
-                f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
-            )
+            wrong = f'--process_id is {process_id}, but --num_processes is {num_processes}'
+            raise UserError(f'{wrong}; number the processes from 0')
     if num_processes != 1:
         job.join(*given)
 
