@@ -8,8 +8,6 @@
 The file is also the default of `jitm convert`, whose run has the model of the weights. With anchors:
 dbl:clip,rm,oas,f30k.
 Images of any folder that `photos.load` reads: --config.data.root=FOLDER.
-
-Example: --config clip:l14_336,selhn,coco
 """
 
 from ml_collections import ConfigDict

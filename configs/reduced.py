@@ -214,10 +214,8 @@ def tiny_transformer(config: ConfigDict, data: str) -> ConfigDict:
     return config
 
 
-OSCAR = {  # the tags of Flickr8k are a small detector's
-    'f8k': dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2),
-    'scenes': BOXES['scenes'],
-}
+# The tags of Flickr8k are a small detector's.
+TAGGED = dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2)
 
 
 @variants('oscar', 'f8k', 'scenes')
@@ -225,7 +223,8 @@ def _oscar(loss: str, size: str, data: str) -> ConfigDict:
     """From scratch."""
     refuse_size(size, oscar.SIZE, data)
     config = tiny_transformer(load('oscar:alone,coco'), data)
-    config.data, config.epochs, config.batch_size = OSCAR[data], 8, 32 if data == 'f8k' else 16
+    config.data = TAGGED if data == 'f8k' else BOXES[data]
+    config.epochs, config.batch_size = 8, 32 if data == 'f8k' else 16
     config.optimizer.learning_rate, config.optimizer.warm_up = 1e-3, 0.1
     if loss != 'alone':
         dbl.boost(config, loss, 'oas', common.run_of(f'oscar:alone,{data}'))
