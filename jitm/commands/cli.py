@@ -99,11 +99,11 @@ def read_config(argument: str) -> dict[str, Any]:
         raise UserError(f"config file {name} takes no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
+        if isinstance(config, ConfigDict):
+            return config.to_dict()
     except (Exception, SystemExit) as error:
         raise UserError(f'config file {name}: {_one_line(error)}') from None
-    if not isinstance(config, ConfigDict):
-        raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
-    return config.to_dict()
+    raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
 
 
 def load_command(name: str) -> ModuleType:
