@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.memory import with_files, write_files
 from benchmarks.results import Row
 from benchmarks.settings import ROOT
-from jitm.commands.unread import unread
+from jitm.commands.overrides import unread
 from jitm.config import flatten
 
 SETTINGS = ('vsepp:vsepp,f30k', 'sgraf:sgr,f30k', 'tags:tags_dc_single,base,f30k')

@@ -7,51 +7,43 @@ Example: --config aoq:bfan_equal,adapoffquin,coco
 
 from ml_collections import ConfigDict
 
-from jitm.configs import bfan, common, scan, vsepp, vsrn
+from jitm.configs import common, load, scan
 
-MODEL = {  # the file and its words
-    'vsrn': (vsrn, ''),
-    'bfan_equal': (bfan, 'equal'),
-    'bfan_prob': (bfan, 'prob'),
-    'scan_t2i_avg': (scan, 't2i,avg'),
-    'scan_t2i_lse': (scan, 't2i,lse'),
-    'scan_i2t_avg': (scan, 'i2t,avg'),
-    'scan_i2t_lse': (scan, 'i2t,lse'),
-    'vsepp': (vsepp, 'vsepp'),
+MODEL = {  # presets, but for the data
+    'vsrn': 'vsrn:',
+    'bfan_equal': 'bfan:equal,',
+    'bfan_prob': 'bfan:prob,',
+    **{
+        f'scan_{direction}_{mean}': f'scan:{direction},{mean},'
+        for direction in scan.DIRECTION
+        for mean in scan.AGGREGATION
+    },
+    'vsepp': 'vsepp:vsepp,',
 }
 # The last one is AdapOffQuin from the trained model.
 LOSSES = ('adapoffquin', 'offquin', 'offtri', 'onlinequin', 'onlyoffline', 'withoutadap', 'finetune')
-SCHEDULE = {  # of the second stage, section 4.2
-    'vsrn': dict(epochs=20, learning_rate=2e-4, decay_epochs=10),
-    'bfan': dict(epochs=15, learning_rate=5e-4, decay_epochs=10),
-    'scan': dict(epochs=15, learning_rate=5e-4, decay_epochs=10),
-}
+ATTENTION = dict(epochs=15, learning_rate=5e-4, decay_epochs=10)
+# The second stage, section 4.2.
+SCHEDULE = {'vsrn': dict(epochs=20, learning_rate=2e-4, decay_epochs=10), 'bfan': ATTENTION, 'scan': ATTENTION}
 
 
 @common.preset(MODEL, LOSSES, common.DATA)
 def get_config(model: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    first, config = alone('vsrn', data), alone(model, data)
+    first, config = load(f'vsrn:{data}'), load(MODEL[model] + data)
     if schedule := SCHEDULE.get(model.partition('_')[0]):
         first.epochs = 2 * first.optimizer.decay_epochs
         common.set_schedule(config, **schedule)
     return mine(config, first, model, 'vsrn', loss, data)
 
 
-def alone(model: str, data: str) -> ConfigDict:
-    """Returns the config of a model without mined negatives."""
-    module, words = MODEL[model]
-    return module.get_config(f'{words},{data}'.strip(','))
-
-
 def mine(config: ConfigDict, first: ConfigDict, model: str, miner: str, loss: str, data: str) -> ConfigDict:
     """Trains a model with a loss of negatives that the miner finds, whose config is that of the first stage."""
-    hinges = dict(common.LOSS['adapoffquin' if loss == 'finetune' else loss], online_margin=0.2, offline_margin=0.0)
+    hinges = common.LOSS['adapoffquin' if loss == 'finetune' else loss]
     config.terms.ranking = hinges | common.schedule_of_ranking(config)
     if loss == 'finetune' and miner != model:  # one stage, from the model's own run, with the miner's negatives
-        module, words = MODEL[model]
-        config.members.target.init_from = common.run_of(module.__name__, f'{words},{data}')
-        config.offline.path = common.run_of('aoq', f'{miner},adapoffquin,{data}') + '/candidates'
+        config.members.target.init_from = common.run_of(MODEL[model] + data)
+        config.offline.path = common.run_of(f'aoq:{miner},adapoffquin,{data}') + '/candidates'
     else:
         stages = dict(top_h_texts=300, top_h_images=60, fine_tune=loss == 'finetune')
         config.stages = dict(first=common.first_stage(first), **stages)

@@ -5,7 +5,7 @@ Example: --config bfan:prob,coco
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, default
+from jitm.configs import common
 
 FOCAL = ('equal', 'prob')  # the two weightings of fragments in focal attention
 SCHEDULE = {
@@ -17,16 +17,4 @@ SCHEDULE = {
 @common.preset(FOCAL, common.CROSS_ATTENTION, SCHEDULE)
 def get_config(focal: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    config = default.get_config()
-    config.data = common.DATA[data]
-    config.model = dict(
-        name='bfan.BFAN',
-        embed_dim=1024,
-        image=config.model.image.to_dict(),
-        text=dict(config.model.text.to_dict(), bidirectional=True),
-        focal=focal,
-        lambda_softmax=20.0,
-    )
-    common.rank_with(config, common.CROSS_ATTENTION[loss])
-    common.set_schedule(config, **SCHEDULE[data])
-    return config
+    return common.regions_and_words('bfan.BFAN', data, loss, SCHEDULE[data], focal=focal, lambda_softmax=20.0)

@@ -8,8 +8,6 @@
 The file is also the default of `jitm convert`, whose run has the model of the weights. With anchors:
 dbl:clip,rm,oas,f30k.
 Images of any folder that `photos.load` reads: --config.data.root=FOLDER.
-
-Example: --config clip:l14_336,selhn,coco
 """
 
 from ml_collections import ConfigDict
@@ -17,9 +15,8 @@ from ml_collections import ConfigDict
 from jitm.configs import common, default
 
 QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # of OpenAI's models; most others have 'gelu'
-PIXELS = dict(  # of the images that CLIP was trained on
-    mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711)
-)
+# Statistics of the images that CLIP was trained on.
+PIXELS = dict(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
 
 
 def tower(hidden_dim: int, num_layers: int, num_heads: int) -> dict:
@@ -35,16 +32,8 @@ def vit(image_size: int, patch_size: int, tower: dict) -> dict:
 
 def resnet(*blocks: int) -> dict:
     """Returns an image encoder that is a ResNet with these numbers of blocks."""
-    return dict(
-        name='clip_resnet.ModifiedResNet',
-        image_size=224,
-        blocks=blocks,
-        stem_dim=64,
-        num_heads=32,
-        train_norm=False,
-        dtype='float32',
-        **PIXELS,
-    )
+    sizes = dict(image_size=224, blocks=blocks, stem_dim=64, num_heads=32)
+    return dict(name='clip_resnet.ModifiedResNet', **sizes, train_norm=False, dtype='float32', **PIXELS)
 
 
 def text(tower: dict) -> dict:
@@ -86,16 +75,9 @@ def get_config(size: str, loss: str, data: str) -> ConfigDict:
     config.drop_last = True
     config.candidates.same_image = 'ignored'
     common.rank_with(config, common.LOSS['softmax_learned' if loss == 'softmax' else loss])
-    schedule = SCHEDULE.get((size, data), SCHEDULE['other', data])
-    config.epochs, config.batch_size = schedule['epochs'], schedule['batch_size']
-    config.optimizer = dict(
-        name='adamw_with_cosine',
-        learning_rate=schedule['learning_rate'],
-        weight_decay=schedule['weight_decay'],
-        factors=dict(),
-        warm_up=schedule['warm_up'],
-        clip_norm=1.0,
-    )
+    schedule = dict(SCHEDULE.get((size, data), SCHEDULE['other', data]))
+    config.epochs, config.batch_size = schedule.pop('epochs'), schedule.pop('batch_size')
+    config.optimizer = dict(name='adamw_with_cosine', factors=dict(), clip_norm=1.0, **schedule)
     config.vocabulary.path = 'data/bpe_simple_vocab_16e6.txt.gz'
     config.members.target.init_from = f'runs/clip_{size}'
     return config

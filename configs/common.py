@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from jitm.configs import default
+
 
 def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
     """Makes the `get_config` of a file from a function of one word of each table, the last of which has the data.
@@ -40,26 +42,17 @@ def precomp(root: str, dev_images: int = 1000) -> dict:
 
 
 def photos(root: str, **changes: object) -> dict:
-    """Returns `config.data` for a folder of image files: by default as VSE++ trains on pixels (RC)."""
-    data = dict(
-        source='photos.load',
-        root=root,  # image files with captions, see docs/photos.md
-        image_size=224,  # height and width of the pixels that the model reads
-        short_side=256,  # the shorter side of a photo is resized to this many pixels, of which the middle is cut out; 0
-        # to resize both sides to image_size, without a cut (SigLIP)
-        interpolation='bilinear',  # or 'bicubic', as CLIP's
-        crop='random',  # of training examples (RC); 'centre' (1C), as always in evaluation
-        min_area=0.08,  # smallest share of a photo in a random crop; 0.9 in the training of open_clip
-        flip=True,  # mirrors each training example with probability 1/2
-        restval=True,  # trains on COCO's restval too (rV)
-        max_captions=None,  # captions of each image, the first ones (COCO: 5, as is customary); None for all
-        dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
-    )
-    return dict(data, **changes)
+    """Returns `config.data` for a folder of image files, see docs/photos.md: by default as VSE++ trains on pixels (RC).
+
+    The shorter side of a photo is resized to `short_side` pixels and the center of `image_size` pixels is cropped; with
+    `short_side=0` both sides are resized (SigLIP).
+    """
+    pixels = dict(image_size=224, short_side=256, interpolation='bilinear')
+    return dict(source='photos.load', root=root, dev_images=1000, **pixels) | changes
 
 
 DATA = {'f30k': precomp('data/f30k_precomp'), 'coco': precomp('data/coco_precomp')}  # word -> `config.data`
-SCENES = dict(source='scenes.load', seed=0, train_images=2000, dev_images=500, test_images=500)  # synthetic
+SCENES = dict(source='scenes.load', dev_images=500)  # synthetic
 
 
 def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
@@ -94,6 +87,26 @@ def _describe(tables: list[list[str]]) -> str:
     return f'take at most one word of each table: {"; ".join(" | ".join(table) for table in tables)}'
 
 
+def regions_and_words(name: str, data: str, loss: str, schedule: dict, **arguments: object) -> ConfigDict:
+    """Returns the config of a model that attends to regions and words, with a bidirectional GRU.
+
+    Args:
+      name: The model in `jitm.models`.
+      data: A word of `DATA`.
+      loss: A word of `CROSS_ATTENTION`.
+      schedule: The arguments of `set_schedule`.
+      **arguments: Further arguments of the model.
+    """
+    config = default.get_config()
+    config.data = DATA[data]
+    encoders = {key: config.model[key].to_dict() for key in ('image', 'text')}
+    config.model = dict(name=name, embed_dim=config.model.embed_dim, **encoders, **arguments)
+    config.model.text.bidirectional = True
+    rank_with(config, CROSS_ATTENTION[loss])
+    set_schedule(config, **schedule)
+    return config
+
+
 def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_epochs: int) -> None:
     """Sets the number of epochs, the initial learning rate, and the epochs after which it decays."""
     config.epochs = epochs
@@ -119,20 +132,20 @@ LOSS = {
     'mpl': dict(loss='ranking.polynomial', margin=0.2, reduction='mean'),
     'sam': dict(loss='ranking.adaptive_margin'),
     # AOQ, section 3 and table 3
-    'adapoffquin': dict(loss='offline.adaptive_offline_quintuplet', alpha=0.3, beta=1.5),
+    'adapoffquin': dict(loss='offline.adaptive_offline_quintuplet'),
     'offquin': dict(loss='offline.offline_quintuplet'),
     'offtri': dict(loss='offline.offline_triplet'),
     'onlinequin': dict(loss='offline.online_quintuplet'),
     'onlyoffline': dict(loss='offline.offline_quintuplet', online_weight=0.0),
     # w/o OfflineAdap; the paper tuned alpha and beta anew without stating their values
-    'withoutadap': dict(loss='offline.adaptive_offline_quintuplet', alpha=0.3, beta=1.5, weigh_by_positive=True),
+    'withoutadap': dict(loss='offline.adaptive_offline_quintuplet', weigh_by_positive=True),
     # DBL, table IV: relative and absolute, over the hardest (max) or all negatives (sum), models B, C, F and G
-    'rm': dict(loss='anchored.relative_max', margin=0.2),
-    'am': dict(loss='anchored.absolute_max', margin=0.2, alpha=0.5),
-    'rs': dict(loss='anchored.relative_sum', margin=0.2),
-    'as': dict(loss='anchored.absolute_sum', margin=0.2, alpha=0.5),
-    'soft_rm': dict(loss='anchored.relative_max', margin=0.2, extreme=2.0),  # with soft margins: models D and E
-    'soft_am': dict(loss='anchored.absolute_max', margin=0.2, alpha=0.5, extreme=1.0),
+    'rm': dict(loss='anchored.relative_max'),
+    'am': dict(loss='anchored.absolute_max'),
+    'rs': dict(loss='anchored.relative_sum'),
+    'as': dict(loss='anchored.absolute_sum'),
+    'soft_rm': dict(loss='anchored.relative_max', extreme=2.0),  # with soft margins: models D and E
+    'soft_am': dict(loss='anchored.absolute_max', extreme=1.0),
     # distillation: DBL, table II, and SP of its code
     'dr': dict(loss='distillation.rank_distillation', reduction='mean', hard=True),  # as released
     'rkd': dict(loss='distillation.relational_distillation', weight=5.0, reduction='mean'),
@@ -143,6 +156,10 @@ LOSS = {
         loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True
     ),
 }
+SCHEDULE = {  # SCAN, IMRAM and RCL
+    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
+    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
+}
 CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and words
     'max': LOSS['max'],
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
@@ -150,11 +167,11 @@ CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and wor
 }
 NOISY = {  # word -> loss for captions that may stand at the wrong image
     'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, reduction='mean'),
-    'crcl': dict(loss='noisy.active_complementary', temperature=0.05, complementary_weight=5.0, reduction='mean'),
+    'crcl': dict(loss='noisy.active_complementary', temperature=0.05, reduction='mean'),
     'ncr': dict(loss='noisy.soft_margin', margin=0.2),
-    'decl': dict(loss='noisy.evidential', temperature=0.1, divergence_weight=0.1, reduction='mean'),
+    'decl': dict(loss='noisy.evidential', reduction='mean'),
     'mean': dict(loss='ranking.mean_of_hinges', margin=0.2),  # as NCR warms up
-    'ladder': dict(loss='noisy.ladder', margin=0.2, thresholds=(0.63,), ladder_margins=(0.01,), ladder_weight=0.25),
+    'ladder': dict(loss='noisy.ladder'),
 }
 
 
@@ -199,7 +216,7 @@ def perturb(config: ConfigDict) -> None:
 def queue(config: ConfigDict) -> None:
     """Ranks 4,096 pairs of past steps too, which an average of the target encodes (momentum of Li et al., 2021)."""
     config.candidates = dict(source='queue', same_image='ignored', encoder='average', length=4096)
-    config.members = dict(config.members.to_dict(), average=dict(rule='ema', of='target', momentum=0.995))
+    config.members.average = dict(rule='ema', of='target', momentum=0.995)
 
 
 def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
@@ -207,14 +224,17 @@ def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
     return term(dict(loss=loss), weight=weight, reduction='mean', **arguments)
 
 
+def warm_up(config: ConfigDict, learning_rate: float, **arguments: float) -> None:
+    """Optimizes with AdamW and a rate that rises first, as UNITER; the arguments are those of the optimizer."""
+    config.optimizer = dict(name='adamw_with_warm_up', learning_rate=learning_rate, factors=dict(), **arguments)
+
+
 def use_bert(config: ConfigDict) -> None:
     """Encodes texts with BERT base, at a tenth of the learning rate."""
     config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
     config.initialize.bert = 'data/bert-base-uncased'
     config.augmentation.keep_special_tokens = True
-    config.model.text = dict(
-        name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32', linear_init='uniform'
-    )
+    config.model.text = dict(name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
     config.optimizer.factors = dict(bert=0.1)
     config.optimizer.weight_decay = 1e-4
 
@@ -225,10 +245,10 @@ def first_stage(config: ConfigDict) -> dict:
     return {key: value for key, value in config.to_dict().items() if key not in shared}
 
 
-def run_of(file: str, preset: str) -> str:
-    """Returns the run directory of a preset: its words joined by underscores, after the stem of its file.
+def run_of(preset: str) -> str:
+    """Returns the run directory of a preset: its words joined by underscores, after the name of its file.
 
-    The stem is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
+    The name is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
     """
-    stem, words = file.rpartition('.')[2], preset.replace(',', '_')
-    return f'runs/{words}' if words.startswith(stem) else f'runs/{stem}_{words}'
+    file, _, words = preset.replace(',', '_').partition(':')
+    return f'runs/{words}' if words.startswith(file) else f'runs/{file}_{words}'

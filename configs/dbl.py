@@ -7,20 +7,20 @@ Example: --config dbl:sgr,am,oss,f30k --config.optimizer.learning_rate=1e-4
 
 from ml_collections import ConfigDict
 
-from jitm.configs import bfan, clip, common, naaf, scan, sgraf, vse_infinity, vsepp, vsrn
+from jitm.configs import common, load
 
-NETWORK = {  # the file and its words
-    'baseline': (sgraf, 'sgr'),  # changed as in section IV-A: see _baseline
-    'vsrn': (vsrn, ''),
-    'bfan': (bfan, 'equal'),
-    'sgr': (sgraf, 'sgr'),
-    'saf': (sgraf, 'saf'),
-    'naaf': (naaf, ''),
-    'esa': (vse_infinity, 'esa,gru'),
-    'gpo': (vse_infinity, 'vse_infinity,gru'),  # without warm-up, as in section IV-B
-    'vsepp': (vsepp, 'vsepp'),  # not in the paper
-    'scan': (scan, 't2i,avg'),  # not in the paper
-    'clip': (clip, 'softmax'),  # of L/14@336px
+NETWORK = {  # presets, but for the data
+    'baseline': 'sgraf:sgr,',  # changed as in section IV-A: see _baseline
+    'vsrn': 'vsrn:',
+    'bfan': 'bfan:equal,',
+    'sgr': 'sgraf:sgr,',
+    'saf': 'sgraf:saf,',
+    'naaf': 'naaf:',
+    'esa': 'vse_infinity:esa,gru,',
+    'gpo': 'vse_infinity:vse_infinity,gru,',  # without warm-up, as in section IV-B
+    'vsepp': 'vsepp:vsepp,',  # not in the paper
+    'scan': 'scan:t2i,avg,',  # not in the paper
+    'clip': 'clip:softmax,',  # L/14@336px
 }
 HALVES = {'rs_as': ('rs', 'as'), 'rm_am': ('rm', 'am')}  # the mean of two losses: table IV, models H and I
 ANCHORED = (
@@ -54,8 +54,7 @@ def get_config(network: str, loss: str, scenario: str, data: str) -> ConfigDict:
 
 def make_network(network: str, data: str) -> ConfigDict:
     """Returns the config of a network alone."""
-    module, words = NETWORK[network]
-    config = module.get_config(f'{words},{data}'.strip(','))
+    config = load(NETWORK[network] + data)
     if network == 'baseline':
         _baseline(config)
     if network == 'gpo':
@@ -78,7 +77,7 @@ def train(
     if scenario == 'alone':
         _replace_loss(config, loss)
     else:
-        boost(config, loss, scenario, common.run_of('dbl', f'{network},max,alone,{data}'), momentum)
+        boost(config, loss, scenario, common.run_of(f'dbl:{network},max,alone,{data}'), momentum)
     return config
 
 
@@ -88,21 +87,20 @@ def boost(config: ConfigDict, loss: str, scenario: str, run: str = '', momentum:
     if scenario == 'oas':  # the run has the weights
         config.initialize = dict.fromkeys(config.initialize, '')
     losses = [dict(common.LOSS[half], weight=0.5) for half in HALVES.get(loss, ())] or [common.LOSS[loss]]
-    terms = {term['loss'].rpartition('.')[2]: common.schedule_of_ranking(config) | term for term in losses}
-    config.terms = dict(config.terms.to_dict(), **terms)
+    for loss in losses:
+        config.terms[loss['loss'].rpartition('.')[2]] = common.schedule_of_ranking(config) | loss
 
 
 def _baseline(config: ConfigDict) -> None:
     """Makes SGR the network of section IV-A: the mean of the alignments instead of graph reasoning."""
-    config.model.image_whole = None
-    config.model.text_whole = None
+    config.model.image_whole = config.model.text_whole = None
     config.model.reasoning = dict(name='alignment.Mean')
     config.model.activation = 'tanh'
 
 
 def _replace_loss(config: ConfigDict, loss: str) -> None:
     if loss == 'sam':  # besides the network's own
-        config.terms = dict(config.terms.to_dict(), adaptive=common.term(common.LOSS['sam']))
+        config.terms.adaptive = common.term(common.LOSS['sam'])
         config.relevance = dict(source='cider.from_captions')
     elif loss != 'max':
         config.terms = dict(ranking=common.term(common.LOSS[loss]))

@@ -37,12 +37,10 @@ def get_config() -> ml_collections.ConfigDict:
         num_views=1,  # views of each pair per batch, changed independently: 2 for ESA's self-expanding
     )
 
-    # The relevance of each caption to each image, for losses of `relevance`: a function in jitm.data and its
-    # arguments, dict(source='cider.from_captions') or dict(source='cider.from_file', path=a .npy of [images, texts]).
-    config.relevance = dict(source='')  # '' for none
+    # The relevance of each caption to each image, for losses with `relevance`: a function in jitm.data and its arguments.
+    config.relevance = dict(source='')  # '' for none, 'cider.from_captions' or 'cider.from_file'
 
-    # The correspondence label of each training pair, for losses of `labels`: a class of
-    # jitm.training.sources.labels and its arguments, such as dict(source='MovingAverage', warm_up_epochs=2, ...).
+    # Correspondence labels, for losses with `labels`: a class of jitm.training.sources.labels and its arguments.
     config.labels = dict(source='')  # '' for none
 
     # Mined negatives, for losses with `offline_scores`.
@@ -51,10 +49,9 @@ def get_config() -> ml_collections.ConfigDict:
         top_h_texts=300,  # for each image, one of this many hardest captions is sampled
         top_h_images=60,  # for each caption, one of this many hardest images is sampled
     )
-    # Two training stages: another config is trained first, with this one's data, seed and `run`, and mines the
-    # negatives of this one. dict() for one stage, or dict(first=a config without the keys data, seed, run and stages,
-    # top_h_texts=mined for each image, top_h_images=mined for each caption, both 0 to mine none, fine_tune=False to
-    # train from scratch in the second stage, instead of from the best checkpoint of the first).
+    # Two training stages, the first of which mines the negatives of the second: dict() for one stage, or
+    # dict(first=a config without the keys data, seed, run and stages, top_h_texts=mined for each image,
+    # top_h_images=mined for each caption, fine_tune=False to train the second stage from scratch). 0 and 0 mine none.
     config.stages = dict()
 
     # A Matcher in jitm.models and its arguments; a sub-dict with a name is a module in jitm.layers.
@@ -100,12 +97,9 @@ def get_config() -> ml_collections.ConfigDict:
 
     # The candidates of each query.
     config.candidates = dict(
-        source='in_batch',  # or dict(source='perturbed', same_image=, perturbations=), with perturbed captions; or
-        # dict(source='sampled'), one random negative per pair; or dict(source='shortlist', num_extra=, num_hard=), the
-        # hardest of many, scored twice; or dict(source='queue', same_image=, encoder=a member, length=), past pairs too
+        source='in_batch',  # or 'in_chunks', 'perturbed', 'sampled', 'shortlist', 'queue': jitm.training.candidates
         same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
-        num_negatives=ml_collections.config_dict.placeholder(int),  # other pairs of the batch that are negatives of a
-        # query (Faghri et al. 2018, section 3.6: 2 to 127 of 128); None: all
+        num_negatives=ml_collections.config_dict.placeholder(int),  # pairs that are negatives of a query; None: all
     )
 
     # Masked words, for token terms and for `synthesis`.
@@ -137,9 +131,7 @@ def get_config() -> ml_collections.ConfigDict:
         )
     )
 
-    # A function in jitm.training.optimizer and its arguments; UNITER's is dict(name='adamw_with_warm_up',
-    # learning_rate=, weight_decay=, factors=, warm_up=the fraction of the run with a rising rate, b2=, epsilon=,
-    # clip_norm=).
+    # A function in jitm.training.optimizer and its arguments.
     config.optimizer = dict(
         name='adamw',
         learning_rate=2e-4,
@@ -164,4 +156,4 @@ def get_config() -> ml_collections.ConfigDict:
         prefetch=2,  # batches prepared ahead
         memory_mb=1024,  # memory of an evaluation for encodings and blocks of scores
     )
-    return config.lock()
+    return config

@@ -5,7 +5,7 @@ Example: --config gsmn:coco
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, default
+from jitm.configs import common
 
 LAMBDA = {'f30k': 20.0, 'coco': 10.0}
 BATCH_SIZE = {'f30k': 64, 'coco': 32}
@@ -18,17 +18,7 @@ SCHEDULE = {
 @common.preset(common.CROSS_ATTENTION, SCHEDULE)
 def get_config(loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    config = default.get_config()
-    config.data = common.DATA[data]
+    arguments = dict(lambda_softmax=LAMBDA[data], blocks=16)
+    config = common.regions_and_words('gsmn.GSMN', data, loss, SCHEDULE[data], **arguments)
     config.batch_size = BATCH_SIZE[data]
-    config.model = dict(
-        name='gsmn.GSMN',
-        embed_dim=1024,
-        image=config.model.image.to_dict(),
-        text=dict(config.model.text.to_dict(), bidirectional=True),
-        lambda_softmax=LAMBDA[data],
-        blocks=16,
-    )
-    common.rank_with(config, common.CROSS_ATTENTION[loss])
-    common.set_schedule(config, **SCHEDULE[data])
     return config

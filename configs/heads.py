@@ -4,8 +4,6 @@
 
     jitm encode --workdir runs/clip_b32 --texts --out data/f30k_tokens
     jitm train --config heads:gpo,softmax,f30k --workdir runs/gpo
-
-Example: --config heads:scan,selhn,coco
 """
 
 from ml_collections import ConfigDict

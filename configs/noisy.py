@@ -7,17 +7,17 @@ Example: --config noisy:sgr,rcl,f30k --config.data.noise_rate=0.4 --config.data.
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, gsmn, imram, scan, sgraf, vse, vsrn
+from jitm.configs import common, load
 
-NETWORK = {  # the file and its words
-    'sgr': (sgraf, 'sgr'),
-    'saf': (sgraf, 'saf'),
-    'scan': (scan, 't2i,avg'),
-    'imram': (imram, 'both'),
-    'gsmn': (gsmn, ''),
-    'vsrn': (vsrn, ''),
-    'mean': (vse, 'mean,max'),  # in no paper
-    'fc': (vse, 'fc,max'),  # CRCL
+NETWORK = {  # presets, but for the data
+    'sgr': 'sgraf:sgr,',
+    'saf': 'sgraf:saf,',
+    'scan': 'scan:t2i,avg,',
+    'imram': 'imram:both,',
+    'gsmn': 'gsmn:',
+    'vsrn': 'vsrn:',
+    'mean': 'vse:mean,max,',  # in no paper
+    'fc': 'vse:fc,max,',  # CRCL
 }
 METHOD = {
     'rcl': 'Hu et al. 2023: learns from negatives only',
@@ -29,25 +29,18 @@ METHOD = {
     'ladder': 'Zhou et al. 2020: margins by the relevance of captions; not for noise',
 }
 LAST = dict(epochs=32, learning_rate=5e-4, decay_epochs=17)  # the last of CRCL's trainings, two epochs of it warm-up
-LADDER = dict(epochs=30, learning_rate=2e-4, decay_epochs=15)
 NCR = {
     'f30k': dict(epochs=40, learning_rate=2e-4, decay_epochs=30),
     'coco': dict(epochs=20, learning_rate=2e-4, decay_epochs=10),
 }
 SCHEDULE = {
-    'rcl': {
-        'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
-        'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
-    },
-    'crcl': {'f30k': LAST, 'coco': LAST},
+    'rcl': common.SCHEDULE,
+    'crcl': dict.fromkeys(common.DATA, LAST),
     'ncr': NCR,
     'warm_up': NCR,
     'mean_max': NCR,
-    'decl': {
-        'f30k': dict(epochs=40, learning_rate=2e-4, decay_epochs=20),
-        'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
-    },
-    'ladder': {'f30k': LADDER, 'coco': LADDER},
+    'decl': common.SCHEDULE | {'f30k': dict(epochs=40, learning_rate=2e-4, decay_epochs=20)},
+    'ladder': dict.fromkeys(common.DATA, common.SCHEDULE['f30k']),
 }
 WARM_UP = {'f30k': 5, 'coco': 10}  # epochs of NCR
 
@@ -55,8 +48,7 @@ WARM_UP = {'f30k': 5, 'coco': 10}  # epochs of NCR
 @common.preset(NETWORK, METHOD, common.DATA)
 def get_config(network: str, method: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    module, words = NETWORK[network]
-    config = module.get_config(f'{words},{data}'.strip(','))
+    config = load(NETWORK[network] + data)
     config.drop_last = True
     common.set_schedule(config, **SCHEDULE[method][data])
     if (network, method, data) == ('sgr', 'rcl', 'f30k'):  # by the README of RCL
@@ -73,13 +65,13 @@ def learn(config: ConfigDict, method: str, warm_up: int) -> None:
     losses = common.NOISY | {'warm_up': common.NOISY['mean'], 'mean_max': common.LOSS['max']}
     common.rank_with(config, losses[method])
     if method == 'crcl':
-        config.labels = dict(source='MovingAverage', warm_up_epochs=2, momentum=0.8, minimum=0.1, temperature=0.05)
+        config.labels = dict(source='MovingAverage')
     if method == 'ladder':
         config.relevance = dict(source='cider.from_captions')
     if method in ('ncr', 'mean_max'):
         config.terms.ranking.start_epoch = warm_up
         config.terms = dict(warm_up=common.term(common.NOISY['mean'], end_epoch=warm_up), **config.terms.to_dict())
     if method == 'ncr':
-        config.labels = dict(source='CoTeaching', warm_up_epochs=warm_up, noisy_epoch=config.epochs // 2, margin=0.2)
+        config.labels = dict(source='CoTeaching', warm_up_epochs=warm_up, noisy_epoch=config.epochs // 2)
         target = config.members.target.to_dict()
         config.members = dict(other=target, target=target)

@@ -24,23 +24,13 @@ def get_config(loss: str, size: str, data: str) -> ConfigDict:
     config.data = DATA[data]
     if size.startswith('vinvl'):
         config.data.root = 'data/coco_vinvl'
-    config.epochs, config.batch_size = 30, 128
     config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
-    config.model = dict(
-        name='oscar.OSCAR', size=size.removeprefix('vinvl_'), dropout=0.1, dtype='bfloat16', image_norm=True
-    )
+    size_of_bert = size.removeprefix('vinvl_')
+    config.model = dict(name='oscar.OSCAR', size=size_of_bert, dropout=0.1, dtype='bfloat16', image_norm=True)
     config.candidates = dict(source='sampled')
     config.terms = dict(ranking=common.mean_term('ranking.matching_cross_entropy', weight=1.0))
-    config.optimizer = dict(
-        name='adamw_with_warm_up',
-        learning_rate=LEARNING_RATE[size],
-        weight_decay=0.05,
-        factors=dict(),
-        warm_up=0.0,
-        b2=0.999,
-        epsilon=1e-8,
-        clip_norm=1.0,
-    )
+    optimizer = dict(weight_decay=0.05, warm_up=0.0, b2=0.999, epsilon=1e-8, clip_norm=1.0)
+    common.warm_up(config, LEARNING_RATE[size], **optimizer)
     if loss != 'alone':
-        dbl.boost(config, loss, 'oas', common.run_of('oscar', f'alone,{size},{data}'))
+        dbl.boost(config, loss, 'oas', common.run_of(f'oscar:alone,{size},{data}'))
     return config

@@ -34,6 +34,5 @@ def get_config(model: str, loss: str, anchor: str, negatives: str, data: str) ->
     if negatives in ('offline', 'perturbed_offline'):
         config.stages = dict(first=first, top_h_texts=300, top_h_images=60, fine_tune=False)
         config.augmentation.update(drop_regions=0.0, change_words=0.0)  # pairs with mined negatives are not augmented
-        hinges = dict(common.LOSS['onlyoffline'], online_margin=0.2, offline_margin=0.0)
-        config.terms = dict(config.terms.to_dict(), offline=hinges | common.schedule_of_ranking(config))
+        config.terms.offline = common.LOSS['onlyoffline'] | common.schedule_of_ranking(config)
     return config

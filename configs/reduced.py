@@ -5,6 +5,7 @@ the paper with the changes below. Those of dual encoders are the same for all lo
 (docs/results.md).
 """
 
+import functools
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
@@ -56,6 +57,8 @@ def cross_attention(config: ConfigDict) -> ConfigDict:
     dual_encoder(config)
     common.set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)
     config.model.embed_dim = 256
+    if 'alignment_dim' in config.model:
+        config.model.alignment_dim = 64
     return sum_before_max(config, epochs=1)
 
 
@@ -74,11 +77,6 @@ def _vse(model: str, loss: str, data: str) -> ConfigDict:
     if model == 'rvsepp':  # SelHN does not train a BERT from random parameters
         common.sum_first(config, epochs=1)
     return config
-
-
-@variants('vse_infinity', 'f8k')
-def _vse_infinity(system: str, text: str, data: str) -> ConfigDict:
-    return dual_encoder(load(f'vse_infinity:{system},{text},f30k'))
 
 
 @variants('vsrn', 'f8k')
@@ -122,40 +120,20 @@ def _scan(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     return sum_before_max(config, epochs=1)
 
 
-@variants('bfan', 'f8k')
-def _bfan(focal: str, loss: str, data: str) -> ConfigDict:
-    return cross_attention(load(f'bfan:{focal},{loss},f30k'))
+def _of_f30k(reduce: Callable[[ConfigDict], ConfigDict], file: str, *words: str) -> ConfigDict:
+    """Returns a reduced preset of Flickr30K; the last word is that of the reduced data."""
+    return reduce(load(f'{file}:{",".join([*words[:-1], "f30k"])}'))
 
 
-@variants('imram', 'f8k')
-def _imram(direction: str, loss: str, data: str) -> ConfigDict:
-    return cross_attention(load(f'imram:{direction},{loss},f30k'))
-
-
-@variants('gsmn', 'f8k')
-def _gsmn(loss: str, data: str) -> ConfigDict:
-    return cross_attention(load(f'gsmn:{loss},f30k'))
-
-
-@variants('naaf', 'f8k')
-def _naaf(data: str) -> ConfigDict:
-    return cross_attention(load('naaf:f30k'))
-
-
-@variants('sgraf', 'f8k')
-def _sgraf(reasoning: str, loss: str, data: str) -> ConfigDict:
-    config = cross_attention(load(f'sgraf:{reasoning},{loss},f30k'))
-    config.model.alignment_dim = 64
-    config.optimizer.learning_rate = 5e-4
-    return config
+for _file in ('bfan', 'imram', 'gsmn', 'naaf', 'sgraf'):
+    variants(_file, 'f8k')(functools.partial(_of_f30k, cross_attention, _file))
+variants('vse_infinity', 'f8k')(functools.partial(_of_f30k, dual_encoder, 'vse_infinity'))
 
 
 @variants('heads', 'f8k')
 def _heads(head: str, loss: str, data: str) -> ConfigDict:
     config = cross_attention(load(f'heads:{head},{loss},f30k'))
     config.data = dict(heads.DATA['f30k'], root='data/f8k_tokens')
-    if 'alignment_dim' in config.model:
-        config.model.alignment_dim = 64
     return config
 
 
@@ -163,7 +141,7 @@ def _heads(head: str, loss: str, data: str) -> ConfigDict:
 def _aoq(model: str, loss: str, data: str) -> ConfigDict:
     """VSE++ mines the negatives of all but VSRN."""
     miner = 'vsrn' if model == 'vsrn' else 'vsepp'
-    config = aoq.mine(aoq.alone(model, data), aoq.alone(miner, data), model, miner, loss, data)
+    config = aoq.mine(load(aoq.MODEL[model] + data), load(aoq.MODEL[miner] + data), model, miner, loss, data)
     if loss == 'finetune':
         common.rank_with(config, config.terms.ranking.to_dict() | dict(start_epoch=0))
     return config
@@ -183,8 +161,7 @@ def _dbl(network: str, loss: str, scenario: str, data: str) -> ConfigDict:
 @variants('noisy', 'f8k')
 def _noisy(network: str, method: str, data: str) -> ConfigDict:
     """Warms up for a quarter of the epochs."""
-    module, words = noisy.NETWORK[network]
-    config = module.get_config(f'{words},{data}'.strip(','))
+    config = load(noisy.NETWORK[network] + data)
     noisy.learn(config, method, warm_up=config.epochs // 4)
     return config
 
@@ -237,10 +214,8 @@ def tiny_transformer(config: ConfigDict, data: str) -> ConfigDict:
     return config
 
 
-OSCAR = {  # the tags of Flickr8k are a small detector's
-    'f8k': dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2),
-    'scenes': BOXES['scenes'],
-}
+# The tags of Flickr8k are a small detector's.
+TAGGED = dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_tag_score=0.2)
 
 
 @variants('oscar', 'f8k', 'scenes')
@@ -248,10 +223,11 @@ def _oscar(loss: str, size: str, data: str) -> ConfigDict:
     """From scratch."""
     refuse_size(size, oscar.SIZE, data)
     config = tiny_transformer(load('oscar:alone,coco'), data)
-    config.data, config.epochs, config.batch_size = OSCAR[data], 8, 32 if data == 'f8k' else 16
+    config.data = TAGGED if data == 'f8k' else BOXES[data]
+    config.epochs, config.batch_size = 8, 32 if data == 'f8k' else 16
     config.optimizer.learning_rate, config.optimizer.warm_up = 1e-3, 0.1
     if loss != 'alone':
-        dbl.boost(config, loss, 'oas', common.run_of('oscar', f'alone,{data}'))
+        dbl.boost(config, loss, 'oas', common.run_of(f'oscar:alone,{data}'))
     return config
 
 
@@ -276,7 +252,7 @@ def _joint_encoder(config: ConfigDict, data: str, numbers: dict) -> ConfigDict:
         config.candidates.num_extra = numbers['candidates'] - numbers['batch_size']
         config.candidates.num_hard = numbers['hard']
         config.optimizer.learning_rate = 3e-4
-        config.members.target.init_from = common.run_of('uniter', f'pretrain,{data}')
+        config.members.target.init_from = common.run_of(f'uniter:pretrain,{data}')
     else:
         config.optimizer.learning_rate = 1e-3
     return config
@@ -298,11 +274,11 @@ def _tags(system: str, size: str, data: str) -> ConfigDict:
     config.synthesis.update(num_samples=4, temperature=1.5, num_hard=UNITER[data]['hard'])
     config.terms.synthetic.weight, config.terms.masked.weight = 1.0, 0.1
     if system == 'tags_sg':
-        config.members.generator.init_from = common.run_of('uniter', f'uniter_mlm,{data}')
+        config.members.generator.init_from = common.run_of(f'uniter:uniter_mlm,{data}')
     if system == 'tags_wm':
         config.scene_graphs.source = ''
     if system == 'tags_dc':
-        config.members.target.init_from = common.run_of('tags', f'tags,{data}')
+        config.members.target.init_from = common.run_of(f'tags:tags,{data}')
     if 'discrimination' in config.terms:
         config.terms.discrimination.weight = config.terms.correction.weight = 0.1
     return config

@@ -5,7 +5,7 @@ Example: --config scan:i2t,lse,coco
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, default
+from jitm.configs import common
 
 DIRECTION = {  # lambda 1, the inverse temperature of the attention
     't2i': 9.0,  # words attend to regions
@@ -13,27 +13,15 @@ DIRECTION = {  # lambda 1, the inverse temperature of the attention
 }
 AGGREGATION = {'avg': 'Mean', 'lse': 'LogSumExp'}  # of the relevance of words or regions
 LAMBDA_LSE = {('i2t', 'coco'): 20.0, ('i2t', 'f30k'): 5.0}  # lambda 2 of LSE; 6.0 for t2i
-SCHEDULE = {
-    'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
-    'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
-}
 
 
-@common.preset(DIRECTION, AGGREGATION, common.CROSS_ATTENTION, SCHEDULE)
+@common.preset(DIRECTION, AGGREGATION, common.CROSS_ATTENTION, common.SCHEDULE)
 def get_config(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    config = default.get_config()
-    config.data = common.DATA[data]
-    config.model = dict(
-        name='scan.SCAN',
-        embed_dim=1024,
-        image=config.model.image.to_dict(),
-        text=dict(config.model.text.to_dict(), bidirectional=True),
+    arguments = dict(
         direction=direction,
         lambda_softmax=DIRECTION[direction],
         aggregation=AGGREGATION[aggregation],
         lambda_lse=LAMBDA_LSE.get((direction, data), 6.0) if aggregation == 'lse' else 6.0,  # no effect on 'Mean'
     )
-    common.rank_with(config, common.CROSS_ATTENTION[loss])
-    common.set_schedule(config, **SCHEDULE[data])
-    return config
+    return common.regions_and_words('scan.SCAN', data, loss, common.SCHEDULE[data], **arguments)

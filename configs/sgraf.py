@@ -5,7 +5,7 @@ Example: --config sgraf:saf,f30k
 
 from ml_collections import ConfigDict
 
-from jitm.configs import common, default
+from jitm.configs import common
 
 REASONING = {
     'sgr': dict(name='alignment.GraphReasoning', steps=3),
@@ -22,20 +22,14 @@ SCHEDULE = {
 @common.preset(REASONING, common.CROSS_ATTENTION, common.DATA)
 def get_config(reasoning: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    config = default.get_config()
-    config.data = common.DATA[data]
-    config.model = dict(
-        name='sgraf.SGRAF',
-        embed_dim=1024,
+    arguments = dict(
         alignment_dim=256,
-        image=config.model.image.to_dict(),
-        text=dict(config.model.text.to_dict(), bidirectional=True, dropout=0.4),
         image_whole=dict(name='alignment.SelfAttention', dropout=0.4, slots=36),  # slots: regions of an image
         text_whole=dict(name='alignment.SelfAttention', dropout=0.4, slots=None),
         reasoning=REASONING[reasoning],
         lambda_softmax=9.0,
         activation='sigmoid',
     )
-    common.rank_with(config, common.CROSS_ATTENTION[loss])
-    common.set_schedule(config, **SCHEDULE[reasoning, data])
+    config = common.regions_and_words('sgraf.SGRAF', data, loss, SCHEDULE[reasoning, data], **arguments)
+    config.model.text.dropout = 0.4
     return config

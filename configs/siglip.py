@@ -7,8 +7,6 @@
 
 The file is also the default of `jitm convert`, whose run has the model of the weights. Images of any folder that
 `photos.load` reads: --config.data.root=FOLDER.
-
-Example: --config siglip:siglip2,so400m14_384,coco
 """
 
 from ml_collections import ConfigDict

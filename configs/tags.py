@@ -43,18 +43,17 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
     config.candidates.num_extra = uniter.NUM_CANDIDATES - config.batch_size
     config.candidates.num_hard = released['m']
     config.model.heads = ('itm', 'mlm')  # the weights of 'itm' initialize word discrimination in stage 2
-    config.synthesis = dict(generator='target', num_samples=20, temperature=released['tau'], num_hard=released['m'])
+    config.synthesis.update(generator='target', temperature=released['tau'], num_hard=released['m'])
     hinges = common.mean_term('ranking.mean_of_hinges', weight=released['istm'], margin=0.2)
     config.terms.masked.weight = released['mlm']
-    config.terms = dict(config.terms.to_dict(), synthetic=dict(hinges, rankings=('generated',)))
+    config.terms.synthetic = dict(hinges, rankings=('generated',))
     if system == 'tags_sg':
-        generator = dict(rule='frozen', init_from=common.run_of('uniter', f'uniter_mlm,{size},{data}'))
-        config.members = dict(config.members.to_dict(), generator=generator)
+        config.members.generator = dict(rule='frozen', init_from=common.run_of(f'uniter:uniter_mlm,{size},{data}'))
         config.synthesis.generator = 'generator'
     if system == 'tags_wm':
         config.scene_graphs.source = ''
     if system == 'tags_dc':
-        config.members.target.init_from = common.run_of('tags', f'tags,{size},{data}')
+        config.members.target.init_from = common.run_of(f'tags:tags,{size},{data}')
     if system in ('tags_dc', 'tags_dc_single'):
         _discriminate_and_correct(config)
     return config
@@ -63,8 +62,6 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
 def _discriminate_and_correct(config: ConfigDict) -> None:
     """Adds word discrimination and word correction (section 2.4)."""
     config.model.heads = ('itm', 'mlm', 'discriminate', 'correct')
-    config.terms = dict(
-        config.terms.to_dict(),
-        discrimination=common.mean_term('tokens.word_discrimination', weight=WORD_WEIGHT, match_weight=0.11),
-        correction=common.mean_term('tokens.word_correction', weight=WORD_WEIGHT),
-    )
+    discrimination = common.mean_term('tokens.word_discrimination', weight=WORD_WEIGHT, match_weight=0.11)
+    config.terms.discrimination = discrimination
+    config.terms.correction = common.mean_term('tokens.word_correction', weight=WORD_WEIGHT)

@@ -34,16 +34,8 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
     config.drop_last = True  # released are numbers of steps, not of epochs
     config.vocabulary.path = 'data/bert-base-cased/vocab.txt'
     config.model = dict(name='uniter.UNITER', size=size, dropout=0.1, dtype='bfloat16', heads=('mlm',))
-    config.optimizer = dict(
-        name='adamw_with_warm_up',
-        learning_rate=schedule['learning_rate'],
-        weight_decay=0.01,
-        factors=dict(),
-        warm_up=0.1,
-        b2=0.98,
-        epsilon=1e-6,
-        clip_norm=2.0,
-    )
+    optimizer = dict(weight_decay=0.01, warm_up=0.1, b2=0.98, epsilon=1e-6, clip_norm=2.0)
+    common.warm_up(config, schedule['learning_rate'], **optimizer)
     config.evaluation.every_steps = 500
     if system == 'pretrain':
         config.masking.num_views = 1  # single words
@@ -56,6 +48,5 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
         config.masking.num_views, config.scene_graphs.source = 20, 'scene_graphs.rules'  # phrases
     if system != 'uniter':
         weight = 1.0 if system == 'pretrain' else 0.1
-        masked = common.mean_term('tokens.masked_language_modeling', weight=weight)
-        config.terms = dict(config.terms.to_dict(), masked=masked)
+        config.terms.masked = common.mean_term('tokens.masked_language_modeling', weight=weight)
     return config

@@ -38,7 +38,7 @@ def get_config(model: str, loss: str, data: str) -> ConfigDict:
     if loss == 'sum_max':
         common.sum_first(config, epochs=1)
     if loss == 'softmax_learned':
-        config.model = dict(config.model.to_dict(), initial_temperature=0.07)
+        config.model.initial_temperature = 0.07
     if loss == 'softmax_queue':
         common.queue(config)
     config.optimizer.weight_decay = 0.01  # PyTorch's default

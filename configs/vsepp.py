@@ -8,10 +8,10 @@ from ml_collections import ConfigDict
 from jitm.configs import common, default
 
 SYSTEM = {  # section 3, tables 1 to 4: the loss, its margin, and the learning rate; Order: section 3.7
-    'vsepp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4),
-    'vse0': dict(loss='sum_of_hinges', margin=0.2, learning_rate=2e-4, normalize_images=False),
-    'orderpp': dict(loss='max_of_hinges', margin=0.2, learning_rate=2e-4, name='vse.OrderEmbedding'),
-    'order0': dict(loss='sum_of_hinges', margin=0.05, learning_rate=1e-3, name='vse.OrderEmbedding', absolute=True),
+    'vsepp': dict(loss='max', margin=0.2, learning_rate=2e-4),
+    'vse0': dict(loss='sum', margin=0.2, learning_rate=2e-4, normalize_images=False),
+    'orderpp': dict(loss='max', margin=0.2, learning_rate=2e-4, name='vse.OrderEmbedding'),
+    'order0': dict(loss='sum', margin=0.05, learning_rate=1e-3, name='vse.OrderEmbedding', absolute=True),
 }
 NETWORK = {  # of images; `features` are precomputed, by VGG19 as published: of one crop (1C) or ten (10crop)
     'features': {},
@@ -59,8 +59,7 @@ def _alone(system: str, network: str, tuning: str, data: str) -> ConfigDict:
     """Returns the config of a single stage."""
     arguments = dict(SYSTEM[system])
     config = default.get_config()
-    config.terms.ranking.loss = f'ranking.{arguments.pop("loss")}'
-    config.terms.ranking.margin = arguments.pop('margin')
+    common.rank_with(config, common.LOSS[arguments.pop('loss')] | dict(margin=arguments.pop('margin')))
     config.optimizer.learning_rate = arguments.pop('learning_rate')
     config.model.update(arguments)
     if NETWORK[network]:
@@ -76,18 +75,12 @@ def _alone(system: str, network: str, tuning: str, data: str) -> ConfigDict:
 def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> None:
     """Makes the model read pixels instead of features."""
     if data not in PHOTOS:
-        raise ValueError(
-            f"the data '{data}' are features: take one of {', '.join(PHOTOS)} with the network '{network}'"
-        )
+        known = ', '.join(PHOTOS)
+        raise ValueError(f"the data '{data}' are features: take one of {known} with the network '{network}'")
     config.data = PHOTOS[data]
     config.model.image = dict(
         name='cnn.PixelEncoder',
-        network=dict(
-            NETWORK[network],
-            pooled=True,  # one global vector; False: the cells of the last map as regions
-            dtype='float32',  # or 'bfloat16', of activations
-            remat=False,  # recomputes activations in the backward pass, which saves memory
-        ),
+        network=dict(NETWORK[network], pooled=True, dtype='float32', remat=False),
         normalize_features=True,  # features of the network have unit length
         regions=config.model.image.to_dict(),
     )

@@ -16,7 +16,8 @@ RELEASED = {  # the command lines; batch_norm is that of the image vector
 @common.preset(RELEASED)
 def get_config(data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    released = RELEASED[data]
+    released = dict(RELEASED[data])
+    decay_epochs = released.pop('decay_epochs')
     config = default.get_config()
     config.data = common.DATA[data]
     config.model = dict(
@@ -24,17 +25,13 @@ def get_config(data: str) -> ConfigDict:
         embed_dim=2048,  # of the regions and of the joint space
         word_dim=300,
         graph_layers=4,
-        normalize_before_graph=released['normalize_before_graph'],
-        batch_norm=released['batch_norm'],
         caption=True,  # has a captioner; with False, terms.caption must be left out
         caption_dim=512,
         caption_dropout=0.2,
         caption_length=60,  # longer captions are cut
+        **released,
     )
-    config.terms = dict(
-        ranking=config.terms.ranking.to_dict(),
-        caption=common.mean_term('tokens.captioning', weight=1.0),
-    )
-    common.set_schedule(config, epochs=30, learning_rate=2e-4, decay_epochs=released['decay_epochs'])
+    config.terms.caption = common.mean_term('tokens.captioning', weight=1.0)
+    common.set_schedule(config, epochs=30, learning_rate=2e-4, decay_epochs=decay_epochs)
     config.evaluation.every_steps = 500
     return config

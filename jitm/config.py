@@ -15,7 +15,7 @@ from annotated_types import Ge, Interval
 
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.files import expand
-from jitm.hints import check_value
+from jitm.hints import check_keys, check_value
 from jitm.types import DTYPES, Count, Index, Precision
 
 
@@ -155,12 +155,8 @@ def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: 
     """
     parameters = parameters_of(function)
     known = [name for name in parameters if name not in later]
-    for key in keywords:
-        if key not in known:
-            raise UserError(f"config key '{where}.{key}' is unknown{did_you_mean(key, known)}")
-    for name in known:
-        if parameters[name].default is inspect.Parameter.empty and name not in keywords:
-            raise UserError(f"config key '{where}.{name}' is missing and has no default")
+    required = [name for name in known if parameters[name].default is inspect.Parameter.empty]
+    check_keys(keywords, known, where=where, required=required)
     for key, value in keywords.items():
         check_value(f'{where}.{key}', value, parameters[key].annotation)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in keywords.items()}
@@ -190,11 +186,9 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[str, di
     Raises:
       UserError: If the key is missing, or its value is not a string.
     """
-    rest = dict(section)
-    if key not in rest:
-        raise UserError(f"config key '{where}.{key}' is missing; see jitm/configs/default.py")
-    check_value(f'{where}.{key}', rest[key], str)
-    return rest.pop(key), rest
+    check_keys(section, section, where=where, required=[key])
+    check_value(f'{where}.{key}', section[key], str)
+    return section[key], {name: value for name, value in section.items() if name != key}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -220,10 +214,8 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             json.dumps(value)
         except (TypeError, ValueError):
-            raise UserError(
-                f"config key '{key}' is of {type(value).__name__}, which cannot be written to config.json; give a "
-                'number, a string, a tuple or a dict'
-            ) from None
+            problem = f'is of {type(value).__name__}, which cannot be written to config.json'
+            raise UserError(f"config key '{key}' {problem}; give a number, a string, a tuple or a dict") from None
     return json.loads(json.dumps(config))
 
 

@@ -20,6 +20,8 @@ class UserError(Exception):
     The middle of a long message is left out.
     """
 
+    exit_code = EXIT_USER_ERROR
+
     def __str__(self) -> str:
         text = super().__str__()
         return text if len(text) <= LONGEST else f'{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}'
@@ -48,9 +50,13 @@ class ArgumentError(ValueError):
 class InterruptedRun(Exception):
     """SIGTERM or SIGINT was received and the state was saved; the same command resumes the run."""
 
+    exit_code = EXIT_INTERRUPTED
+
 
 class NotFiniteError(Exception):
     """The loss or a gradient is NaN or infinite; the message names the step and the file with the batch."""
+
+    exit_code = EXIT_NOT_FINITE
 
 
 def require(module: str, *, extra: str) -> ModuleType:

@@ -63,9 +63,8 @@ def check_within(name: str, where: str) -> None:
       where: The file and the line or entry with the name, for the message.
     """
     if leads_out(name):
-        raise UserError(
-            f'{where} names {name!r}, which is not a path within its folder: put the file there, or link it'
-        )
+        problem = 'which is not a path within its folder'
+        raise UserError(f'{where} names {name!r}, {problem}: put the file there, or link it')
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -42,15 +42,24 @@ BOUNDS = {
 }
 
 
-def check_keys(section: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    """Raises a UserError unless a section, or the whole config where '', has exactly the known keys."""
+def check_keys(
+    section: Mapping[str, Any], known: Collection[str], *, where: str, required: Iterable[str] | None = None
+) -> None:
+    """Raises a UserError unless a section, or the whole config where '', has known keys only and all required ones.
+
+    Args:
+      section: The section.
+      known: The keys that it may have.
+      where: The dotted key of the section, for messages.
+      required: The keys that it must have, by default all.
+    """
     prefix = f'{where}.' if where else ''
     for key in section:
         if key not in known:
             raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
-    for key in known:
+    for key in known if required is None else required:
         if key not in section:
-            raise UserError(f"config key '{prefix}{key}' is missing; see jitm/configs/default.py")
+            raise UserError(f"config key '{prefix}{key}' is missing and has no default; see jitm/configs/default.py")
 
 
 def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None:

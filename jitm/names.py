@@ -130,10 +130,8 @@ def _attribute(module: ModuleType, name: str, wrong: str, own: Callable[[Any], b
     public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
     known = [key for key, value in public.items() if own(value) and is_own(value)]
     if name in public and name not in known:
-        raise UserError(
-            f'{wrong} a loss is a function, a source a function of split, a model a class of flax.linen.Module: name '
-            'one of your own'
-        )
+        kinds = 'a loss is a function, a source a function of split, a model a class of flax.linen.Module'
+        raise UserError(f'{wrong} {kinds}: name one of your own')
     if name not in known:
         raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
     return getattr(module, name)

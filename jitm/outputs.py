@@ -36,10 +36,11 @@ class OutputFolder:
           UserError: If it has files of somebody else, or output of another kind.
         """
         self.path, self._kind = path, kind
-        self._read()
+        self.check([])
 
-    def _read(self) -> list[str]:
-        """Returns the names of the files, as `names`, of a folder that may be taken."""
+    @property
+    def names(self) -> list[str]:
+        """The files that jitm wrote, or was about to write, relative to the folder."""
         try:
             owned = parse_json((self.path / OWNED).read_bytes())
             kind, names = str(owned['kind']), list(map(str, owned['files']))
@@ -48,7 +49,7 @@ class OutputFolder:
         except FileNotFoundError:
             kind, names, present = self._kind, [], _names_in(self.path)
             if OWNED in present:  # another process has just taken the folder
-                return self._read()
+                return self.names
             if any(name != LOCK and not name.endswith(PARTIAL) for name in present):
                 raise UserError(
                     f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
@@ -63,16 +64,11 @@ class OutputFolder:
             raise UserError(f'{self.path} is {kind} of jitm, not {self._kind}; choose another folder')
         return names
 
-    @property
-    def names(self) -> list[str]:
-        """The files that jitm wrote, or was about to write, relative to the folder."""
-        return self._read()
-
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[str]]:
         """Yields the names of the files, which the block may change, while other processes wait."""
         with replacing(self.path / OWNED) as file:
-            names = self._read()
+            names = self.names
             yield names
             file.write((json.dumps({'kind': self._kind, 'files': sorted(names)}) + '\n').encode())
 
@@ -106,6 +102,11 @@ class OutputFolder:
         self.claim([name])
         with replacing(self.path / name) as file:
             yield file
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Claims a file and replaces it by bytes, or by text in UTF-8."""
+        with self.replacing(name) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes those of some files that jitm wrote, and the folders within this one that they leave empty.

@@ -1,18 +1,35 @@
+import functools
+
 import pytest
 
 from jitm import config as config_lib
-from jitm import names
+from jitm import configs, names
 from jitm.data.load import source_of
 from jitm.errors import UserError
-from tests.configs.settings import load, module_of
+from jitm.training import stages
+from tests.configs.settings import load
 
 
-def test_unknown_default_key_is_refused():
-    config = module_of('default').get_config()
-    with pytest.raises(AttributeError, match='Did you mean "batch_size"'):
-        config.batchsize = 3
-    with pytest.raises(AttributeError, match='Did you mean "learning_rate"'):
-        config.optimizer.lerning_rate = 3
+@pytest.mark.parametrize(
+    'key',
+    [
+        'batchsize',
+        'optimizer.lerning_rate',
+        'augmentation.num_vews',
+        'masking.num_vews',
+        'synthesis.num_had',
+        'offline.top_h_text',
+        'data.dev_image',
+        'members.target.learnfrom',
+        'model.text.word_dm',
+    ],
+)
+def test_unknown_keys_of_a_config_are_refused(tmp_path, key):
+    config = configs.load('demo')
+    *sections, leaf = key.split('.')
+    setattr(functools.reduce(getattr, sections, config), leaf, 1)
+    with pytest.raises(UserError, match=f"config key '{key}' is unknown"):
+        stages.check(config.to_dict(), tmp_path)
 
 
 def test_missing_package_is_named(tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from flax import traverse_util
 import jitm
 from jitm import configs
 from jitm.commands import cli
-from jitm.commands.arguments import with_arguments
-from jitm.commands.unread import unread
+from jitm.commands.overrides import override
+from jitm.commands.sections import SECTIONS
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
 from tests.conftest import ROOT
@@ -107,12 +107,12 @@ def shorten(arguments: list[str]) -> list[str]:
         del short[index : index + 2]
     if '--config' not in short:
         return short
-    config = configs.load(short[short.index('--config') + 1])
-    flat = traverse_util.flatten_dict(config.to_dict(), sep='.')
+    config = configs.load(short[short.index('--config') + 1]).to_dict()
+    flat = traverse_util.flatten_dict(config, sep='.')
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
-            with_arguments(config, {key: value})
-            if flat[key] and not unread(config.to_dict(), key):
+            override(config, {key: value}, SECTIONS)
+            if flat.get(key, True):
                 short.append(f'--config.{key}={value}')
     return short
 

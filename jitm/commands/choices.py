@@ -102,18 +102,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         'runs': describe_runs([run]),
     }
     lines = [choices_lib.as_line(choice, scores=one.tolist()) for (choice, _), one in zip(kept, scores, strict=True)]
-    for file_name, text in (
-        (REPORT, json.dumps({'results': report, 'protocol': protocol}, indent=2) + '\n'),
-        (LINES, ''.join(lines)),
-    ):
-        with folder.replacing(file_name) as file:
-            file.write(text.encode())
+    folder.write(REPORT, json.dumps({'results': report, 'protocol': protocol}, indent=2) + '\n')
+    folder.write(LINES, ''.join(lines))
     print(f'{name}: {len(kept):,} of {total:,} choices; ties {protocol["ties"]}')
     if missing:
         names = ', '.join(missing[:SHOWN]) + (', ...' if len(missing) > SHOWN else '')
-        print(
-            f'left out: {protocol["excluded"]:,} choices without all images; missing images: {len(missing):,} ({names})'
-        )
+        count = f'{protocol["excluded"]:,} choices without all images'
+        print(f'left out: {count}; missing images: {len(missing):,} ({names})')
     if small:
         print(f'categories below --min_count without a row: {len(small):,}, with {sum(small):,} choices')
     compared = evaluation.compare(report, published.load(), part=len(kept) < total)

@@ -1,7 +1,6 @@
 """The program `jitm`: finds the command, parses its flags, and turns errors into a sentence and an exit code."""
 
 import ast
-import contextlib
 import difflib
 import importlib
 import inspect
@@ -12,55 +11,32 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 import jitm
-from jitm import configs
+from jitm import configs, names
 from jitm.commands import flags as shared
-from jitm.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_NOT_FINITE,
-    EXIT_USER_ERROR,
-    InterruptedRun,
-    NotFiniteError,
-    UserError,
-    did_you_mean,
-    printable,
-)
+from jitm.errors import InterruptedRun, NotFiniteError, UserError, did_you_mean, printable
 from jitm.files import expand
 
 COMMANDS = (
-    'train',
-    'eval',
-    'mine',
-    'audit',
-    'choices',
-    'encode',
-    'convert',
-    'search',
-    'explorer',
-    'sweep',
-    'words',
-    'report',
-    'settings',
+    *('train', 'eval', 'mine', 'audit', 'choices', 'encode', 'convert'),
+    *('search', 'explorer', 'sweep', 'words', 'report', 'settings'),
 )
 HELP = ('--help', '-h', '-help')
 NO_CONFIG = '--config is missing; jitm settings lists the published presets'
 
 
-def _one_line(error: Exception) -> str:
-    """Returns the message of an error on one line, in words, without the config that ml_collections adds."""
-    text = re.sub(r'Other fields present: .*?(?=Did you mean|\Z)', '', str(error), flags=re.DOTALL)
-    text = re.sub(r"\('Non-boolean argument to boolean flag', .*\)", 'neither true nor false', text)  # absl's tuple
-    text = ' '.join(text.replace('\\n', ' ').split())
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
-    return text[1:-1] if quoted else text
+def _one_line(error: BaseException) -> str:
+    """Returns the message of an error on one line; that of a KeyError has no quotes around it."""
+    return ' '.join(str(error.args[0] if isinstance(error, KeyError) else error).split())
 
 
 def _split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
@@ -89,26 +65,25 @@ def _find_config(name: str) -> Path:
       name: A name of `configs.FILES`, or a path. Where configs/NAME.py does not exist, jitm's own file is meant.
 
     Raises:
-      UserError: if there is no such file.
+      UserError: If there is no such file.
     """
     path = Path(name)
-    if name in configs.FILES:
-        return configs.FILES[name]
-    if path.is_file():
+    if name not in configs.FILES and path.is_file():
         return path
-    if path.stem in configs.FILES and path == Path('configs', f'{path.stem}.py'):
-        return configs.FILES[path.stem]
+    own = path.stem if path == Path('configs', f'{path.stem}.py') else name
+    if own in configs.FILES:
+        return configs.FILES[own]
     nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
     hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published presets'
     problem = 'is not a regular file' if path.exists() else 'does not exist'
     raise UserError(f'config file {name} {problem}{hint}')
 
 
-def read_config(argument: str) -> ConfigDict:
+def read_config(argument: str) -> dict[str, Any]:
     """Returns the config of `NAME`, `NAME:WORDS`, `FILE` or `FILE:WORDS`.
 
     Raises:
-      UserError: if there is no such file, it cannot be run, or it raises an error about the words.
+      UserError: If there is no such file, it cannot be run, or it raises an error about the words.
     """
     name, colon, words = argument.partition(':')
     if not name:
@@ -124,35 +99,18 @@ def read_config(argument: str) -> ConfigDict:
         raise UserError(f"config file {name} takes no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
+        if isinstance(config, ConfigDict):
+            return config.to_dict()
     except (Exception, SystemExit) as error:
         raise UserError(f'config file {name}: {_one_line(error)}') from None
-    if not isinstance(config, ConfigDict):
-        raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
-    return config
-
-
-def override(config: ConfigDict, given: Mapping[str, str | None]) -> ConfigDict:
-    """Returns a copy of a config with the values of `--config.key=value`, locked.
-
-    Args:
-      config: The config.
-      given: A dotted key -> the text of its value; None for a flag without one.
-
-    Raises:
-      UserError: if a key is unknown or a value has another type.
-    """
-    from jitm.commands import arguments  # imports jax, which not every command needs
-
-    config = arguments.with_arguments(config, given).lock()
-    arguments.check_read(config, given)
-    return config
+    raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
 
 
 def load_command(name: str) -> ModuleType:
     """Returns the module of a command.
 
     Raises:
-      UserError: if there is none of this name.
+      UserError: If there is none of this name.
     """
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
@@ -160,18 +118,17 @@ def load_command(name: str) -> ModuleType:
     return importlib.import_module(f'jitm.commands.{name}')
 
 
+def _flags_of(command: ModuleType) -> dict[str, shared.Flag]:
+    """Returns the flags of a command; all that read or write runs have --import."""
+    return command.FLAGS | (shared.common('import') if 'workdir' in command.FLAGS else {})
+
+
 def _define_flags(command: ModuleType) -> flags.FlagValues:
     """Returns the flags of a command, not parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    if getattr(command, 'TAKES_CONFIG', False):
-        explanation = 'NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'
-        flags.DEFINE_string('config', None, explanation, flag_values=values)
-    for name, define in command.FLAGS.items():
+    for name, define in _flags_of(command).items():
         define(name, flag_values=values)
-    if 'workdir' in values:
-        explanation = 'A module or file of your own with the model of a run; repeat the flag for several.'
-        flags.DEFINE_multi_string('import', [], explanation, flag_values=values)
     return values
 
 
@@ -186,25 +143,25 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
       The flags, with the config as the value of `--config`, and the positional arguments.
 
     Raises:
-      UserError: if a flag is unknown, missing or has a value of another type.
+      UserError: If a flag is unknown, missing or has a value of another type.
     """
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values, given = _define_flags(command), {}
-    if 'config' in values:
-        argv, given = _split_overrides(argv)
+    values = _define_flags(command)
+    argv, given = _split_overrides(argv) if 'config' in values else (argv, {})
     try:
         words = values(['jitm', *argv])[1:]
     except flags.UnrecognizedFlagError as error:
-        from jitm.commands import arguments  # imports jax, which not every command needs
-
         nearest = next(iter(difflib.get_close_matches(error.flagname, values, n=1)), None)
-        if 'config' in values and not nearest and (key := arguments.find_key(configs.load('default'), error.flagname)):
-            nearest = f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'
+        if 'config' in values and not nearest:
+            from jitm.commands import overrides  # imports jax, which not every command needs
+
+            key = overrides.find_key(configs.load('default').to_dict(), error.flagname)
+            nearest = key and f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'
         hint = f", did you mean '--{nearest}'?" if nearest else ''
         raise UserError(f"Unknown command line flag '{error.flagname}'{hint}{see_help}") from None
     except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(f'{_one_line(error)}{see_help}') from None
+        raise UserError(f'{error}{see_help}') from None
     for name in values:
         values[name].value = expand(values[name].value)
     if words and not hasattr(command, 'ARGUMENTS'):
@@ -213,9 +170,11 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     if given and values.config is None:
         raise UserError(NO_CONFIG)
     if 'config' in values and values.config is not None:
-        config = read_config(values.config)
-        values['config'].value = override(config, given) if given else config.lock()
+        values['config'].value = read_config(values.config)
+    if given:
+        from jitm.commands import overrides, sections  # import jax, which not every command needs
 
+        values['config'].value = overrides.override(values.config, given, sections.SECTIONS)
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
@@ -223,13 +182,13 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
 
 
 def _help(name: str, command: ModuleType) -> str:
-    values, required = _define_flags(command), getattr(command, 'REQUIRED', ())
-    usage = ' '.join([f'usage: jitm {name}', *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])])
-    usage += ''.join(f' --{flag} {flag.upper()}' for flag in required)
-    usage += ' [flags]' if len(values) > len(required) else ''
-    parts = [usage, inspect.getdoc(command).strip()]
-    parts += [f'flags:\n{shared.describe_flags(values, required)}'] if len(values) else []
-    return '\n\n'.join(parts)
+    """Returns the help of a command: its usage, its docstring and its flags."""
+    defined, required = _flags_of(command), getattr(command, 'REQUIRED', ())
+    usage = ['usage: jitm', name, *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])]
+    usage += [f'--{flag} {flag.upper()}' for flag in required]
+    usage += ['[flags]'] if len(defined) > len(required) else []
+    described = shared.describe_flags(defined, required)
+    return '\n\n'.join([' '.join(usage), inspect.getdoc(command).strip(), f'flags:\n{described}'])
 
 
 def _list_commands() -> str:
@@ -257,35 +216,17 @@ def _run(argv: Sequence[str]) -> None:
     if 'compilation_cache' in values:
         shared.keep_compiled(values.compilation_cache)
     for module in values['import'].value if 'import' in values else ():
-        from jitm import names  # imports jax, which not every command needs
-
         names.import_own(module)
     command.main(values, *([words] if hasattr(command, 'ARGUMENTS') else []))
 
 
-@contextlib.contextmanager
-def _logging() -> Iterator[None]:
+def _set_up_output() -> None:
     """Prints what the terminal can show, warnings of the root logger to stderr, and of absl errors alone."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
-    warnings.filterwarnings(
-        'ignore', r'Image size \(\d+ pixels\) exceeds limit'
-    )  # of Pillow; such photos raise an error
+    warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # Pillow; the photos raise an error
     logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
-    absl_logger = absl_logging.get_absl_logger()
-    level = absl_logger.level
-    absl_logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        absl_logger.setLevel(level)
-
-
-def _fail(message: object, code: int) -> int:
-    """Prints a message to stderr and returns the exit code."""
-    message = printable(str(message))
-    print(f'error: {message}' if code == EXIT_USER_ERROR else message, file=sys.stderr, flush=True)
-    return code
+    absl_logging.get_absl_logger().setLevel(logging.ERROR)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -299,18 +240,18 @@ def main(argv: Sequence[str] | None = None) -> int:
       loss or gradient that is not finite.
     """
     try:
-        with _logging():
-            _run(sys.argv[1:] if argv is None else list(argv))
-    except UserError as error:
-        return _fail(error, EXIT_USER_ERROR)
+        _set_up_output()
+        _run(sys.argv[1:] if argv is None else list(argv))
+        return 0
     except BrokenPipeError:  # the reader of the output, such as head, has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, InterruptedRun, NotFiniteError) as error:
+        stopped = error
     except OSError as error:
         if error.filename is None:
             raise
-        return _fail(f'{error.filename}: {error.strerror}; choose another path', EXIT_USER_ERROR)
-    except InterruptedRun as error:
-        return _fail(error, EXIT_INTERRUPTED)
-    except NotFiniteError as error:
-        return _fail(error, EXIT_NOT_FINITE)
-    return 0
+        stopped = UserError(f'{error.filename}: {error.strerror}; choose another path')
+    prefix = 'error: ' if isinstance(stopped, UserError) else ''
+    print(f'{prefix}{printable(str(stopped))}', file=sys.stderr, flush=True)
+    return stopped.exit_code

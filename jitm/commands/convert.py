@@ -54,7 +54,6 @@ from jitm.runs.run import Run, export_run, load_run
 from jitm.training.members import MemberState
 from jitm.training.step import TrainState
 
-TAKES_CONFIG = True
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
 
@@ -80,6 +79,7 @@ AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, clip.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
+    **shared.common('config'),
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
@@ -101,10 +101,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
-    if target and (values.config or values.vocabulary):
-        raise UserError('--config and --vocabulary do not apply to --to: the run has its own')
-    if source == FEATURES and (values.config or values.vocabulary):
-        raise UserError(f'--config and --vocabulary do not apply to --from {FEATURES}: leave them out')
+    if (target or source == FEATURES) and (values.config or values.vocabulary):
+        kind = f'--to {target}' if target else f'--from {source}'
+        raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
     if target == 'tfds':
         from jitm.data import tfds  # slow to import
 
@@ -126,11 +125,11 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     """Converts published weights to a run directory."""
     if Checkpoints(folder).whole_steps():
         raise UserError(f'{folder} is a converted run already: choose a new folder')
-    config = values.config or configs.load(CONFIGS.get(name, name))
-    published = LOADERS[name](name, path, values.vocabulary, config.model.to_dict())
+    config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
+    published = LOADERS[name](name, path, values.vocabulary, config['model'])
     if name in PHOTOS and not values.config and 'pixels' in published.data:
-        config = configs.load(PHOTOS[name])
-    write_run(published, make_config(config.to_dict(), published), folder)
+        config = configs.load(PHOTOS[name]).to_dict()
+    write_run(published, make_config(config, published), folder)
     print(f'run          {folder}  (checkpoints/)')
     print(f'vocabulary   {len(published.vocabulary)} entries')
     if published.assumed:
@@ -150,18 +149,15 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
     data = dict(config['data'])
     kind = 'pixels' if 'pixels' in published.data else 'regions'
     if READS.get(data['source'], kind) != kind:
-        raise UserError(
-            f"the model reads {kind}, which the data of --config ('{data['source']}') do not have: give another config"
-        )
+        others = f"the data of --config ('{data['source']}')"
+        raise UserError(f'the model reads {kind}, which {others} do not have: give another config')
     if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
     data |= {key: value for key, value in published.resizing.items() if key in data}
     pixels = data.get('interpolation', 'bicubic'), data.get('short_side') == data.get('image_size')
     if published.model['name'] == 'clip.CLIP' and pixels != ('bicubic', True):
-        raise UserError(
-            "a CLIP reads photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic': "
-            'give --config clip, with words or without'
-        )
+        photos = "photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic'"
+        raise UserError(f'a CLIP reads {photos}: give --config clip, with words or without')
     terms = dict(config['terms'])
     if not published.model.get('caption', True):
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
@@ -205,6 +201,5 @@ def _export(target: str, run: Run, folder: Path) -> None:
     output = OutputFolder(folder, hub.KIND)
     output.claim(files)
     for name, content in files.items():
-        with output.replacing(name) as file:
-            file.write(content)
+        output.write(name, content)
     output.remove({*output.names} - {*files})

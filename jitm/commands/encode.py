@@ -36,9 +36,9 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.images import make_transform
 
-TAKES_CONFIG = True
 REQUIRED = ('out',)
 FLAGS = {
+    **shared.common('config'),
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
@@ -117,7 +117,7 @@ def main(values: flags.FlagValues) -> None:
     folder, run = Path(values.out), None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
-    config = config_lib.check(values.config.to_dict()) if run is None else run.config
+    config = config_lib.check(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
         text_network = TextNetwork(run, *computed[1:]) if values.texts else None

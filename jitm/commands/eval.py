@@ -143,13 +143,7 @@ def main(values: flags.FlagValues) -> None:
         # Evaluates, and resumes from the blocks that are finished.
         stack.enter_context(locked(folder.path, busy))
         report, sims = evaluate_runs(
-            runs,
-            split,
-            values.folds,
-            shortlist=shortlist,
-            options=options,
-            finished=finished,
-            report=ProgressPrinter(),
+            runs, split, values.folds, shortlist=shortlist, options=options, finished=finished, report=ProgressPrinter()
         )
         if ground_truth is not None:
             report['eccv'] = ground_truth.metrics(sims)

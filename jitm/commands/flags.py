@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,46 +22,35 @@ WIDTH = 100
 DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
-Flag = Callable[..., Any]  # defines a flag, given its name and `flag_values`
+Flag = functools.partial[Any]  # defines a flag, given its name and `flag_values`
 
 
-def text(explanation: str, default: str | None = None) -> Flag:
-    """A flag with a text."""
-    return functools.partial(flags.DEFINE_string, default=default, help=explanation)
+def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Callable[..., Flag]:
+    """Returns a function that makes flags of one kind from an explanation, a default and further options of absl."""
+
+    def make(explanation: str, default: Any = default, **further: Any) -> Flag:
+        return functools.partial(define, default=default, help=explanation, **options, **further)
+
+    return make
 
 
-def texts(explanation: str, default: Sequence[str] | None = None) -> Flag:
-    """A flag with a text, which may be repeated."""
-    return functools.partial(flags.DEFINE_multi_string, default=default, help=explanation)
-
-
-def words(explanation: str, default: Sequence[str] | None = None) -> Flag:
-    """A flag with words that are separated by commas."""
-    return functools.partial(flags.DEFINE_list, default=default, help=explanation)
-
-
-def number(explanation: str, default: int | None = None, **bounds: int) -> Flag:
-    """A flag with a whole number; the bounds are `lower_bound` and `upper_bound`."""
-    return functools.partial(flags.DEFINE_integer, default=default, help=explanation, **bounds)
-
-
-def count(explanation: str, default: int | None = None, **bounds: int) -> Flag:
-    """A flag with a whole number from 1."""
-    return number(explanation, default, lower_bound=1, **bounds)
+text = _kind(flags.DEFINE_string)
+texts = _kind(flags.DEFINE_multi_string)  # the flag may be repeated
+words = _kind(flags.DEFINE_list)  # separated by commas
+number = _kind(flags.DEFINE_integer)  # optionally from `lower_bound` to `upper_bound`
+count = _kind(flags.DEFINE_integer, lower_bound=1)
+switch = _kind(flags.DEFINE_boolean, False)  # without a value, and its negation
 
 
 def choice(values: Sequence[str], explanation: str, default: str | None = None) -> Flag:
-    """A flag with one of some values."""
+    """Returns a flag with one of some values."""
     return functools.partial(flags.DEFINE_enum, default=default, enum_values=values, help=explanation)
-
-
-def switch(explanation: str, default: bool = False) -> Flag:
-    """A flag without a value, and its negation."""
-    return functools.partial(flags.DEFINE_boolean, default=default, help=explanation)
 
 
 SPLIT = 'dev'
 SHARED = {
+    'config': text('NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'),
+    'import': texts('A module or file of your own with the model of a run; repeat the flag for several.', []),
     'workdir': text('The run directory.'),
     'split': text('The split of the data set.', SPLIT),
     'step': number('The checkpoint to load; the best on the validation split if not given.'),
@@ -98,7 +87,7 @@ def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: 
       names: Names of the flags that it reads.
 
     Raises:
-      UserError: if one of the flags is given without it.
+      UserError: If one of the flags is given without it.
     """
     for name in names:
         if values[name].present and not is_given:
@@ -137,7 +126,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
       further: Arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
 
     Raises:
-      UserError: if it holds something else.
+      UserError: If it holds something else.
     """
     names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
@@ -177,7 +166,7 @@ def start_processes(values: flags.FlagValues) -> None:
       values: The parsed flags of a command.
 
     Raises:
-      UserError: if only some of the flags are given, or they do not name a process and an address.
+      UserError: If only some of the flags are given, or they do not name a process and an address.
     """
     given = [values[name].value for name in PROCESS_FLAGS]
     coordinator, num_processes, process_id = given
@@ -187,28 +176,27 @@ def start_processes(values: flags.FlagValues) -> None:
         if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
             raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
         if process_id >= num_processes:
-            raise UserError(
-                f'--process_id is {process_id}, but --num_processes is {num_processes}; number the processes from 0'
-            )
+            wrong = f'--process_id is {process_id}, but --num_processes is {num_processes}'
+            raise UserError(f'{wrong}; number the processes from 0')
     if num_processes != 1:
         job.join(*given)
 
 
-def describe_flags(values: flags.FlagValues, required: Iterable[str]) -> str:
-    """Returns the help of a command's flags, the required ones first and the others in the order of definition.
+def describe_flags(defined: Mapping[str, Flag], required: Collection[str]) -> str:
+    """Returns the help of a command's flags, the required ones first and the others in the given order.
 
     Args:
-      values: The flags of a command.
-      required: Names of the required flags.
+      defined: The flags of a command by name.
+      required: The names of the required flags.
     """
-    required, lines = tuple(required), []
-    for name in sorted(values, key=lambda name: name not in required):
-        flag, choices = values[name], getattr(values[name].parser, 'enum_values', None)
-        left = f'  --[no]{name}' if flag.boolean else f'  --{name}'
-        left += f' {{{",".join(choices)}}}' if choices else ''
-        text = flag.help.removesuffix(';\n    repeat this option to specify a list of values')  # absl adds both
-        text = ('Required. ' if name in required else '') + re.sub(r'^<[^>]*>: ', '', text)
-        text += f' (default: {flag.default})' if flag.default not in (None, [], '') and not flag.boolean else ''
+    lines = []
+    for name in sorted(defined, key=lambda name: name not in required):
+        options, boolean = defined[name].keywords, defined[name].func is flags.DEFINE_boolean
+        left = f'  --[no]{name}' if boolean else f'  --{name}'
+        left += f' {{{",".join(options["enum_values"])}}}' if 'enum_values' in options else ''
+        text = ('Required. ' if name in required else '') + options['help']
+        default = ','.join(options['default']) if isinstance(options['default'], list) else options['default']
+        text += f' (default: {default})' if default not in (None, '') and not boolean else ''
         if len(left) > 25:
             lines.append(left)
             left = ''

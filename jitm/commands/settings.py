@@ -39,7 +39,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         return
     if words:
         raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
-    print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show).to_dict())]))
+    print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show))]))
 
 
 def overview() -> str:

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 from absl import flags
-from ml_collections import ConfigDict
 
-from jitm.commands import cli
 from jitm.commands import flags as shared
+from jitm.commands.overrides import override
+from jitm.commands.sections import SECTIONS
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
@@ -28,9 +28,9 @@ from jitm.runs.log import read_metrics
 from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
 
-TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
 FLAGS = {
+    **shared.common('config'),
     'workdir': shared.text('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
     'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
@@ -42,7 +42,7 @@ def parse(sweep: str) -> tuple[str, list[str]]:
     """Returns the key and the values of `key=value,value`.
 
     Raises:
-      UserError: if the text has another form.
+      UserError: If the text has another form.
     """
     key, _, values = sweep.partition('=')
     if not key or not values:
@@ -50,7 +50,7 @@ def parse(sweep: str) -> tuple[str, list[str]]:
     return key, values.split(',')
 
 
-def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, Any]]:
+def settings(config: Mapping[str, Any], sweeps: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the config of each run by the name of its directory.
 
     Args:
@@ -58,14 +58,14 @@ def settings(config: ConfigDict, sweeps: Sequence[str]) -> dict[str, dict[str, A
       sweeps: `key=value,value` each; the runs are their product, the last key changing fastest.
 
     Raises:
-      UserError: if a key is unknown or given twice, or a value has another type or is given twice.
+      UserError: If a key is unknown or given twice, or a value has another type or is given twice.
     """
     keys, values = zip(*map(parse, sweeps), strict=True)
     if len(set(keys)) < len(keys):
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
     configs = {}
     for chosen in itertools.product(*values):
-        one = cli.override(config, dict(zip(keys, chosen, strict=True))).to_dict()
+        one = override(config, dict(zip(keys, chosen, strict=True)), SECTIONS)
         flat = flatten(one)
         name = '_'.join(f'{key}={quote(str(flat[key]), safe="")}' for key in keys)
         if name in configs:
@@ -117,7 +117,7 @@ def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
 def main(values: flags.FlagValues) -> None:
     """Trains all runs and prints their summary."""
     workdir = Path(values.workdir)
-    seeds = values.seeds or [str(values.config.seed)]
+    seeds = values.seeds or [str(values.config['seed'])]
     configs = settings(values.config, [*values.sweep, f'seed={",".join(seeds)}'])
     check(configs, workdir)
     with interruptible(workdir):

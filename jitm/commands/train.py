@@ -22,11 +22,8 @@ from jitm.names import module_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.stages import run_directory, train
 
-TAKES_CONFIG = True
 REQUIRED = ('config', 'workdir')
-FLAGS = {
-    **shared.common('workdir', 'compilation_cache', *shared.PROCESS_FLAGS),
-}
+FLAGS = shared.common('config', 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
 
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
@@ -47,7 +44,7 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 def main(values: flags.FlagValues) -> None:
     """Trains, and prints the result in the first process."""
     shared.start_processes(values)
-    config, workdir = values.config.to_dict(), Path(values.workdir)
+    config, workdir = values.config, Path(values.workdir)
     result = train(config, workdir, ProgressPrinter())
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

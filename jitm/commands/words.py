@@ -61,13 +61,11 @@ def _check(values: flags.FlagValues) -> None:
             f'{others[0]} out of --perturbations'
         )
     if values.scene_graphs and set(values.perturbations) == {'swap'}:
-        raise UserError(
-            "--scene_graphs is not read by the perturbation 'swap'; leave it out, or add another to --perturbations"
-        )
+        remedy = 'leave it out, or add another to --perturbations'
+        raise UserError(f"--scene_graphs is not read by the perturbation 'swap'; {remedy}")
     if values.generator and GENERATED not in values.perturbations:
-        raise UserError(
-            "--generator makes the perturbation 'generated'; add it to --perturbations, or leave --generator out"
-        )
+        remedy = 'add it to --perturbations, or leave --generator out'
+        raise UserError(f"--generator makes the perturbation 'generated'; {remedy}")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -124,21 +122,19 @@ def main(values: flags.FlagValues) -> None:
         'generator': describe_runs([generator.generator])[0] if generator else None,
         'vocabulary_hash': [run.vocabulary.hash],
     }
-    with folder.replacing('words.json') as file:
-        file.write((json.dumps(report, indent=2) + '\n').encode())
+    folder.write('words.json', json.dumps(report, indent=2) + '\n')
     if values.show:
         examples = describe_captions(scorer, split, texts, sets, values.show)
         shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
-        with folder.replacing('words.html') as file:
-            file.write(explanations.page(shown, functools.partial(pixels_of, split)).encode())
+        folder.write('words.html', explanations.page(shown, functools.partial(pixels_of, split)))
         print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
     print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))
     if values.save_perturbed:
-        with folder.replacing(PERTURBED) as file:  # as `read_perturbed` reads it
-            for text in texts:
-                others = [other for captions in sets.values() for other in captions[text]]
-                line = {'caption': split.captions[text], 'perturbed': others}
-                file.write((json.dumps(line, ensure_ascii=False) + '\n').encode())
+        lines = []  # as `read_perturbed` reads them
+        for text in texts:
+            others = [other for captions in sets.values() for other in captions[text]]
+            lines.append(json.dumps({'caption': split.captions[text], 'perturbed': others}, ensure_ascii=False) + '\n')
+        folder.write(PERTURBED, ''.join(lines))
     print(f'written to {folder.path}: {", ".join(written)}')

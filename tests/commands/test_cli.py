@@ -33,7 +33,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {*cli.COMMANDS, '__init__', 'arguments', 'cli', 'flags', 'programs', 'unread'}
+    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'overrides', 'programs', 'sections'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_settings_have_short_names_and_files_have_paths(tmp_path, monkeypatch, a
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(OWN if name.endswith('.py') else 'not a config')
     Path('configs/__init__.py').write_text('raise ImportError("another package")')
-    assert cli.read_config(argument).to_dict() == configs.load(setting).to_dict()
+    assert cli.read_config(argument) == configs.load(setting).to_dict()
 
 
 def test_words_after_the_colon_reach_get_config(tmp_path):
@@ -95,9 +95,9 @@ def test_words_after_the_colon_reach_get_config(tmp_path):
     for argument, words in ((str(path), 'none'), (f'{path}:a,b:c', 'a,b:c'), (f'{path}:', '')):
         for argv in ([f'--config={argument}'], ['--config', argument]):
             values, _ = cli._parse(cli.load_command('train'), [*argv, '--workdir=x'])
-            assert values.config.words == words
+            assert values.config['words'] == words
     values, _ = cli._parse(cli.load_command('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
-    assert values.config.words == 'b'
+    assert values.config['words'] == 'b'
 
 
 def test_a_command_is_repeated_with_its_flags():

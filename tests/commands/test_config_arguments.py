@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from jitm.commands import cli, sweep
+from jitm.commands import cli, overrides, sweep
+from jitm.commands.sections import SECTIONS
 from jitm.configs import load
 from jitm.errors import UserError
 
@@ -37,7 +38,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def override(*assignments, setting='vse:fc,selhn,f30k'):
-    return cli.override(load(setting), dict(assignment.split('=') for assignment in assignments))
+    given = dict(assignment.split('=') for assignment in assignments)
+    return overrides.override(load(setting).to_dict(), given, SECTIONS)
 
 
 LOSS = 'terms.ranking.loss=my_own.my_hinge'
@@ -46,7 +48,7 @@ LOSS = 'terms.ranking.loss=my_own.my_hinge'
 def test_arguments_of_an_own_loss_are_keys():
     """Those of the former loss that it does not have, here epsilon, are left out."""
     given = LOSS, *(f'terms.ranking.{one}' for one in ('gamma=3', 'needed=(1, 2)', 'kind=x', 'soft=True'))
-    ranking = override(*given).terms.ranking.to_dict()
+    ranking = override(*given)['terms']['ranking']
     own = {'loss': 'my_own.my_hinge', 'gamma': 3.0, 'needed': (1, 2), 'kind': 'x', 'soft': True}
     assert ranking == own | {'margin': 0.2} | SCHEDULE
     assert isinstance(ranking['gamma'], float)
@@ -54,39 +56,54 @@ def test_arguments_of_an_own_loss_are_keys():
 
 def test_arguments_of_a_named_loss_are_keys():
     config = override('terms.ranking.weigh_by_positive=True', setting='aoq:vsepp,adapoffquin,f8k')
-    assert config.terms.ranking.weigh_by_positive is True
+    assert config['terms']['ranking']['weigh_by_positive'] is True
     first = 'stages.first.terms.ranking.'
     config = override(f'{first}loss=my_own.my_hinge', f'{first}gamma=4', setting='aoq:vsepp,adapoffquin,f8k')
-    assert (config.stages.first.terms.ranking.loss, config.stages.first.terms.ranking.gamma) == ('my_own.my_hinge', 4)
+    ranking = config['stages']['first']['terms']['ranking']
+    assert (ranking['loss'], ranking['gamma']) == ('my_own.my_hinge', 4)
 
 
 def test_attributes_of_an_own_model_are_keys():
     given = 'model.name=my_own.Model', 'model.scale=3', 'model.reasoning.name=alignment.Mean', 'model.image.mlp=plain'
-    model = override(*given).model.to_dict()
+    model = override(*given)['model']
     assert model.keys() == {'name', 'scale', 'image', 'reasoning', 'embed_dim'}
     assert (model['reasoning'], model['image']['mlp']) == ({'name': 'alignment.Mean'}, 'plain')
-    assert override('model.name=my_own.Bare').model.to_dict() == {'name': 'my_own.Bare'}  # nothing reads embed_dim
-    model = override('model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32').model.text
-    assert model.to_dict() == {'name': 'text.BERTEncoder', 'size': 'tiny', 'dtype': 'float32', 'dropout': 0.0}
+    assert override('model.name=my_own.Bare')['model'] == {'name': 'my_own.Bare'}  # nothing reads embed_dim
+    given = 'model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32'
+    text = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dtype': 'float32', 'dropout': 0.0}
+    assert override(*given)['model']['text'] == text
 
 
 def test_arguments_of_optimizers_and_data_are_keys():
     config = override('optimizer.name=adamw_with_warm_up', 'optimizer.warm_up=0.1', 'data.source=scenes.load')
-    assert config.optimizer.warm_up == 0.1
-    assert 'decay_epochs' not in config.optimizer
-    assert config.data.to_dict() == {'source': 'scenes.load', 'dev_images': 1000}
+    assert config['optimizer']['warm_up'] == 0.1
+    assert 'decay_epochs' not in config['optimizer']
+    assert config['data'] == {'source': 'scenes.load', 'dev_images': 1000}
+
+
+def test_arguments_that_a_preset_leaves_out_are_keys():
+    given = (
+        'terms.ranking.rankings=i2t',
+        'members.anchor.learn_from=target',
+        'data.noise_rate=0.4',
+        'data.train_seed=1',
+    )
+    config = override(*given, setting='dbl:sgr,rm,oas,f30k')
+    assert config['terms']['ranking']['rankings'] == ('i2t',)
+    assert config['members']['anchor']['learn_from'] == ('target',)
+    assert (config['data']['noise_rate'], config['data']['train_seed']) == (0.4, 1)
 
 
 def test_a_key_that_is_none_takes_the_type_of_its_text():
     config = override('evaluation.every_steps=5', 'terms.ranking.end_epoch=3')
-    assert (config.evaluation.every_steps, config.terms.ranking.end_epoch) == (5, 3)
+    assert (config['evaluation']['every_steps'], config['terms']['ranking']['end_epoch']) == (5, 3)
 
 
 def test_arguments_are_swept():
     config = override(LOSS, 'terms.ranking.needed=1')
     configs = sweep.settings(config, ['terms.ranking.gamma=1,2'])
     assert [config['terms']['ranking']['gamma'] for config in configs.values()] == [1.0, 2.0]
-    configs = sweep.settings(load('vse'), ['model.name=my_own.Bare,vse.OrderEmbedding'])
+    configs = sweep.settings(load('vse').to_dict(), ['model.name=my_own.Bare,vse.OrderEmbedding'])
     assert [{*config['model']} for config in configs.values()] == [{'name'}, {*load('vse').model}]
 
 
@@ -95,7 +112,8 @@ def test_flags_have_two_forms(form):
     command = cli.load_command('train')
     words = f'--config vse --workdir x --config.{LOSS} --config.terms.ranking.gamma{form}'.split()
     values, _ = cli._parse(command, words)
-    assert (values.config.terms.ranking.gamma, values.config.terms.ranking.soft) == (3.0, True)
+    ranking = values.config['terms']['ranking']
+    assert (ranking['gamma'], ranking['soft']) == (3.0, True)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +122,11 @@ def test_flags_have_two_forms(form):
         ((LOSS, 'terms.ranking.gama=3'), "'terms.ranking.gama' is unknown, did you mean 'terms.ranking.gamma'"),
         (('terms.ranking.gamma=3',), "'terms.ranking.gamma' is unknown"),
         ((LOSS, 'terms.ranking.gamma=x'), 'gamma'),
+        ((LOSS, 'terms.ranking.epsilon=3'), r'terms\.ranking\.loss is my_own\.my_hinge, which has no epsilon$'),
         (('terms.other.loss=my_own.my_hinge',), "'terms.other.loss' is unknown"),
         (('model.name=my_own.Model', 'model.absolute.x=1'), "'model.absolute.x' is unknown"),
         (('model.name=my_own.Model', 'model.scalle=1'), "is unknown, did you mean 'model.scale'"),
         (('model.name=my_own.Modell',), "my_own has no 'Modell', did you mean 'Model'"),
-        (('model.name=my_own.my_hinge',), 'a model a class of flax.linen.Module'),
         (('data.source=scenes.lod',), "has no 'lod', did you mean 'load'"),
         (('epoch=3',), "'epoch' is unknown, did you mean 'epochs'"),
     ],
@@ -132,8 +150,3 @@ def test_unknown_flags_are_refused(flag, hint):
         cli._parse(cli.load_command('train'), [f'--{flag}'])
     name = flag.partition('=')[0]
     assert str(error.value) == f"Unknown command line flag '{name}'{hint} (jitm train --help lists the flags)"
-
-
-def test_given_keys_of_the_former_loss_are_kept():
-    """They are refused by the loss, which does not have them."""
-    assert override(LOSS, 'terms.ranking.epsilon=3').terms.ranking.epsilon == 3

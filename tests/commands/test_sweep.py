@@ -22,7 +22,7 @@ def test_settings_are_the_product_of_the_values(tiny_config_file):
     config = read_config('--seeds', '0,1', f'--config={tiny_config_file}', '--config.epochs=9')
     sweeps = ['terms.ranking.margin=.1,2', 'model.image_pooling=mean,max', 'vocabulary.path=a/b', 'seed=7']
     configs = sweep.settings(config, sweeps)
-    assert config.seed == 0
+    assert config['seed'] == 0
     assert [*configs] == [
         f'terms.ranking.margin={margin}_model.image_pooling={name}_vocabulary.path=a%2Fb_seed=7'
         for margin in ('0.1', '2.0')

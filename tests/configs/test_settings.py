@@ -36,7 +36,7 @@ def test_a_missing_word_stands_for_the_first_of_its_table(file):
 
 def test_settings_initialize_from_runs_of_settings():
     listed = [*settings.presets()]
-    runs = {common.run_of(*setting.partition(':')[::2]).rstrip('_') for setting in listed}
+    runs = {common.run_of(setting).rstrip('_') for setting in listed}
     assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
     runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}

@@ -418,6 +418,7 @@ def test_the_command_prints_how_to_train(root, tmp_path, monkeypatch, capsys, ed
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith('train ')]
     _, *words = shlex.split(line.partition(' ')[2])
     values, _ = cli._parse(cli.load_command('train'), words[words.index('train') + 1 :])
-    assert (values.config.data.root, values.config.model.name) == (str(tmp_path), loss)
+    config = values.config
+    assert (config['data']['root'], config['model']['name']) == (str(tmp_path), loss)
     run_command(monkeypatch, root, tmp_path, make_network(edge, crops=crops), ('test',))
     assert 'train ' not in capsys.readouterr().out

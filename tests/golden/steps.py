@@ -57,7 +57,7 @@ def load_with_vectors(split: str, seed: int, train_images: int, dev_images: int,
 
 def load(setting: str) -> dict[str, Any]:
     """Returns the config of a setting such as configs/vse.py:fc,max,f30k."""
-    return json.loads(json.dumps(read_config(setting).to_dict()))
+    return json.loads(json.dumps(read_config(setting)))
 
 
 def write_files(folder: Path) -> None:

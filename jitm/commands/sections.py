@@ -1,0 +1,21 @@
+"""What the sections of a config configure: their keys are arguments of these functions and classes."""
+
+from jitm.commands.overrides import Section
+from jitm.data.load import CHANGES
+from jitm.training.members import RULES, Member
+from jitm.training.objective import RankingTerm
+
+_MODEL = Section('name', 'jitm.models', own=True, kept=('embed_dim',))  # which its modules read, too
+SECTIONS = {  # pattern of the dotted key -> what it configures; the first one that fits counts
+    'terms.*': Section('loss', 'jitm.losses', own=True, further=(RankingTerm,)),
+    'model': _MODEL,
+    'members.*.model': _MODEL,
+    '*model.*': Section('name', 'jitm.layers', own=True),
+    'members.*': Section('', '', further=(Member, *RULES.values())),
+    'optimizer': Section('name', 'jitm.training.optimizer', own=True),
+    'data': Section('source', 'jitm.data', own=True, further=tuple(CHANGES)),
+    'candidates': Section('source', 'jitm.training.sources', own=True),
+    'labels': Section('source', 'jitm.training.sources.labels', own=True),
+    'relevance': Section('source', 'jitm.data'),
+    'scene_graphs': Section('source', 'jitm.data'),
+}
