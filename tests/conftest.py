@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,6 +210,12 @@ def precomp_folder(tmp_path) -> Path:
         captions = [f'a dog number {rng.integers(9)} runs past house {n}' for n in range(5 * images)]
         (folder / f'{split}_caps.txt').write_text('\n'.join(captions) + '\n', encoding='utf-8')
     return folder
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(('localhost', 0))
+        return s.getsockname()[1]
 
 
 @pytest.fixture

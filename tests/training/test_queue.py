@@ -18,7 +18,7 @@ from jitm.training.sources import check_candidates, make_retrieval
 from jitm.training.step import TrainState
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS
-from tests.test_train import assert_same_run
+from tests.same import assert_same_run
 from tests.training.models import compile_step, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 
