@@ -8,8 +8,8 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import new_figure
 from jitm.report.groups import Group, RunLog
+from jitm.report.saving import new_figure
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel
@@ -114,14 +114,11 @@ def draw(groups: Sequence[Group]) -> Any:
         logs = [read_difficulty(run) for run in group.runs]
         pooled.append(pool(logs, min(MAX_COLUMNS, *(len(log.epochs) for log in logs))))
     columns = min(PANELS_PER_ROW, len(groups))
-    rows = -(-len(groups) // columns)
-    figure = new_figure(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    panels = [*grid.flat][: len(groups)]
-    for panel in [*grid.flat][len(groups) :]:
-        panel.remove()
+    rows = math.ceil(len(groups) / columns)
+    figure = new_figure(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows, NOTE)
+    panels = [figure.add_subplot(rows, columns, n) for n in range(1, len(groups) + 1)]
     max_share = max(np.nanmax(part.shares, initial=1 / part.shares.shape[1]) for part in pooled)
-    for panel, group, stats in zip(panels, groups, pooled, strict=True):
+    for n, (panel, group, stats) in enumerate(zip(panels, groups, pooled, strict=True)):
         edges, heights = np.concatenate([[0], stats.epochs]), np.linspace(-1, 1, stats.shares.shape[1] + 1)
         cells = panel.pcolormesh(edges, heights, stats.shares.T, cmap='Greys', norm=PowerNorm(0.5, 0, max_share))
         panel.axhline(0, color='tab:blue', linewidth=0.8, linestyle=':')
@@ -129,8 +126,7 @@ def draw(groups: Sequence[Group]) -> Any:
         panel.set_title(group.name.replace(', ', '\n'), fontsize='medium')
         panel.set_xlabel('epochs')
         panel.set_yticks((-1, -0.5, 0, 0.5, 1))
-    for panel in grid[:, 0]:
-        panel.set_ylabel('gap to the true caption')
+        panel.set_ylabel('' if n % columns else 'gap to the true caption')
+        panel.tick_params(labelleft=not n % columns)
     figure.colorbar(cells, ax=panels, label='share of the captions')
-    figure.supxlabel(NOTE, fontsize='small', color='gray')
     return figure

@@ -1,4 +1,7 @@
-"""Similarity distributions of positive and negative pairs (DBL: Diao et al., 2024, figures 6 and 7)."""
+"""Distributions of pairs: similarities of positives and negatives (DBL: Diao et al., 2024, figures 6 and 7).
+
+And of the cross-retrieval ranks of positives (AOQ: Chen et al., 2020, section 4.3 and figure 5).
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,14 +12,17 @@ import numpy as np
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
-from jitm.report.figures import new_figure
+from jitm.metrics import cross_retrieval_ranks
 from jitm.report.matrices import Matrix
+from jitm.report.saving import new_figure
 
 KINDS = ('positives', 'negatives')
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BINS = 2**16  # over the range of all matrices; quantiles are exact to half a bin
 CURVE_BINS = 2**7  # of the drawn densities
 PAIRS_PER_CHUNK = 2**20
+LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
+INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +102,7 @@ def draw(matrices: Sequence[Matrix]) -> Any:
     import matplotlib as mpl
 
     low, high = bounds(matrices)
-    figure = new_figure(6.5, 5)
+    figure = new_figure(6.5, 5, 'vertical lines: means')
     panels = figure.subplots(2, 1, sharex=True)
     colors = mpl.color_sequences['petroff10']
     for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
@@ -111,6 +117,47 @@ def draw(matrices: Sequence[Matrix]) -> Any:
     panels[0].set_xlim(low, high)
     panels[1].set_xlabel('similarity')
     figure.align_ylabels()
-    figure.supxlabel('vertical lines: means', fontsize='small', color='gray')
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside upper center', ncols=2, frameon=False)
+    return figure
+
+
+def frequencies(matrix: Matrix) -> np.ndarray:
+    """Counts the positive pairs by the interval of their cross-retrieval rank: int [6].
+
+    Raises:
+      UserError: If some images have more texts than others.
+    """
+    texts = np.bincount(matrix.image_of_text)
+    if texts.min() < texts.max():
+        raise UserError(
+            f'{matrix.path} has images with {texts.min()} and with {texts.max()} texts, but cross-retrieval ranks need '
+            'the same number; leave the file out'
+        )
+    ranks = cross_retrieval_ranks(matrix.sims, matrix.image_of_text)
+    return np.bincount(np.searchsorted(LAST_RANKS, ranks), minlength=len(INTERVALS))
+
+
+def cross_retrieval(matrices: Sequence[Matrix]) -> str:
+    """Returns a Markdown table of the number of positive pairs per interval and matrix."""
+    columns = [[f'{count} ({count / sum(counts):.1%})' for count in counts] for counts in map(frequencies, matrices)]
+    return table(['cross-retrieval rank', *names_of(matrices)], list(zip(INTERVALS, *columns, strict=True)))
+
+
+def draw_cross_retrieval(matrices: Sequence[Matrix]) -> Any:
+    """Returns a matplotlib figure of the numbers of positive pairs per interval as grouped bars."""
+    import matplotlib as mpl
+
+    figure = new_figure(max(6.5, 2 + 2.4 * len(matrices)), 3.6)
+    panel = figure.subplots()
+    width = 0.8 / len(matrices)
+    panel.set_prop_cycle(color=mpl.color_sequences['petroff10'])
+    for n, (name, matrix) in enumerate(zip(names_of(matrices), matrices, strict=True)):
+        positions = np.arange(len(INTERVALS)) + (n - (len(matrices) - 1) / 2) * width
+        panel.bar_label(panel.bar(positions, frequencies(matrix), width, label=name), fontsize='x-small')
+    panel.set_xticks(range(len(INTERVALS)), INTERVALS)
+    panel.set_xlabel('cross-retrieval rank')
+    panel.set_ylabel('positive pairs')
+    panel.grid(axis='y', alpha=0.3)
+    panel.set_axisbelow(True)
+    figure.legend(loc='outside upper center', ncols=2, frameon=False)
     return figure

@@ -11,7 +11,7 @@ from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.evaluation.saved import names_of
 from jitm.outputs import MARK, OutputFolder
-from jitm.report import cross_retrieval, distributions, panels
+from jitm.report import distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices
 
@@ -141,9 +141,9 @@ def test_matrices_are_named_by_their_runs(tmp_path):
 
 def test_frequencies_by_hand(tmp_path, monkeypatch):
     ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
-    monkeypatch.setattr(cross_retrieval, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
+    monkeypatch.setattr(distributions, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
     (matrix,) = read_matrices([write(tmp_path / 'a')])
-    assert cross_retrieval.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
+    assert distributions.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
 
 
 def test_command_draws_cross_retrieval(tmp_path, capsys):
