@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -196,3 +197,12 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
     """
     order = np.random.default_rng(train_seed).permutation(split.num_images)
     return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
+
+
+def grid_boxes(regions: int) -> np.ndarray | None:
+    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
+    edge = math.isqrt(regions)
+    if regions == 1 or edge**2 != regions:
+        return None
+    row, column = np.divmod(np.arange(regions), edge)
+    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.reading import check_images, check_lengths, tokenize_split
-from jitm.data.splits import Split
+from jitm.data.splits import Split, grid_boxes
 from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import UserError
@@ -73,15 +72,6 @@ def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
 
     count, size = split.num_images, network.images_per_call
     return network.encode(crops(np.arange(start, min(start + size, count))) for start in range(0, count, size))
-
-
-def grid_boxes(regions: int) -> np.ndarray | None:
-    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
-    edge = math.isqrt(regions)
-    if regions == 1 or edge**2 != regions:
-        return None
-    row, column = np.divmod(np.arange(regions), edge)
-    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
 
 
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:

@@ -14,11 +14,11 @@ import numpy as np
 
 from jitm.data.pixels import in_threads
 from jitm.data.reading import take_images
+from jitm.data.splits import grid_boxes
 from jitm.data.transforms import Photo, Transform, decode
 from jitm.errors import UserError
 from jitm.files import hash_arrays
 from jitm.inference.engine import batches, num_items
-from jitm.inference.features import grid_boxes
 from jitm.inference.networks import FeatureNetwork, crops_of
 from jitm.models.matcher import Encoding
 from jitm.runs.run import Run

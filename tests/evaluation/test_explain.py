@@ -13,12 +13,12 @@ from PIL import Image
 
 from jitm.commands import cli
 from jitm.data import scenes
+from jitm.data.splits import grid_boxes
 from jitm.data.text import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.retrieval import Retrieved
 from jitm.evaluation.saved import EVALUATION
-from jitm.inference.features import grid_boxes
 from jitm.layers import text
 from jitm.outputs import OWNED, OutputFolder
 from jitm.report import explanations
