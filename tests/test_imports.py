@@ -37,10 +37,7 @@ LEVELS = [
 PURE = {'types', 'metrics', 'losses'}
 PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'annotated_types', 'collections', 'itertools', 'typing', 'sys'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
-OF_MODELS = tuple(
-    f'jitm.{name}.'
-    for name in ('encoders', 'importers', 'inference', 'layers', 'models', 'runs.run', 'synthesis', 'training')
-)
+OF_MODELS = ('encoders', 'importers', 'inference', 'layers', 'models', 'runs.run', 'synthesis', 'training')
 PAPERS = {'vse', 'aoq', 'dbl', 'tags', 'uniter', 'selhn', 'rvse', 'faghri', 'fan', 'diao', 'li', 'chen'}
 
 

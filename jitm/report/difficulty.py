@@ -63,19 +63,12 @@ def pool(logs: Sequence[Difficulty], parts: int) -> Difficulty:
       Statistics of each part.
     """
     end = min(log.epochs[-1] for log in logs)
-    joined = Difficulty(*map(np.concatenate, zip(*logs, strict=True)))
-    part = np.ceil(np.round(joined.epochs / end * parts, 6)).astype(int) - 1
-    pooled = []
-    for n in range(parts):
-        gaps, counts, shares = (values[part == n] for values in joined[1:])
-        lines = np.ones_like(counts)
-        pooled.append((end * (n + 1) / parts, _mean(gaps, counts), _mean(counts, lines), _mean(shares, counts)))
-    return Difficulty(*map(np.array, zip(*pooled, strict=True)))
-
-
-def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns the weighted mean along axis 0; NaN if all weights are 0."""
-    return np.average(values, axis=0, weights=weights) if weights.any() else np.full(values.shape[1:], np.nan)
+    epochs, gaps, counts, shares = map(np.concatenate, zip(*logs, strict=True))
+    ends = end * np.arange(1, parts + 1) / parts
+    within = np.ceil(np.round(epochs / end * parts, 6)) == np.arange(1, parts + 1)[:, None]  # [parts, lines]
+    with np.errstate(invalid='ignore'):  # of parts without captions or lines
+        captions = within * counts / (within @ counts)[:, None]
+        return Difficulty(ends, captions @ gaps, within @ counts / np.sum(within, axis=1), captions @ shares)
 
 
 def difficulty(groups: Sequence[Group]) -> str:
