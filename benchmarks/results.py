@@ -3,13 +3,18 @@
 import argparse
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jitm.errors import UserError
 from jitm.files import replacing
+
+ROOT = Path(__file__).resolve().parent.parent  # the repository
+DOCS = ROOT / 'docs'
+MARK = re.compile(r'(<!-- (?:benchmarks|experiments) (.*?) -->\n)((?:\|.*\n)*)')
 
 Row = dict[str, Any]  # heading of the column, with its unit -> number or text
 
@@ -89,3 +94,25 @@ def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> Non
     lines[key] = {'command': key, **environment(), 'rows': rows}
     with replacing(path) as file:
         file.write(''.join(json.dumps(line) + '\n' for line in lines.values()).encode())
+
+
+def rewritten(page: str, tables: Mapping[str, Sequence[Row]]) -> str:
+    """Returns a page with each table made from the rows of the command in the comment above it.
+
+    Raises:
+      UserError: If a command has no rows.
+    """
+
+    def table(match: re.Match) -> str:
+        if match[2] not in tables:
+            raise UserError(f"docs has no result of '{match[2]}'; run this command with --json and a file of docs")
+        return match[1] + ''.join(f'{line}\n' for line in markdown(tables[match[2]]))
+
+    return MARK.sub(table, page)
+
+
+def rewrite(pages: Iterable[tuple[Path, str]]) -> None:
+    """Writes pages with new texts."""
+    for page, text in pages:
+        with replacing(page) as file:
+            file.write(text.encode())

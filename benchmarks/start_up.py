@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.memory import with_files, write_files
-from benchmarks.results import Row
-from benchmarks.settings import ROOT
+from benchmarks.results import ROOT, Row
 from jitm.commands.overrides import unread
 from jitm.config import flatten
 

@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
         num_views=1,  # views of each pair per batch, changed independently: 2 for ESA's self-expanding
     )
 
-    # The relevance of each caption to each image, for losses with `relevance`: a function in jitm.data and its arguments.
+    # The relevance of each caption to each image, for losses with `relevance`: a function in jitm.data, and arguments.
     config.relevance = dict(source='')  # '' for none, 'cider.from_captions' or 'cider.from_file'
 
     # Correspondence labels, for losses with `labels`: a class of jitm.training.sources.labels and its arguments.

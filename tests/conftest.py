@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,3 +210,23 @@ def precomp_folder(tmp_path) -> Path:
         captions = [f'a dog number {rng.integers(9)} runs past house {n}' for n in range(5 * images)]
         (folder / f'{split}_caps.txt').write_text('\n'.join(captions) + '\n', encoding='utf-8')
     return folder
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(('localhost', 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def measured(tmp_path, capsys):
+    """Runs a benchmark or an experiment, and returns its rows from the end of the file of results."""
+    from benchmarks import command, results
+
+    def run(*arguments, package='benchmarks'):
+        command.main(package, [*arguments, f'--json={tmp_path}/results.jsonl'])
+        *_, rows = results.read(tmp_path / 'results.jsonl').values()
+        assert len(capsys.readouterr().out.splitlines()) == 2 + len(rows)
+        return rows
+
+    return run

@@ -1,14 +1,10 @@
 import dataclasses
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks import __main__ as entry
 from benchmarks import (
-    experiments,
-    flickr8k,
+    command,
     members,
     memory,
     results,
@@ -17,14 +13,12 @@ from benchmarks import (
     tables,
     tags_step,
 )
-from jitm import config as config_lib
-from jitm import configs, parallel
-from jitm.commands import cli
-from jitm.configs.common import first_stage
+from benchmarks.__main__ import NAMES
+from experiments import __main__ as experiments
+from experiments import tables as written
+from jitm import parallel
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
-from jitm.report.rows import read_rows
-from tests.configs.settings import start
 from tests.conftest import ROOT, SHARED
 
 DOCS = ROOT / 'docs'
@@ -66,19 +60,6 @@ def test_max_of_hinges_of_torch_loops(loops):
     # Hardest hinges: rows 0.7, 0.2 and 0, columns 0, 0.9 and 0.
     scores = loops.torch.tensor([[0.5, 1.0, 0.4], [0.3, 0.3, 0.2], [0.1, 0.6, 0.9]])
     assert loops.max_of_hinges(scores).item() == pytest.approx(1.8)
-
-
-@pytest.fixture
-def measured(tmp_path, capsys):
-    """Runs a benchmark, and returns its rows from the end of the file of results."""
-
-    def run(*arguments):
-        entry.main([*arguments, f'--json={tmp_path}/results.jsonl'])
-        *_, rows = results.read(tmp_path / 'results.jsonl').values()
-        assert len(capsys.readouterr().out.splitlines()) == 2 + len(rows)
-        return rows
-
-    return run
 
 
 @pytest.mark.parametrize('train', [False, True])
@@ -173,7 +154,7 @@ def test_tags_step_parts_are_timed_and_scaled(monkeypatch, measured):
 )
 def test_tags_step_refuses_inconsistent_flags(capsys, flags, message):
     with pytest.raises(SystemExit):
-        entry.main(['tags_step', *flags])
+        command.main('benchmarks', ['tags_step', *flags])
     assert message in capsys.readouterr().err
 
 
@@ -240,7 +221,7 @@ def test_scene_graphs_refuse_other_files(tmp_path, capsys):
     path.write_text('a,b\n1,2\n')
     for name, message in ((path, 'is not a CSV file with columns caption and scene_graph'), ('none', 'cannot be read')):
         with pytest.raises(SystemExit):
-            entry.main(['scene_graphs', f'--gold={name}'])
+            command.main('benchmarks', ['scene_graphs', f'--gold={name}'])
         assert message in capsys.readouterr().err
 
 
@@ -264,68 +245,13 @@ def test_scene_graphs_accuracy():
     assert min(measured['relations']) > 0.74
 
 
-@pytest.mark.parametrize('small', [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
-    for name in experiments.EXPERIMENTS:
-        command = experiments.command(name, 0, tmp_path, small)
-        assert command[:2] == ['train', '--config']
-        flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in command[5:])
-        config = config_lib.check(cli.override(cli.read_config(command[2]), flags).to_dict())
-        start(config)
-
-
-def test_stages_that_are_taken_over_are_the_same():
-    for experiment in (experiment for experiment in experiments.EXPERIMENTS.values() if experiment.first_stage):
-        other = configs.load(experiments.EXPERIMENTS[experiment.first_stage].config)
-        first = configs.load(experiment.config).stages.first.to_dict()
-        assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
-
-
-@pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])
-def test_rows_are_of_the_terms_of_their_experiments(size):
-    rows = read_rows(DOCS / f'{size}.jsonl')
-    for name, experiment in experiments.EXPERIMENTS.items():
-        config = config_lib.flatten(configs.load(experiment.config).to_dict()) | experiment.flags
-        folder = str(experiments.scored(experiments.directory(Path('runs', size), name, 0), name))
-        row = config_lib.flatten(rows[folder]['config']) if folder in rows else {}
-        for key in row.keys() & config.keys():
-            assert not key.startswith('terms.') or row[key] == config[key], (name, key)
-
-
-def test_experiments_without_a_row_follow_the_runs_they_read(tmp_path, monkeypatch):
-    rows = tmp_path / 'rows.jsonl'
-    runs = flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows)
-    assert runs == [('mean_sum_max', 1), ('vsepp_rm_oas', 1), ('mean_sum', 1)]
-    command = experiments.command('vsepp_rm_oas', 1, tmp_path)
-    assert f'--config.members.anchor.init_from={tmp_path}/mean_sum_max_s1' in command
-    monkeypatch.setattr(flickr8k, 'read_rows', lambda path: {str(tmp_path / 'mean_sum_s1'): {}})
-    rows.touch()
-    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, rows) == runs[:2]
-    assert flickr8k.pending(['vsepp_rm_oas', 'mean_sum'], [1], tmp_path, None) == runs
-
-
-def test_small_experiments_are_small_in_both_stages(tmp_path):
-    small = {'model.embed_dim=256', 'model.text.recurrent=False'}
-    command = experiments.command('aoq_offtri', 0, tmp_path, small=True)
-    assert {f'--config.{prefix}{key}' for prefix in ('', 'stages.first.') for key in small} <= set(command)
-    assert not any(key in flag for flag in experiments.command('aoq_offtri', 0, tmp_path) for key in small)
-
-
-def test_flickr8k_lists_all_groups_and_refuses_other_names(tmp_path, measured, capsys):
-    rows = measured('flickr8k')
-    assert {row['group'] for row in rows} == experiments.GROUPS.keys()
-    assert {row['name'] for row in rows} == experiments.EXPERIMENTS.keys()
-    with pytest.raises(SystemExit):
-        entry.main(['flickr8k', 'lossess', '--seeds', '0'])
-    assert 'lossess: neither a group nor an experiment' in capsys.readouterr().err
-
-
-def test_the_entry_lists_and_finds_all_benchmarks(capsys):
-    entry.main([])
+@pytest.mark.parametrize(('package', 'names'), [('benchmarks', NAMES), ('experiments', experiments.NAMES)])
+def test_the_entry_lists_and_finds_all_modules(package, names, capsys):
+    command.main(package, [])
     out = capsys.readouterr().out
-    assert all(f'\n{name} ' in out for name in entry.NAMES)
-    with pytest.raises(SystemExit, match=r"benchmark 'speed' does not exist; choose one of: train_step, "):
-        entry.main(['speed'])
+    assert all(f'\n{name} ' in out for name in names)
+    with pytest.raises(SystemExit, match=rf"{package[:-1]} 'speed' does not exist; choose one of: {names[0]}, "):
+        command.main(package, ['speed'])
 
 
 def test_cells_have_three_significant_digits():
@@ -345,42 +271,21 @@ def test_a_result_replaces_that_of_the_same_command(tmp_path):
 
 def test_tables_replace_the_rows_below_their_command():
     page = 'Speed.\n\n<!-- benchmarks mining -->\n| s |\n|---|\n| 1.00 |\n\nEnd.\n'
-    assert tables.rewritten(page, {'mining': [{'s': 2.0}]}) == page.replace('1.00', '2.00')
-    with pytest.raises(tables.UserError, match="no result of 'mining'"):
-        tables.rewritten(page, {})
+    assert results.rewritten(page, {'mining': [{'s': 2.0}]}) == page.replace('1.00', '2.00')
+    with pytest.raises(results.UserError, match="no result of 'mining'"):
+        results.rewritten(page, {})
 
 
 def test_tables_of_the_docs_are_those_of_the_results():
-    texts = dict(tables.pages())
+    texts = dict([*tables.pages(), *written.pages()])
     assert texts == {page: page.read_text() for page in texts}
-    marks = {match[2] for text in texts.values() for match in tables.MARK.finditer(text)}
-    assert marks == tables.tables().keys()
+    marks = {match[2] for text in texts.values() for match in results.MARK.finditer(text)}
+    assert marks == tables.tables().keys() | results.read(DOCS / 'cca.jsonl').keys()
 
 
 def test_commands_of_the_docs_are_accepted():
     pages = ''.join(path.read_text() for path in sorted(DOCS.glob('*.md')))
-    lines = re.findall(r'^python -m benchmarks (.*)$', pages, flags=re.MULTILINE)
+    lines = re.findall(r'^python -m (benchmarks|experiments) (\w+)(.*)$', pages, flags=re.MULTILINE)
     assert len(lines) > 10
-    for name, *flags in map(str.split, lines):
-        entry.make_parser(name).parse_args(flags)
-
-
-def test_small_experiments_keep_the_gru_where_words_are_not_averaged(tmp_path):
-    assert not any('recurrent' in flag for flag in experiments.command('fc_max', 0, tmp_path, small=True))
-
-
-def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):
-    """The features of an image count the words of its captions; 20 directions find all, and noise finds few."""
-    rng = np.random.default_rng(0)
-    for folder, signal in (('words', 1.0), ('noise', 0.0)):
-        (tmp_path / folder).mkdir()
-        for split, images in (('train', 300), ('dev', 40)):
-            words = rng.integers(20, size=(images, 4))
-            counts = np.stack([np.bincount(row, minlength=20) for row in words])
-            features = signal * counts[:, None] + 0.01 * rng.normal(size=(images, 3, 20))
-            np.save(tmp_path / folder / f'{split}_ims.npy', features.astype(np.float32))
-            captions = '\n'.join(' '.join(f'w{chr(97 + word)}' for word in row) for row in words)
-            (tmp_path / folder / f'{split}_caps.txt').write_text(captions + '\n')
-    (found,), (nothing,) = (measured('cca', f'--data_root={tmp_path}/{folder}') for folder in ('words', 'noise'))
-    assert float(found['rsum']) > 540
-    assert float(nothing['rsum']) < 200
+    for package, name, arguments in lines:
+        command.make_parser(package, name).parse_args(arguments.partition('  #')[0].split())

@@ -20,11 +20,11 @@ from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import run_script
+from tests.conftest import free_port, run_script
 from tests.evaluation.test_choices import choice
-from tests.test_parallel import free_port
-from tests.test_photos_runs import draw, make_clip, write_config, write_initial
-from tests.test_train import assert_about_the_same_metrics, assert_same_run
+from tests.same import assert_about_the_same_metrics, assert_same_run
+from tests.test_photos_runs import draw, write_config, write_initial
+from tests.training.models import make_clip
 
 SIZES = {'train': 12, 'dev': 6}
 ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']

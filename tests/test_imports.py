@@ -38,6 +38,7 @@ LEVELS = [
 PURE = {'types', 'metrics', 'losses'}
 PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'annotated_types', 'collections', 'itertools', 'typing', 'sys'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
+OF_MODELS = ('encoders', 'importers', 'inference', 'layers', 'models', 'runs.run', 'synthesis', 'training')
 PAPERS = {'vse', 'aoq', 'dbl', 'tags', 'uniter', 'selhn', 'rvse', 'faghri', 'fan', 'diao', 'li', 'chen'}
 
 
@@ -115,3 +116,11 @@ def test_training_step_names_no_paper():
     for character in set(text) - set('abcdefghijklmnopqrstuvwxyz'):
         text = text.replace(character, ' ')
     assert not PAPERS & set(text.split())
+
+
+def test_reports_never_read_a_model():
+    models = ('api', 'importers', 'inference', 'layers', 'mining', 'models', 'runs.run', 'synthesis', 'training')
+    for path in (ROOT / 'jitm' / 'report').glob('*.py'):
+        assert not [name for name in imports(path) if f'{name}.'.startswith(tuple(f'jitm.{one}.' for one in models))], (
+            path
+        )

@@ -107,12 +107,12 @@ def test_every_import_is_of_a_requirement():
             assert names & allowed, f'{package} is imported, but not among the requirements of {extra or "jitm"}'
 
 
-def benchmark_imports(name: str, lines: str = '^ *') -> set[str]:
-    """Returns the packages that a benchmark imports, and those that other modules of benchmarks import at their top."""
-    text = (ROOT / 'benchmarks' / f'{name}.py').read_text()
+def benchmark_imports(package: str, name: str, lines: str = '^ *') -> set[str]:
+    """Returns the packages that a benchmark imports, and those that modules of its package import at their top."""
+    text = (ROOT / package / f'{name}.py').read_text()
     found = re.findall(lines + r'(?:import|from) (\w+)', text, re.MULTILINE)
-    others = ', '.join(re.findall(lines + 'from benchmarks import (.+)$', text, re.MULTILINE))
-    return {*found}.union(*(benchmark_imports(other, '^') for other in others.split(', ') if other))
+    others = ', '.join(re.findall(lines + f'from {package} import (.+)$', text, re.MULTILINE))
+    return {*found}.union(*(benchmark_imports(package, other, '^') for other in others.split(', ') if other))
 
 
 @pytest.mark.parametrize('page', sorted((ROOT / 'docs').glob('*.md')), ids=lambda page: page.name)
@@ -123,10 +123,11 @@ def test_printed_benchmarks_need_what_their_page_installs(page):
         *(all_extras(extra) for names in extras for extra in names.split(','))
     )
     allowed = all_requirements(direct)
-    for name in set(re.findall(r'^python -m benchmarks (\w+)', text, re.MULTILINE)):
-        for package in benchmark_imports(name) - {*sys.stdlib_module_names, 'jitm', 'benchmarks', 'configs', 'tests'}:
+    own = {*sys.stdlib_module_names, 'jitm', 'benchmarks', 'experiments', 'configs', 'tests'}
+    for of, name in set(re.findall(r'^python -m (benchmarks|experiments) (\w+)', text, re.MULTILINE)):
+        for package in benchmark_imports(of, name) - own:
             names = {canonicalize_name(one) for one in known.get(package, [package])}
-            assert names & allowed, f'{page.name} prints benchmarks {name}, but does not install {package}'
+            assert names & allowed, f'{page.name} prints {of} {name}, but does not install {package}'
 
 
 def all_extras(extra: str) -> set[str]:

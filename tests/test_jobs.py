@@ -11,8 +11,8 @@ from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
 from tests.conftest import environment
+from tests.same import assert_same_training
 from tests.test_parallel import ends, started
-from tools.drills.processes import assert_same_training
 
 pytestmark = pytest.mark.slow
 SCRIPT = """

@@ -101,7 +101,7 @@ def find_hits(paths: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    'area', ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'train.py', 'eval.py']
+    'area', ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'experiments', 'train.py', 'eval.py']
 )
 def test_prose_uses_standard_terms(area):
     path = ROOT / area

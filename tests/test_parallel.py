@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,18 +14,12 @@ import pytest
 
 from jitm import collectives, parallel
 from jitm.errors import UserError
-from tests.conftest import ROOT, environment, shared_folder
+from tests.conftest import ROOT, environment, free_port, shared_folder
 from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,scan_t2i,rvse_mlp'
 IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(('localhost', 0))
-        return s.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 from jitm import config as config_lib
 from jitm.commands import cli
 from jitm.commands.convert import write_run
-from jitm.configs import clip, common
+from jitm.configs import common
 from jitm.data import photos, precomp, scenes
 from jitm.data.splits import take_images
 from jitm.errors import InterruptedRun, UserError
@@ -22,8 +22,9 @@ from jitm.training import loop
 from jitm.training.setup import set_up
 from tests.conftest import ROOT, make_tiny_config, run_script
 from tests.importers import test_clip as published
+from tests.same import assert_about_the_same_metrics, assert_same_run
 from tests.test_readme import commands, fences, jitm_arguments, shorten
-from tests.test_train import assert_about_the_same_metrics, assert_same_run
+from tests.training.models import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}
@@ -56,20 +57,6 @@ def make_config(root, **data):
     config['epochs'] = 2
     config['terms'].pop('later')
     config['evaluation']['every_steps'] = None
-    return config
-
-
-def make_clip(root):
-    """A tiny CLIP with random crops of photos, trained from scratch: two epochs of 5 steps."""
-    config = clip.get_config('f8k').to_dict()
-    config['data'] |= {'root': str(root), 'image_size': 32, 'short_side': 32}
-    tower = {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
-    config['model']['embed_dim'] = 8
-    config['model']['image'] |= tower | {'image_size': 32}
-    config['model']['text'] |= tower
-    config |= {'epochs': 2, 'batch_size': 8, 'length_multiple': 32}
-    config['evaluation']['every_steps'] = None
-    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
     return config
 
 

@@ -159,7 +159,7 @@ def test_links_lead_to_files_and_headings(path):
                 for heading in re.findall(r'^#+ (.*)$', page, flags=re.MULTILINE)
             ]
             assert anchor in headings or f'id="{anchor}"' in page, link
-    for name in re.findall(r'`((?:configs|docs|jitm|tests|benchmarks)/[\w/.]+\.\w+)[:`]', text):
+    for name in re.findall(r'`((?:configs|docs|jitm|tests|benchmarks|experiments)/[\w/.]+\.\w+)[:`]', text):
         assert (ROOT / name).exists(), name
 
 
@@ -217,7 +217,7 @@ def test_commands_are_accepted(path, workplace, monkeypatch):
         if arguments is not None:
             monkeypatch.setattr(cli.load_command(arguments[0]), 'main', lambda *values: None)
             assert cli.main(arguments) == 0, command
-        elif command[1:3] == ['-m', 'benchmarks']:
+        elif command[1:3] in (['-m', 'benchmarks'], ['-m', 'experiments']):
             continue  # tests/test_benchmarks.py parses their flags
         elif command[1:2] == ['-m']:
             source = ROOT.joinpath(*command[2].split('.')).with_suffix('.py').read_text()

@@ -39,32 +39,7 @@ from jitm.training.setup import set_up
 from jitm.types import Texts
 from tests.conftest import ROOT, environment, run_script
 from tests.models.test_matchers import VSRN
-
-
-def assert_same_run(workdir: Path, other: Path) -> None:
-    """Parameters, optimizer, best checkpoint and metrics file agree to the last bit."""
-    assert (workdir / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes()
-    assert_same_states(workdir, other)
-
-
-def assert_same_states(workdir: Path, other: Path) -> None:
-    """Parameters, optimizer and best checkpoint agree to the last bit."""
-    with Checkpoints(workdir) as a, Checkpoints(other) as b:
-        assert a.best_step() == b.best_step()
-        assert a.steps()[-1] == b.steps()[-1]
-        for step in {a.best_step(), a.steps()[-1]}:
-            one, two = a.read(step), b.read(step)
-            assert one[1] == two[1]
-            assert jax.tree.structure(one[0]) == jax.tree.structure(two[0])
-            jax.tree.map(np.testing.assert_array_equal, one[0], two[0])
-
-
-def assert_about_the_same_metrics(workdir: Path, other: Path) -> None:
-    """Of the same steps; losses agree at first, and later as far as rounding lets them."""
-    got, want = read_metrics(workdir), read_metrics(other)
-    assert [line['step'] for line in got] == [line['step'] for line in want]
-    np.testing.assert_allclose(got[1]['target/loss'], want[1]['target/loss'], rtol=1e-5)
-    np.testing.assert_allclose(got[-2]['target/loss'], want[-2]['target/loss'], rtol=2e-2)
+from tests.same import assert_about_the_same_metrics, assert_same_run
 
 
 def remove_checkpoints(workdir: Path, after: int) -> None:

@@ -37,14 +37,14 @@ from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean, require
 from jitm.metrics import evenly_spaced
 from jitm.outputs import check_own, replacing_own
-from jitm.report import by_key, cross_retrieval, difficulty, distributions, feature_map, panels, training, validation
+from jitm.report import difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
-from jitm.report.figures import check_output, save
 from jitm.report.groups import group_runs, read_groups
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
 from jitm.report.rows import read_rows, read_runs, update_rows
+from jitm.report.saving import check_output, save
 from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
@@ -54,7 +54,7 @@ FIGURES = {
     'training': (training.training, training.draw, read_groups),
     'validation': (validation.validation, validation.draw, read_groups),
     'difficulty': (difficulty.difficulty, difficulty.draw, read_groups),
-    'cross_retrieval': (cross_retrieval.cross_retrieval, cross_retrieval.draw, read_matrices),
+    'cross_retrieval': (distributions.cross_retrieval, distributions.draw_cross_retrieval, read_matrices),
     'distributions': (distributions.summarize, distributions.draw, read_matrices),
 }
 
@@ -75,7 +75,7 @@ FLAGS = {
     **shared.common('split'),
     'keys': shared.words('By_key: the key, and further ones that change with it, such as batch_size,epochs.'),
     'select': shared.words("Summary, by_key: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
-    'method': shared.choice(feature_map.METHODS, 'Map: how the points are projected.', 'tsne'),
+    'method': shared.choice([*feature_map.METHODS], 'Map: how the points are projected.', 'tsne'),
     'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
     'queries': shared.number(
         'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0
@@ -179,9 +179,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if kind == 'by_key':
         if not (keys := values['keys'].value):
             raise UserError('jitm report by_key needs --keys, such as --keys terms.ranking.margin')
-        found = by_key.dependences(read_runs(files, values.select), keys)
-        print(by_key.describe(found, keys[0]), end='\n\n')
-        save(by_key.draw(found, keys[0]), output)
+        found = validation.dependences(read_runs(files, values.select), keys)
+        print(validation.describe_by_key(found, keys[0]), end='\n\n')
+        save(validation.draw_by_key(found, keys[0]), output)
     elif kind == 'map':
         save(feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs), output)
     elif kind == 'panels':

@@ -1,9 +1,7 @@
 """Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
-import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +14,7 @@ from jitm import config as config_lib
 from jitm.data.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
-from jitm.data.splits import Split, check_images, check_lengths
+from jitm.data.splits import Split, check_images, check_lengths, grid_boxes
 from jitm.data.text import tokenize_split
 from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
@@ -73,23 +71,6 @@ def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
     pixels = split.pixels
     parts = batches(np.arange(split.num_images), network.images_per_call)
     return network.encode(pixels.crops(rows) if network.crops > 1 else pixels[rows][:, None] for rows in parts)
-
-
-def grid_boxes(regions: int) -> np.ndarray | None:
-    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
-    edge = math.isqrt(regions)
-    if regions == 1 or edge**2 != regions:
-        return None
-    row, column = np.divmod(np.arange(regions), edge)
-    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)
-
-
-def encode_split(network: FeatureNetwork, split: Split) -> Split:
-    """Returns a split with the features of its photos, and the boxes of a grid, as `write` writes them."""
-    regions = np.concatenate([*encode(network, split)])
-    counts, boxes = np.full(len(regions), regions.shape[1], np.int32), grid_boxes(regions.shape[1])
-    boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
-    return dataclasses.replace(split, regions=regions, counts=counts, boxes=boxes)
 
 
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:

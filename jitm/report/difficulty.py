@@ -8,8 +8,8 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import new_figure
 from jitm.report.groups import Group, RunLog
+from jitm.report.saving import new_figure
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel
@@ -63,19 +63,12 @@ def pool(logs: Sequence[Difficulty], parts: int) -> Difficulty:
       Statistics of each part.
     """
     end = min(log.epochs[-1] for log in logs)
-    joined = Difficulty(*map(np.concatenate, zip(*logs, strict=True)))
-    part = np.ceil(np.round(joined.epochs / end * parts, 6)).astype(int) - 1
-    pooled = []
-    for n in range(parts):
-        gaps, counts, shares = (values[part == n] for values in joined[1:])
-        lines = np.ones_like(counts)
-        pooled.append((end * (n + 1) / parts, _mean(gaps, counts), _mean(counts, lines), _mean(shares, counts)))
-    return Difficulty(*map(np.array, zip(*pooled, strict=True)))
-
-
-def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns the weighted mean along axis 0; NaN if all weights are 0."""
-    return np.average(values, axis=0, weights=weights) if weights.any() else np.full(values.shape[1:], np.nan)
+    epochs, gaps, counts, shares = map(np.concatenate, zip(*logs, strict=True))
+    ends = end * np.arange(1, parts + 1) / parts
+    within = np.ceil(np.round(epochs / end * parts, 6)) == np.arange(1, parts + 1)[:, None]  # [parts, lines]
+    with np.errstate(invalid='ignore'):  # of parts without captions or lines
+        captions = within * counts / (within @ counts)[:, None]
+        return Difficulty(ends, captions @ gaps, within @ counts / np.sum(within, axis=1), captions @ shares)
 
 
 def difficulty(groups: Sequence[Group]) -> str:
@@ -114,14 +107,11 @@ def draw(groups: Sequence[Group]) -> Any:
         logs = [read_difficulty(run) for run in group.runs]
         pooled.append(pool(logs, min(MAX_COLUMNS, *(len(log.epochs) for log in logs))))
     columns = min(PANELS_PER_ROW, len(groups))
-    rows = -(-len(groups) // columns)
-    figure = new_figure(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    panels = [*grid.flat][: len(groups)]
-    for panel in [*grid.flat][len(groups) :]:
-        panel.remove()
+    rows = math.ceil(len(groups) / columns)
+    figure = new_figure(max(6.5, 1 + 3 * columns), 1 + 2.6 * rows, NOTE)
+    panels = [figure.add_subplot(rows, columns, n) for n in range(1, len(groups) + 1)]
     max_share = max(np.nanmax(part.shares, initial=1 / part.shares.shape[1]) for part in pooled)
-    for panel, group, stats in zip(panels, groups, pooled, strict=True):
+    for n, (panel, group, stats) in enumerate(zip(panels, groups, pooled, strict=True)):
         edges, heights = np.concatenate([[0], stats.epochs]), np.linspace(-1, 1, stats.shares.shape[1] + 1)
         cells = panel.pcolormesh(edges, heights, stats.shares.T, cmap='Greys', norm=PowerNorm(0.5, 0, max_share))
         panel.axhline(0, color='tab:blue', linewidth=0.8, linestyle=':')
@@ -129,8 +119,7 @@ def draw(groups: Sequence[Group]) -> Any:
         panel.set_title(group.name.replace(', ', '\n'), fontsize='medium')
         panel.set_xlabel('epochs')
         panel.set_yticks((-1, -0.5, 0, 0.5, 1))
-    for panel in grid[:, 0]:
-        panel.set_ylabel('gap to the true caption')
+        panel.set_ylabel('' if n % columns else 'gap to the true caption')
+        panel.tick_params(labelleft=not n % columns)
     figure.colorbar(cells, ax=panels, label='share of the captions')
-    figure.supxlabel(NOTE, fontsize='small', color='gray')
     return figure

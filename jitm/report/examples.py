@@ -4,34 +4,19 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.metrics import Retrieved, evenly_spaced, ranks, retrieve
+from jitm.metrics import Retrieved, evenly_spaced, ranks
 from jitm.report.bootstrap import Hits
 from jitm.report.groups import Group
-from jitm.report.matrices import Matrix
-from jitm.report.panels import load_split_of
+from jitm.report.matrices import Matrix, load_split_of, retrieved
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, recorded_photos
 from jitm.report.render import Column, Table
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A query and what two matrices retrieve for it.
-
-    Attributes:
-      query: An image or a text.
-      retrieved: The first candidate, and the rank of the first match, in each of the two matrices.
-    """
-
-    query: int
-    retrieved: tuple[Retrieved, Retrieved]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +25,12 @@ class Comparison:
 
     Attributes:
       counts: The number of queries by whether the first matrix and whether the second is right (1), int [2, 2].
-      examples: Some of the queries for which only the first matrix is right, and some for which only the second is.
+      examples: Some of the queries for which only the first matrix is right, and some for which only the second is, as
+        {query: the first candidate, and the rank of the first match, in each of the two matrices}.
     """
 
     counts: np.ndarray
-    examples: tuple[Sequence[Example], Sequence[Example]]
+    examples: tuple[Mapping[int, Sequence[Retrieved]], Mapping[int, Sequence[Retrieved]]]
 
 
 def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
@@ -58,24 +44,17 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     Returns:
       The comparison of each direction, i2t and t2i.
     """
-    image_of_text, images = first.image_of_text, np.arange(len(first.sims))
-    right = [[rank == 0 for rank in ranks(matrix.sims, matrix.image_of_text)] for matrix in (first, second)]
-
-    def example(direction: str, query: int) -> Example:
-        if direction == 'i2t':
-            axis, matches = (query, slice(None)), image_of_text == query
-        else:
-            axis, matches = (slice(None), query), images == image_of_text[query]
-        a, b = (retrieve(np.asarray(matrix.sims[axis]), matches, 1) for matrix in (first, second))
-        return Example(query, (a, b))
-
-    comparisons = {}
-    for direction, a, b in zip(('i2t', 't2i'), *right, strict=True):
-        counts = np.array([[np.sum((a == x) & (b == y)) for y in (False, True)] for x in (False, True)])
-        kinds = [np.flatnonzero(kind) for kind in (a & ~b, ~a & b)]
-        chosen = [[int(kind[n]) for n in evenly_spaced(count, len(kind))] for kind in kinds]
-        only_first, only_second = ([example(direction, query) for query in queries] for queries in chosen)
-        comparisons[direction] = Comparison(counts, (only_first, only_second))
+    matrices, comparisons = (first, second), {}
+    of_matrices = [ranks(matrix.sims, matrix.image_of_text) for matrix in matrices]
+    for direction, (a, b) in zip(DIRECTIONS, zip(*of_matrices, strict=True), strict=True):
+        right = np.stack([a == 0, b == 0], axis=1)
+        counts = np.array([[np.sum((right == (x, y)).all(axis=1)) for y in (False, True)] for x in (False, True)])
+        kinds = [np.flatnonzero((right == kind).all(axis=1)).tolist() for kind in ((True, False), (False, True))]
+        examples = (
+            {queries[n]: retrieved(matrices, direction, queries[n], 1) for n in evenly_spaced(count, len(queries))}
+            for queries in kinds
+        )
+        comparisons[direction] = Comparison(counts, tuple(examples))
     return comparisons
 
 
@@ -88,7 +67,9 @@ class Shown:
       runs: The name of the run of each group from which the examples are.
       comparisons: The comparison of each direction.
       split: Images and captions.
-      pictures: Data URIs of images; empty to show their ids.
+      pictures: Data URIs of images; empty to show their ids and captions.
+      captions: The first caption of each image that is shown.
+      small: Whether the pictures are small pixels, to be enlarged without interpolation.
       hint: What to do if there are no pictures; '' if there are.
     """
 
@@ -97,27 +78,9 @@ class Shown:
     comparisons: Mapping[str, Comparison]
     split: Split
     pictures: Mapping[int, str]
+    captions: Mapping[int, str]
+    small: bool
     hint: str
-
-    @property
-    def small(self) -> bool:
-        """Whether the pictures are small pixels, to be enlarged without interpolation."""
-        return are_small(self.split)
-
-    def first_caption(self, image: int) -> str:
-        """Returns the first caption of an image."""
-        return self.split.captions[int(np.argmax(self.split.image_of_text == image))]
-
-
-def _load_split(matrix: Matrix, sections: Sequence[Mapping[str, Any]], split_name: str, data_root: str | None) -> Split:
-    """Loads the split of a matrix by the first of some sections `data` that have its images and captions."""
-    problems = []
-    for data, root in itertools.product(sections, dict.fromkeys((data_root, None))):
-        try:
-            return load_split_of(matrix, data, split_name, root)
-        except UserError as error:
-            problems.append(error)
-    raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions') from None
 
 
 def read_examples(
@@ -150,24 +113,33 @@ def read_examples(
     if len(evaluated) < 2 or not count:
         return None
     best = max(found, key=lambda n: found[n].rsum())
-    other = next(n for n in found if n != best)
-    (first, *_), (second, *_) = evaluated[best], evaluated[other]
-    run = groups[best].runs[0]
-    split = _load_split(first, [run.config['data'], groups[other].runs[0].config['data']], split_name, data_root)
+    pair = best, next(n for n in found if n != best)
+    first, second = (evaluated[n][0] for n in pair)
+    runs = [groups[n].runs[0] for n in pair]
+    problems = []
+    for run, root in itertools.product(runs, dict.fromkeys((data_root, None))):
+        try:
+            split = load_split_of(first, run.config['data'], split_name, root)
+            break
+        except UserError as error:
+            problems.append(error)
+    else:
+        raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions')
     comparisons = compare(first, second, count)
-    examples = {direction: itertools.chain(*one.examples) for direction, one in comparisons.items()}
-    images = {example.query for example in examples['i2t']}
-    images |= {image for example in examples['t2i'] for one in example.retrieved for image in one.top}
-    roots = [data_root, *(groups[n].runs[0].config['data'].get('root') for n in (best, other))]
-    if split.pixels is None:
-        photos = next(filter(None, (photos, *(recorded_photos(split, root) for root in roots))), None)
+    images = {image for one in comparisons['i2t'].examples for image in one}
+    images |= {hit.top[0] for one in comparisons['t2i'].examples for hits in one.values() for hit in hits}
+    if split.pixels is None and photos is None:
+        roots = [data_root, *(run.config['data'].get('root') for run in runs)]
+        photos = next(filter(None, (recorded_photos(split, root) for root in roots)), None)
     return Shown(
-        (groups[best].name, groups[other].name),
-        (run.workdir.name, groups[other].runs[0].workdir.name),
-        comparisons,
-        split,
-        pictures_of(split, images, photos),
-        NO_PICTURES if split.pixels is None and photos is None else '',
+        names=tuple(groups[n].name for n in pair),
+        runs=tuple(run.workdir.name for run in runs),
+        comparisons=comparisons,
+        split=split,
+        pictures=pictures_of(split, images, photos),
+        captions={image: split.captions[np.argmax(split.image_of_text == image)] for image in images},
+        small=are_small(split),
+        hint=NO_PICTURES if split.pixels is None and photos is None else '',
     )
 
 

@@ -3,7 +3,6 @@
 The words and their corrections are those of TAGS-DC (Fan et al., 2022, figure 3).
 """
 
-import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,9 +12,9 @@ import numpy as np
 from jitm.metrics import MATCH_THRESHOLD
 from jitm.outputs import OutputFolder
 from jitm.report.attention_figures import draw, shown_images
-from jitm.report.figures import to_png
 from jitm.report.pictures import SMALL, png, uri
 from jitm.report.render import render
+from jitm.report.saving import to_bytes
 
 JSON, PAGE, INDEX = 'explain.json', 'explain.html', 'index.html'
 EXPLANATION = (
@@ -25,7 +24,6 @@ EXPLANATION = (
 )
 WIDTH = 100  # characters of a line
 MISMATCH_THRESHOLD = 1 - MATCH_THRESHOLD  # a word with at least this mismatch probability is mismatched
-
 
 Picture = Callable[[int], np.ndarray | None]  # returns the pixels of an image, uint8 [H, W, 3], see `pixels_of`
 
@@ -55,28 +53,23 @@ def lines(pair: Mapping[str, Any], color: bool) -> str:
     Returns:
       Lines: the caption, the verdict, and the words with the corrections of mismatched words below them.
     """
-    columns, used = [[]], 0
+    rows, used = [], WIDTH + 1  # three rows for each line of words: texts, percentages and corrections
     for word in _words(pair):
-        percent = '' if color else f'{100 * word.mismatch:.0f}'
-        width = max(map(len, (word.text, percent, word.correction)))
-        if columns[-1] and used + width > WIDTH:
-            columns.append([])
+        cells = word.text, '' if color else f'{100 * word.mismatch:.0f}', word.correction
+        width = max(map(len, cells))
+        if used + width > WIDTH:
+            rows += [[], [], []]
             used = 0
         used += width + 1
-        text = _shaded(word, width) if color else word.text.ljust(width)
-        columns[-1].append((text, percent, word.correction, width))
-    formatted = [pair['caption'], pair['verdict']]
-    for line_columns in columns:
-        rows = [[word for word, *_ in line_columns]]
-        rows += [[cells[n].ljust(cells[3]) for cells in line_columns] for n in (1, 2)]
-        formatted += [line for line in (' '.join(row).rstrip() for row in rows) if line]
+        shown = [cell.ljust(width) for cell in cells]
+        if color:  # black on white to red, underlined if it was changed
+            shade, underline = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
+            padding = ' ' * (width - len(word.text))
+            shown[0] = f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m{padding}'
+        for row, cell in zip(rows[-3:], shown, strict=True):
+            row.append(cell)
+    formatted = [pair['caption'], pair['verdict'], *filter(None, (' '.join(row).rstrip() for row in rows))]
     return '\n'.join(formatted) + '\n'
-
-
-def _shaded(word: _Word, width: int) -> str:
-    """Formats a word in black on white to red, underlined if it was changed, padded with blanks."""
-    shade, underline = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
-    return f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m' + ' ' * (width - len(word.text))
 
 
 def page(report: Mapping[str, Any], picture: Picture) -> str:
@@ -91,14 +84,15 @@ def page(report: Mapping[str, Any], picture: Picture) -> str:
       below.
     """
 
-    def pictures(pair: Mapping[str, Any]) -> list[np.ndarray | None]:
-        return [picture(pair['image'])] + ([] if pair.get('right', True) else [picture(pair['true_image'])])
-
+    shows = [
+        shown(pair, [picture(pair[key]) for key in ('image', *(() if pair.get('right', True) else ('true_image',)))])
+        for pair in report['pairs']
+    ]
     return render(
         'words.html',
         title=f'Mismatched words: {report["data"]}',
         explanation=EXPLANATION,
-        pairs=[shown(pair, pictures(pair)) for pair in report['pairs']],
+        pairs=shows,
         workdir=report['workdir'],
         step=report['step'],
     )
@@ -117,12 +111,7 @@ def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[
         for name, image in images
         if image is not None
     ]
-    return {
-        'caption': pair['caption'],
-        'verdict': pair['verdict'],
-        'pictures': pictures,
-        'words': list(_words(pair)),
-    }
+    return {'caption': pair['caption'], 'verdict': pair['verdict'], 'pictures': pictures, 'words': list(_words(pair))}
 
 
 def names(count: int) -> list[str]:
@@ -147,30 +136,27 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
     """
     pairs = report['pairs']
     described, html, index, *figures = names(len(pairs))
-    contents: dict[str, Callable[[], bytes]] = {}
-    if 'mismatch' in pairs[0]:
-        contents[html] = lambda: page(report, picture).encode()
-    else:
-        contents |= {name: functools.partial(_figure, pair, picture) for name, pair in zip(figures, pairs, strict=True)}
-        contents[index] = lambda: _index(report, [name.rpartition('/')[2] for name in figures]).encode()
-    contents[described] = lambda: (json.dumps(report, ensure_ascii=False) + '\n').encode()
+    contents = [html] if 'mismatch' in pairs[0] else [*figures, index]
+
+    def content(name: str) -> bytes:
+        if name == html:
+            return page(report, picture).encode()
+        if name == index:  # the figures are files beside it
+            shown = zip((name.rpartition('/')[2] for name in figures), pairs, strict=True)
+            return render('figures.html', title=f'Attention: {report["data"]}', figures=shown, **report).encode()
+        if name == described:
+            return (json.dumps(report, ensure_ascii=False) + '\n').encode()
+        pair = pairs[figures.index(name)]
+        pixels = [picture(hit['image']) for hit in shown_images(pair)]
+        return to_bytes(draw(pair, None if pixels[0] is None else pixels), 'png')
+
+    contents.append(described)
     folder.claim(contents)
-    for name, content in contents.items():
+    for name in contents:
         with folder.replacing(name) as file:
-            file.write(content())
+            file.write(content(name))
     folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
     return f'{len(pairs)} pairs explained in {folder.path / "explain"}'
-
-
-def _index(report: Mapping[str, Any], figures: Sequence[str]) -> str:
-    """Returns a page of figures, which are files beside it."""
-    pairs = zip(figures, report['pairs'], strict=True)
-    return render('figures.html', title=f'Attention: {report["data"]}', figures=pairs, **report)
-
-
-def _figure(pair: Mapping[str, Any], picture: Picture) -> bytes:
-    pixels = [picture(hit['image']) for hit in shown_images(pair)]
-    return to_png(draw(pair, None if pixels[0] is None else pixels))
 
 
 def show(report: Mapping[str, Any], color: bool) -> str:

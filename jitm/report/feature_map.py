@@ -11,9 +11,9 @@ import numpy as np
 from jitm.errors import UserError, require
 from jitm.evaluation.saved import Saved, check_same_data, names_of, read_report
 from jitm.metrics import evenly_spaced
-from jitm.report.figures import new_figure
+from jitm.report.saving import new_figure
 
-METHODS = ('tsne', 'pca')
+METHODS = {'tsne': 't-SNE', 'pca': 'PCA'}
 PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number
 PANEL_SIZE = 4.5  # inches
 
@@ -37,14 +37,16 @@ def _read(path: Path) -> Vectors:
             arrays = {key: file[key] for key in ('images', 'texts', 'image_of_text')}
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f'{path} was not written by jitm eval --save_vectors ({error}); write it again') from None
-    shapes = [arrays[key].shape for key in ('images', 'texts', 'image_of_text')]
     images, texts, image_of_text = arrays.values()
-    consistent = (
-        images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1] and image_of_text.shape == texts.shape[:1]
-    )
+    shapes = [array.shape for array in arrays.values()]
+    consistent = images.ndim == texts.ndim == 2 and shapes == [
+        (len(images), texts.shape[1]),
+        texts.shape,
+        (len(texts),),
+    ]
     if not consistent or not np.isin(np.arange(len(images)), image_of_text).all():
         raise UserError(f'{path} has arrays of shapes {shapes}, which are not consistent; write it again')
-    if not all(np.isfinite(side).all() for side in (images, texts)):
+    if not (np.isfinite(images).all() and np.isfinite(texts).all()):
         raise UserError(f'{path} has NaN or infinite vectors; write it again with jitm eval --save_vectors')
     return Vectors(path=path, **arrays, **read_report(path, arrays.values()))
 
@@ -75,10 +77,10 @@ def project(vectors: np.ndarray, method: str) -> np.ndarray:
     """
     PCA = require('sklearn.decomposition', extra='report').PCA
     TSNE = require('sklearn.manifold', extra='report').TSNE
+    normalize = require('sklearn.preprocessing', extra='report').normalize
     threadpool_limits = require('threadpoolctl', extra='report').threadpool_limits
 
-    vectors = np.asarray(vectors, np.float64)
-    directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    directions = normalize(vectors.astype(np.float64))
     if method == 'pca':
         projection = PCA(2, random_state=0)
     else:
@@ -108,7 +110,8 @@ def draw(files: Sequence[Vectors], method: str, pairs: int) -> Any:
     image_index = np.searchsorted(chosen, files[0].image_of_text[texts])
     colors = mpl.colormaps['hsv'](np.arange(len(chosen)) / len(chosen))
 
-    figure = new_figure(PANEL_SIZE * len(files), PANEL_SIZE + 0.6)
+    label = f'{METHODS[method]} of {len(chosen)} images and their {len(texts)} texts'
+    figure = new_figure(PANEL_SIZE * len(files), PANEL_SIZE + 0.6, label)
     panels = figure.subplots(1, len(files), squeeze=False)[0]
     for panel, name, file in zip(panels, names_of(files), files, strict=True):
         points = project(np.concatenate([file.images[chosen], file.texts[texts]]), method)
@@ -126,6 +129,4 @@ def draw(files: Sequence[Vectors], method: str, pairs: int) -> Any:
         Line2D([], [], color='gray', marker='o', markersize=4, linestyle='', label='text of the image with this color'),
     ]
     figure.legend(handles=marks, loc='outside upper center', ncols=2, frameon=False)
-    label = {'tsne': 't-SNE', 'pca': 'PCA'}[method]
-    figure.supxlabel(f'{label} of {len(chosen)} images and their {len(texts)} texts', fontsize='small', color='gray')
     return figure

@@ -131,13 +131,14 @@ def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
     return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
 
 
-def config_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
+def config_keys(config: Mapping[str, Any], ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the flattened config without the seed, the `run` sub-dict, which does not change results, and other keys.
 
     Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see `read_origins`
     for paths of other runs.
     """
-    return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
+    left_out = {'seed', *ignored}
+    return {key: value for key, value in flatten(config).items() if key not in left_out and not key.startswith('run.')}
 
 
 def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
@@ -174,12 +175,10 @@ def replace_run_paths(config: Mapping[str, Any], replacements: Mapping[str, str]
       replacements: {path: what replaces it}; other paths are kept.
     """
     config = json.loads(json.dumps(config))
-    for section, key in (
-        (config['offline'], 'path'),
-        *((member, 'init_from') for member in config['members'].values()),
-    ):
-        if section.get(key) in replacements:
-            section[key] = replacements[section[key]]
+    for section in (config['offline'], *config['members'].values()):
+        for key in ('path', 'init_from'):
+            if section.get(key) in replacements:
+                section[key] = replacements[section[key]]
     return config
 
 
@@ -192,15 +191,19 @@ def read_groups(workdirs: Sequence[Path]) -> list[Group]:
     return group_runs(map(read_run_log, workdirs))
 
 
-def group_runs(runs: Iterable[RunLog]) -> list[Group]:
-    """Groups runs that differ only in the seed, in the order of their first runs.
+def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Group]:
+    """Groups runs that differ only in the seed and in ignored keys, in the order of their first runs.
 
     Where a config names other runs (initial weights, mined negatives), their configs count, not their paths.
+
+    Args:
+      runs: Runs, or their rows.
+      ignored: Dotted keys of the config.
 
     Raises:
       UserError: If a run is given twice, which would count it as two seeds.
     """
-    groups: list[list[RunLog]] = []
+    groups: list[tuple[dict[str, Any], list[RunLog]]] = []  # keys, and the runs that have them
     canonical: dict[str, str] = {}
     seen: set[Path] = set()
     for run in runs:
@@ -214,31 +217,23 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
         run = dataclasses.replace(
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
-        group = next((group for group in groups if config_keys(group[0].config) == config_keys(run.config)), None)
-        if group is None:
-            groups.append([run])
-        else:
-            group.append(run)
-    words = distinguish([group[0].config for group in groups])
-    return [Group(*group) for group in zip(words, groups, strict=True)]
+        keys = config_keys(config, ignored)
+        if (group := next((group for of, group in groups if of == keys), None)) is None:
+            groups.append((keys, group := []))
+        group.append(run)
+    words = distinguish([keys for keys, _ in groups])
+    return [Group(*group) for group in zip(words, (group for _, group in groups), strict=True)]
 
 
-def differing_keys(groups: Sequence[Group]) -> dict[str, list[Any]]:
-    """Returns all keys in which groups differ, in the order of sections in their names, see `distinguish`.
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Returns the keys in which `config_keys` differ, those of `SECTIONS` first.
 
     Returns:
-      {key: the value of each group, `ABSENT` for groups without the key}.
+      {key: the value in each config, `ABSENT` in those without the key}.
     """
-    flat = [config_keys(group.runs[0].config) for group in groups]
-    keys = sorted({key for one in flat for key in one}, key=lambda key: (_section_rank(key), key))
-    values = {key: [one.get(key, ABSENT) for one in flat] for key in keys}
+    keys = sorted(set().union(*configs), key=lambda key: (*(not key.startswith(f'{one}.') for one in SECTIONS), key))
+    values = {key: [one.get(key, ABSENT) for one in configs] for key in keys}
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
-
-
-def _section_rank(key: str) -> int:
-    """Returns the position of a key's section among `SECTIONS`, behind them for other sections."""
-    section = key.partition('.')[0]
-    return (*SECTIONS, section).index(section)
 
 
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -249,29 +244,24 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     each, keys that all configs have come before others, and names before numbers.
 
     Args:
-      configs: Nested dicts with distinct `config_keys`.
+      configs: The `config_keys` of different configs.
 
     Returns:
       For each config {key: word}, with the same keys in all.
     """
-    flat = [config_keys(config) for config in configs]
-    keys = {key for one in flat for key in one}
-    topics = _topics(flat)
-    words = {key: _words(key, [one.get(key, ABSENT) for one in flat], keys) for key in keys} | topics
+    values, keys = differing_keys(configs), set().union(*configs)
+    chosen = _topics(configs)
+    words = {key: _words(key, row, keys) for key, row in values.items()} | chosen
 
-    def rank(key: str) -> tuple[int, bool, bool, str]:
-        lacking = any(key not in one for one in flat)
-        with_key = any('=' in word for word in words[key])
-        return _section_rank(key), lacking, with_key, key
+    def rank(key: str) -> tuple[bool | str, ...]:
+        outside = (not key.startswith(f'{section}.') for section in SECTIONS)
+        return *outside, ABSENT in values[key], any('=' in word for word in words[key]), key
 
-    def num_groups(chosen: Sequence[str]) -> int:
-        return len({tuple(words[key][n] for key in chosen) for n in range(len(configs))})
-
-    chosen = [*topics]
-    for key in sorted(keys, key=rank):
-        if num_groups([*chosen, key]) > num_groups(chosen):
-            chosen.append(key)
-    return [{key: words[key][n] for key in chosen} for n in range(len(configs))]
+    for key in sorted(values, key=rank):
+        longer = chosen | {key: words[key]}
+        if len({*zip(*longer.values(), strict=True)}) > len({*zip(*chosen.values(), strict=True)} or {()}):
+            chosen = longer
+    return [{key: row[n] for key, row in chosen.items()} for n in range(len(configs))]
 
 
 def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -288,12 +278,9 @@ def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
     """Returns `key=value` for each value, or the values alone if the key is self-evident and unique in its section."""
-
-    def first_and_last(key: str) -> tuple[str, str]:
-        return key.partition('.')[0], key.rpartition('.')[2]
-
-    similar = [other for other in keys if first_and_last(other) == first_and_last(key)]
-    if key.rpartition('.')[2] in SELF_EVIDENT and ABSENT not in values and similar == [key]:
+    section, last = key.partition('.')[0], key.rpartition('.')[2]
+    similar = [other for other in keys if (other.partition('.')[0], other.rpartition('.')[2]) == (section, last)]
+    if last in SELF_EVIDENT and ABSENT not in values and similar == [key]:
         return [_shorten(value, values) for value in values]
     short = _shorten(key, keys)
     return [f'no {short}' if value is ABSENT else f'{short}={value}' for value in values]

@@ -4,12 +4,16 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jitm.data import precomp
 from jitm.data.arrays import open_npy
+from jitm.data.load import load_split
+from jitm.data.splits import Split
 from jitm.errors import UserError
+from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folders_of, read_report
 from jitm.report.groups import Group, RunLog
 from jitm.runs.checkpoint_files import checkpoint_digest
@@ -54,6 +58,42 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
     matrices = [_read_matrix(path) for path in paths]
     check_same_data(matrices)
     return matrices
+
+
+def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:
+    """Reads the split of a matrix.
+
+    Args:
+      matrix: Similarities of the split, with a report.
+      data: The sub-dict `data` of the config of its run.
+      split_name: The name of the split, such as 'dev'.
+      data_root: The data folder, if it has moved since training.
+
+    Raises:
+      UserError: If the data cannot be read, or are of other images or captions.
+    """
+    split = load_split(data, split_name, data_root)
+    if split.captions_hash != matrix.captions:
+        raise UserError(
+            f'{split.name} has other images or captions than {matrix.path}; give the --data_root that jitm eval used'
+        )
+    return split
+
+
+def retrieved(matrices: Sequence[Matrix], direction: str, query: int, count: int) -> list[Retrieved]:
+    """Returns the best candidates of a query by each matrix; ties count against the query.
+
+    Args:
+      matrices: Similarities of one split.
+      direction: 'i2t' for the texts of an image, 't2i' for the images of a text.
+      query: The index of the image or text.
+      count: The number of candidates.
+    """
+    image_of_text, images = matrices[0].image_of_text, np.arange(len(matrices[0].sims))
+    if direction == 'i2t':
+        return [retrieve(np.asarray(matrix.sims[query]), image_of_text == query, count) for matrix in matrices]
+    matches = images == image_of_text[query]
+    return [retrieve(np.asarray(matrix.sims[:, query]), matches, count) for matrix in matrices]
 
 
 def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:

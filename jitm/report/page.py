@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from jitm.evaluation.tables import mean_and_deviation
 from jitm.report import bootstrap, training
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
-from jitm.report.figures import to_svg
-from jitm.report.groups import ABSENT, Group, RunLog, differing_keys
+from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
 from jitm.report.pictures import uri
 from jitm.report.render import Cell, Column, Table, render
 from jitm.report.rows import row_of
-from jitm.report.summary import DISTANCE, RECALLS, best_epochs, best_values, show
+from jitm.report.saving import to_bytes
+from jitm.report.summary import DISTANCE, RECALLS, best_validations
 
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign
 HEADERS = {'i2t': 'image to text', 't2i': 'text to image'}
@@ -49,16 +49,17 @@ def page(
     """
     runs = [run for group in groups for run in group.runs]
     trained = [group for group in groups if group.runs[0].config['epochs']]
+    counted = (f'{len(found):,} {noun}{"s" * (len(found) > 1)}' for found, noun in ((groups, 'group'), (runs, 'run')))
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
         'report.html',
-        title=f'Comparison of {_number(len(groups), "group")}, {_number(len(runs), "run")}',
+        title='Comparison of ' + ', '.join(counted),
         data=', '.join(roots),
         num_groups=len(groups),
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        curves=uri(to_svg(training.draw(trained)), 'svg+xml') if trained else '',
+        curves=uri(to_bytes(training.draw(trained), 'svg'), 'svg+xml') if trained else '',
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
@@ -72,10 +73,6 @@ def page(
     )
 
 
-def _number(count: int, noun: str) -> str:
-    return f'{count:,} {noun}{"" if count == 1 else "s"}'
-
-
 def _runs(groups: Sequence[Group]) -> Table:
     """Returns the seeds, epochs, steps and times of the runs."""
     columns = [Column('group'), Column('runs', text=True)]
@@ -86,15 +83,10 @@ def _runs(groups: Sequence[Group]) -> Table:
         last = [(row['rsum_by_epoch'][-1][0], row['epochs']) for row in numbers]
         epochs = [f'{total}' if done >= total else f'{done:g} of {total}' for done, total in last]
         seconds = [row['train_seconds'] for row in numbers]
-        cells = (
-            group.name,
-            group.run_names,
-            ', '.join(str(row['seed']) for row in numbers),
-            ', '.join(dict.fromkeys(epochs)),
-            ', '.join(dict.fromkeys(f'{row["steps"]:,}' for row in numbers)),
-            mean_and_deviation([] if None in seconds else [second / 60 for second in seconds], '.1f'),
-        )
-        rows.append(cells)
+        minutes = mean_and_deviation([] if None in seconds else [second / 60 for second in seconds], '.1f')
+        seeds, steps = ([f'{row[key]:{form}}' for row in numbers] for key, form in (('seed', ''), ('steps', ',')))
+        several = ', '.join(seeds), ', '.join(dict.fromkeys(epochs)), ', '.join(dict.fromkeys(steps))
+        rows.append((group.name, group.run_names, *several, minutes))
     return Table('Runs; minutes without validation, as far as they were logged', columns, rows)
 
 
@@ -103,34 +95,33 @@ def _keys(groups: Sequence[Group]) -> Table:
     columns = [Column('key'), *(Column(group.name, text=True) for group in groups)]
     rows = [
         (Cell(key, code=True), *('absent' if value is ABSENT else str(value) for value in values))
-        for key, values in differing_keys(groups).items()
+        for key, values in differing_keys([config_keys(group.runs[0].config) for group in groups]).items()
     ]
     return Table('All config keys in which the groups differ', columns, rows)
 
 
 def _recalls(groups: Sequence[Group]) -> Table:
     """Returns the best validations."""
-    values = best_values(groups)
+    found = best_validations(groups)
     columns = [Column('group')]
-    for metric in values:
+    best = {}  # metric -> its highest mean, as shown; distances depend on the scale of the scores
+    for metric in found[0].values:
         direction, _, name = metric.rpartition('/')
         label = name.replace('recall@', 'R@') if direction else RECALLS.get(metric, 'MD')
         columns.append(Column(label, HEADERS.get(direction, '')))
+        means = [round(statistics.mean(one.values[metric]), 1) for one in found if one.values[metric]]
+        if metric != DISTANCE and len(groups) > 1 and means:
+            best[metric] = max(means)
     columns.append(Column('best epoch'))
-    best = {
-        metric: round(max(map(statistics.mean, filter(None, by_group))), 1)  # as shown
-        for metric, by_group in values.items()
-        if metric != DISTANCE and len(groups) > 1 and any(by_group)  # distances depend on the scale of the scores
-    }
-
-    def cell(metric: str, of_runs: Sequence[float]) -> str | Cell:
-        is_best = metric in best and of_runs and round(statistics.mean(of_runs), 1) == best[metric]
-        return Cell(show(metric, of_runs), best=True) if is_best else show(metric, of_runs)
-
-    rows = [
-        (group.name, *(cell(metric, by_group[n]) for metric, by_group in values.items()), best_epochs(group))
-        for n, group in enumerate(groups)
-    ]
+    rows = []
+    for group, one in zip(groups, found, strict=True):
+        cells = [
+            Cell(text, best=True)
+            if metric in best and one.values[metric] and round(statistics.mean(one.values[metric]), 1) == best[metric]
+            else text
+            for metric, text in one.cells.items()
+        ]
+        rows.append((group.name, *cells, one.epochs))
     splits = {run.config['evaluation']['split']: None for group in groups for run in group.runs}
     caption = f'Best validation of each run on {", ".join(splits)}, in percent'
     return Table(f'{caption}; bold: the best of a column' if best else caption, columns, rows)
@@ -150,12 +141,12 @@ def _lacking(runs: Sequence[RunLog], split_name: str, data_root: str | None) -> 
 def _differences(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> Table:
     """Returns the paired bootstrap of each two groups that have similarities."""
     rows = []
-    for a, b in itertools.combinations(found, 2):
-        result = bootstrap.difference(found[a], found[b])
-        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}') for n in (a, b))
-        numbers = f'{result.rsum:+.1f}', f'{result.low:+.1f} to {result.high:+.1f}', f'{result.ahead:.1%}'
-        difference, *others = (number.replace('-', MINUS) for number in numbers)
-        rows.append((*names, Cell(difference, best=result.low > 0 or result.high < 0), *others))
+    for pair in itertools.combinations(found, 2):
+        result = bootstrap.difference(*(found[n] for n in pair))
+        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}') for n in pair)
+        difference = Cell(f'{result.rsum:+.1f}'.replace('-', MINUS), best=result.low > 0 or result.high < 0)
+        interval = f'{result.low:+.1f} to {result.high:+.1f}'.replace('-', MINUS)
+        rows.append((*names, difference, interval, f'{result.ahead:.1%}'))
     columns = [Column('first (rsum)'), Column('second (rsum)', text=True)]
     columns += map(Column, ('difference', f'{bootstrap.LEVEL:.0%} interval', 'first is ahead in'))
     return Table('Differences of rsum; bold: the interval excludes 0', columns, rows)

@@ -3,19 +3,17 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
 from jitm.evaluation.tables import table
-from jitm.metrics import Retrieved, retrieve
+from jitm.metrics import Retrieved
 from jitm.outputs import MARK, OutputFolder, replacing_own
 from jitm.report.groups import read_run_log
-from jitm.report.matrices import Matrix
+from jitm.report.matrices import Matrix, load_split_of, retrieved
 from jitm.report.pictures import png
 
 TOP_TEXTS = 5
@@ -42,26 +40,6 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
     return load_split_of(matrix, run.config['data'], matrix.protocol['split'], data_root)
 
 
-def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:
-    """Reads the split of a matrix.
-
-    Args:
-      matrix: Similarities of the split, with a report.
-      data: The sub-dict `data` of the config of its run.
-      split_name: The name of the split, such as 'dev'.
-      data_root: The data folder, if it has moved since training.
-
-    Raises:
-      UserError: If the data cannot be read, or are of other images or captions.
-    """
-    split = load_split(data, split_name, data_root)
-    if split.captions_hash != matrix.captions:
-        raise UserError(
-            f'{split.name} has other images or captions than {matrix.path}; give the --data_root that jitm eval used'
-        )
-    return split
-
-
 def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts: Sequence[int], output: Path) -> None:
     """Writes a Markdown file of the candidates that each matrix retrieves, and their images if the data have pixels.
 
@@ -79,21 +57,12 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         for index in indices:
             if not 0 <= index < total:
                 raise UserError(f'{split.name} has no {kind} {index}; give indices from 0 to {total - 1}')
-    texts_of = {
-        image: [retrieve(matrix.sims[image], split.image_of_text == image, TOP_TEXTS) for matrix in matrices]
-        for image in images
-    }
-    all_images = np.arange(split.num_images)
-    images_of = {
-        text: [
-            retrieve(matrix.sims[:, text], all_images == split.image_of_text[text], TOP_IMAGES) for matrix in matrices
-        ]
-        for text in texts
-    }
+    texts_of = {image: retrieved(matrices, 'i2t', image, TOP_TEXTS) for image in images}
+    images_of = {text: retrieved(matrices, 't2i', text, TOP_IMAGES) for text in texts}
     if split.pixels is not None:
         folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
-        retrieved = {image for row in images_of.values() for one in row for image in one.top}
-        pictures = {f'{image}.png': image for image in sorted(retrieved.union(images))}
+        found = {image for row in images_of.values() for one in row for image in one.top}
+        pictures = {f'{image}.png': image for image in sorted(found.union(images))}
         folder.claim(pictures)
         for name, image in pictures.items():
             with folder.replacing(name) as file:
@@ -120,33 +89,31 @@ def markdown(
       folder: The folder of the images, relative to the file. Without pixels, an image is shown as its first text.
     """
 
-    def show_text(text: int) -> str:
-        return _escape(split.captions[text])
+    captions = [_escape(caption) for caption in split.captions]
 
     def show_image(image: int) -> str:
         name = _escape(split.image_ids[image])
         if split.pixels is not None:
             return f'{name}<br>![{name}]({folder}/{image}.png)'
-        return f'{name}<br>*{show_text(int(np.argmax(split.image_of_text == image)))}*'
+        return f'{name}<br>*{captions[np.argmax(split.image_of_text == image)]}*'
 
     parts = [f'<!-- {MARK.decode()} -->', f'# Retrieval results on {_escape(split.name)}']
     parts.append(f'## The best {TOP_TEXTS} texts of an image')
-    for image, retrieved in texts_of.items():
-        parts += [f'Image {image}: {show_image(image)}', _table(names, retrieved, show_text)]
+    for image, found in texts_of.items():
+        parts += [f'Image {image}: {show_image(image)}', _table(names, found, captions.__getitem__)]
     parts.append(f'## The best {TOP_IMAGES} images of a text')
-    for text, retrieved in images_of.items():
-        parts += [f'Text {text}: {show_text(text)}', _table(names, retrieved, show_image)]
+    for text, found in images_of.items():
+        parts += [f'Text {text}: {captions[text]}', _table(names, found, show_image)]
     return '\n\n'.join(parts) + '\n'
 
 
-def _table(names: Sequence[str], retrieved: Sequence[Retrieved], show: Callable[[int], str]) -> str:
+def _table(names: Sequence[str], found: Sequence[Retrieved], show: Callable[[int], str]) -> str:
     """Returns a table with a row per rank, and a last row with the rank of the first match."""
-    columns = [
-        ['✓ ' * correct + show(candidate) for candidate, correct in zip(one.top, one.correct, strict=True)]
-        for one in retrieved
+    rows = [
+        [str(rank + 1), *('✓ ' * one.correct[rank] + show(one.top[rank]) for one in found)]
+        for rank in range(len(found[0].top))
     ]
-    rows = [[str(rank), *cells] for rank, cells in enumerate(zip(*columns, strict=True), 1)]
-    rows.append(['first match', *(str(one.rank) for one in retrieved)])
+    rows.append(['first match', *(str(one.rank) for one in found)])
     return table(['', *map(_escape, names)], rows)
 
 

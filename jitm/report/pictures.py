@@ -38,15 +38,11 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _reduced(photo: Photo) -> 'Image.Image':
-    """Returns a photograph with at most `EDGE` pixels on each side; raises a UserError if it cannot be read."""
-
-    def reduce(image: 'Image.Image') -> 'Image.Image':
-        small = image.copy()
-        small.thumbnail((EDGE, EDGE))
-        return small
-
-    return decode(photo, reduce, smallest=EDGE)
+def _reduced(image: 'Image.Image') -> 'Image.Image':
+    """Returns a photograph with at most `EDGE` pixels on each side."""
+    small = image.copy()
+    small.thumbnail((EDGE, EDGE))
+    return small
 
 
 def thumbnail(photo: Photo) -> bytes:
@@ -56,7 +52,7 @@ def thumbnail(photo: Photo) -> bytes:
       UserError: If the file is not an image.
     """
     buffer = io.BytesIO()
-    _reduced(photo).save(buffer, format='JPEG', quality=80)
+    decode(photo, _reduced, smallest=EDGE).save(buffer, format='JPEG', quality=80)
     return buffer.getvalue()
 
 
@@ -117,7 +113,7 @@ def pixels_of(split: Split, image: int, photos: Path | None = None, view: View |
     """
     if photos is not None:
         path = _find(photos, split.image_ids[image])
-        return np.asarray(_reduced(path)) if view is None else decode(path, view)
+        return decode(path, view) if view else np.asarray(decode(path, _reduced, smallest=EDGE))
     return None if split.pixels is None else split.pixels[image]
 
 

@@ -1,6 +1,8 @@
 """The best validation metrics of each group, and rsum by epoch."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from jitm.evaluation.tables import mean_and_deviation, table
 from jitm.report.groups import Group
@@ -17,31 +19,36 @@ RECALLS = {
 DISTANCE = 'mean_distance'
 
 
-def best_values(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
-    """Returns the metrics of each run's best validation: the recalls, rsum, and the mean distance if all runs log it.
+class Best(NamedTuple):
+    """The best validations of the runs of a group.
 
-    Returns:
-      {metric: a list per group of the values of its seeds}; recalls and rsum in percent, none of a converted run that
-      was not evaluated.
+    Attributes:
+      values: Metric -> its value in each run, in percent but for the distance; none in a converted run that was not
+        evaluated.
+      cells: Metric -> the mean and sample standard deviation over the seeds as text.
+      epochs: The epochs of these validations as text.
+    """
+
+    values: Mapping[str, Sequence[float]]
+    cells: Mapping[str, str]
+    epochs: str
+
+
+def best_validations(groups: Sequence[Group]) -> list[Best]:
+    """Returns the best validations of each group: the recalls, rsum, and the mean distance if all runs log it.
 
     Raises:
       UserError: If a run has no validation yet.
     """
-    best = [[run.best_validation() for run in group.runs] for group in groups]
-    best = [[line for line in lines if line.get('rsum') is not None] for lines in best]
-    has_distance = all(DISTANCE in line for lines in best for line in lines)
-    metrics = [*RECALLS, *([DISTANCE] if has_distance else [])]
-    return {metric: [[line[metric] for line in lines] for lines in best] for metric in metrics}
-
-
-def show(metric: str, values: Sequence[float]) -> str:
-    """Returns mean and sample standard deviation over seeds as text."""
-    return mean_and_deviation(values, '.3g' if metric == DISTANCE else '.1f')
-
-
-def best_epochs(group: Group) -> str:
-    """Returns the epoch of the best validation of each run of a group."""
-    return ', '.join(f'{run.best_validation()["epoch"]:g}' for run in group.runs)
+    lines = [[run.best_validation() for run in group.runs] for group in groups]
+    evaluated = [[line for line in group if line.get('rsum') is not None] for group in lines]
+    metrics = [*RECALLS, *([DISTANCE] if all(DISTANCE in line for group in evaluated for line in group) else [])]
+    found = []
+    for group, known in zip(lines, evaluated, strict=True):
+        values = {metric: [line[metric] for line in known] for metric in metrics}
+        cells = {key: mean_and_deviation(row, '.3g' if key == DISTANCE else '.1f') for key, row in values.items()}
+        found.append(Best(values, cells, ', '.join(f'{line["epoch"]:g}' for line in group)))
+    return found
 
 
 def summary(groups: Sequence[Group]) -> str:
@@ -54,23 +61,19 @@ def summary(groups: Sequence[Group]) -> str:
     Raises:
       UserError: If a run has no validation yet.
     """
-    values = best_values(groups)
-    header = ['group', *(RECALLS.get(metric, 'MD') for metric in values), 'best epoch', 'runs']
+    best = best_validations(groups)
+    header = ['group', *(RECALLS.get(metric, 'MD') for metric in best[0].cells), 'best epoch', 'runs']
     best_rows = [
-        [group.name, *(show(metric, values[metric][n]) for metric in values), best_epochs(group), group.run_names]
-        for n, group in enumerate(groups)
+        [group.name, *one.cells.values(), one.epochs, group.run_names] for group, one in zip(groups, best, strict=True)
     ]
-    by_group = [
-        [
-            {line['epoch']: line['rsum'] for line in run.require_validations() if line.get('rsum') is not None}
-            for run in group.runs
-        ]
-        for group in groups
-    ]
-    epochs = sorted({epoch for runs in by_group for run in runs for epoch in run})
+    by_group = [collections.defaultdict(list) for _ in groups]  # epoch -> rsum of each run
+    for group, rsums in zip(groups, by_group, strict=True):
+        for line in (line for run in group.runs for line in run.validations if line.get('rsum') is not None):
+            rsums[line['epoch']].append(line['rsum'])
+    epochs = sorted(set().union(*by_group))
     epoch_rows = [
-        [group.name, *(mean_and_deviation([run[epoch] for run in runs if epoch in run]) for epoch in epochs)]
-        for group, runs in zip(groups, by_group, strict=True)
+        [group.name, *(mean_and_deviation(rsums.get(epoch, [])) for epoch in epochs)]
+        for group, rsums in zip(groups, by_group, strict=True)
     ]
     epoch_header = ['rsum after epoch', *(f'{epoch:g}' for epoch in epochs)]
     return f'{table(header, best_rows)}\n\n{table(epoch_header, epoch_rows)}'

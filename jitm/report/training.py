@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jitm.evaluation.tables import mean_and_deviation, table
-from jitm.report.figures import Curve, curve, draw_curves
+from jitm.report.curves import Curve, by_epoch, draw_curves
 from jitm.report.groups import Group, RunLog
 
 PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
@@ -55,7 +55,7 @@ def by_window(points: Points, windows_per_epoch: int) -> dict[int, list[float]]:
     return windows
 
 
-def window_means(points: Points) -> dict[float, float]:
+def smooth(points: Points) -> dict[float, float]:
     """Returns {epoch at the middle of a window: mean over the window}, for tenths of an epoch."""
     windows = by_window(points, WINDOWS_PER_EPOCH)
     return {(window + 0.5) / WINDOWS_PER_EPOCH: statistics.mean(values) for window, values in windows.items()}
@@ -63,21 +63,18 @@ def window_means(points: Points) -> dict[float, float]:
 
 def plateau_end(loss: Points) -> str:
     """Returns the end of the first tenth of an epoch with a mean loss below `PLATEAU`, '-' if there is none."""
-    windows = by_window(loss, WINDOWS_PER_EPOCH)
-    below = (window for window, values in windows.items() if statistics.mean(values) < PLATEAU)
-    return next((f'{(window + 1) / WINDOWS_PER_EPOCH:.1f}' for window in below), '-')
+    below = (epoch + 0.5 / WINDOWS_PER_EPOCH for epoch, mean in smooth(loss).items() if mean < PLATEAU)
+    return next((f'{end:.1f}' for end in below), '-')
 
 
 def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each quantity that any of the runs logs; training quantities are means over windows."""
     points = [read_points(run) for run in runs]
-    joined = {}
-    for quantity in QUANTITIES:
-        smooth = dict if quantity in VALIDATED else window_means
-        seeds = [smooth(one[quantity]) for one in points if one[quantity]]
-        if seeds:
-            joined[quantity] = curve(seeds)
-    return joined
+    seeds = {
+        quantity: [(dict if quantity in VALIDATED else smooth)(one[quantity]) for one in points if one[quantity]]
+        for quantity in QUANTITIES
+    }
+    return {quantity: by_epoch(values) for quantity, values in seeds.items() if values}
 
 
 def training(groups: Sequence[Group]) -> str:

@@ -22,11 +22,11 @@ from jitm.metrics import ranks
 from jitm.outputs import OWNED, OutputFolder
 from jitm.report import render
 from jitm.report.bootstrap import RESAMPLES
-from jitm.report.figures import FORMATS, save
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
 from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
+from jitm.report.saving import FORMATS, save
 from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.checkpoint_files import checkpoint_digest

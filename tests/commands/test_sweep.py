@@ -11,7 +11,8 @@ from jitm.commands import cli, sweep
 from jitm.errors import NotFiniteError, UserError
 from jitm.training import stages
 from tests.conftest import environment
-from tests.test_train import assert_same_run, start_paused, wait_for_pause
+from tests.same import assert_same_run
+from tests.test_train import start_paused, wait_for_pause
 
 
 def read_config(*argv):

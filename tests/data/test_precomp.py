@@ -298,7 +298,7 @@ def test_other_files_come_before_that_of_cc152k(root):
     assert (split.captions[0], split.image_ids) == ('a very typical bus station', ('x', 'y', 'z'))
 
 
-# What is refused; other files are in the table of tools/drills.
+# What is refused; other files are in the table of tests/drills.
 
 
 @pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])

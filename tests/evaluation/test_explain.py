@@ -13,8 +13,8 @@ from PIL import Image
 
 from jitm.commands import cli
 from jitm.data import scenes
+from jitm.data.splits import grid_boxes
 from jitm.data.text import Vocabulary
-from jitm.encoders.features import grid_boxes
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.saved import EVALUATION

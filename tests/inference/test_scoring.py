@@ -27,9 +27,8 @@ from jitm.inference.memory import BlockMemory, BlockShape
 from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.outputs import OWNED, OutputFolder
 from jitm.runs import progress
-from tests.conftest import ROOT, environment
+from tests.conftest import ROOT, environment, free_port
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
-from tests.test_parallel import free_port
 
 WORKER = str(ROOT / 'tests' / 'inference' / 'scoring_worker.py')
 COMPILED = '/jax/core/compile/backend_compile_duration'

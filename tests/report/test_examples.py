@@ -33,14 +33,10 @@ def test_queries_are_counted_by_hand():
     compared = compare(matrix(A), matrix(B), 4)
     assert compared['t2i'].counts.tolist() == [[1, 1], [1, 1]]
     assert compared['i2t'].counts.tolist() == [[0, 0], [0, 2]]
-    assert compared['i2t'].examples == ([], [])
-    (only_a,), (only_b,) = compared['t2i'].examples
-    assert (only_a.query, [one.top for one in only_a.retrieved], [one.rank for one in only_a.retrieved]) == (
-        1,
-        [[0], [1]],
-        [1, 2],
-    )
-    assert (only_b.query, [one.rank for one in only_b.retrieved]) == (2, [2, 1])
+    assert compared['i2t'].examples == ({}, {})
+    only_a, only_b = compared['t2i'].examples
+    assert {query: [(one.top, one.rank) for one in pair] for query, pair in only_a.items()} == {1: [([0], 1), ([1], 2)]}
+    assert {query: [one.rank for one in pair] for query, pair in only_b.items()} == {2: [2, 1]}
 
 
 def test_examples_are_evenly_spaced_and_agree_with_the_ranks():
@@ -52,9 +48,10 @@ def test_examples_are_evenly_spaced_and_agree_with_the_ranks():
         for right in (0, 1):
             examples = many[direction].examples[right]
             assert len(examples) == many[direction].counts[1 - right, right]
-            assert all(one.retrieved[right].rank == 1 < one.retrieved[1 - right].rank for one in examples)
-            number = min(3, len(examples))
-            assert few[direction].examples[right] == [examples[n * len(examples) // number] for n in range(number)]
+            assert all(pair[right].rank == 1 < pair[1 - right].rank for pair in examples.values())
+            number, queries = min(3, len(examples)), [*examples]
+            chosen = [queries[n * len(examples) // number] for n in range(number)]
+            assert few[direction].examples[right] == {query: examples[query] for query in chosen}
 
 
 @pytest.fixture

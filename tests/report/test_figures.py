@@ -7,10 +7,11 @@ import pytest
 
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.report import by_key, difficulty, validation
-from jitm.report.figures import Curve, arrange, curve, save, whiskers
-from jitm.report.groups import Group, distinguish, read_groups, read_run_log
+from jitm.report import difficulty, validation
+from jitm.report.curves import Curve, arrange, by_epoch
+from jitm.report.groups import Group, config_keys, distinguish, read_groups, read_run_log
 from jitm.report.rows import read_runs
+from jitm.report.saving import save
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
@@ -180,7 +181,7 @@ HINGES = 'ranking.sum_of_hinges'
     ],
 )
 def test_groups_are_named_by_their_differences(configs, names):
-    words = distinguish([nested(**config) for config in configs])
+    words = distinguish([config_keys(nested(**config)) for config in configs])
     assert [', '.join(word.values()) for word in words] == names
 
 
@@ -229,7 +230,7 @@ def test_paths_of_runs_of_one_group_are_unified(tmp_path):
 
 def test_models_have_columns_if_other_keys_differ():
     def groups(*configs):
-        return [Group(words, []) for words in distinguish([nested(**config) for config in configs])]
+        return [Group(words, []) for words in distinguish([config_keys(nested(**config)) for config in configs])]
 
     losses = groups({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
     assert arrange(losses) == [('', 'max_of_hinges'), ('', 'sum_of_hinges')]
@@ -275,7 +276,7 @@ def test_points_of_the_evaluated_member(tmp_path):
 
 
 def test_curve_ends_with_the_shortest_seed():
-    joined = curve([{1: 3.0, 0: 1.0, 2: 5.0}, {0: 2.0, 1: 9.0}, {0: 6.0, 1: 3.0}])
+    joined = by_epoch([{1: 3.0, 0: 1.0, 2: 5.0}, {0: 2.0, 1: 9.0}, {0: 6.0, 1: 3.0}])
     assert joined == Curve([0, 1], [3.0, 5.0], [1.0, 3.0], [6.0, 9.0])
 
 
@@ -376,14 +377,20 @@ def write_batch_sizes(folder):
 
 def test_metrics_by_key(tmp_path):
     runs = read_runs(write_batch_sizes(tmp_path))
-    of_max, of_sum = by_key.dependences(runs, ['batch_size', 'epochs'])
-    assert of_max.curve('rsum') == Curve([16, 128], [40, 60], [30, 60], [50, 60])
-    np.testing.assert_array_equal(whiskers(of_max.curve('rsum')), [[10, np.nan], [10, np.nan]])
-    assert of_sum.curve('i2t/recall@1') == Curve([16], [2], [2], [2])
+    (group, of_max), (_, of_sum) = found = validation.dependences(runs, ['batch_size', 'epochs'])
+    assert group.run_names == 'r0, r1, r2'
+    rsums = [{value: [line['rsum'] for line in best] for value, best in one.items()} for one in (of_max, of_sum)]
+    assert rsums == [{16: [30, 50], 128: [60]}, {16: [20]}]
+    panel = validation.draw_by_key(found, 'batch_size').axes[-1]
+    (of_max, whiskers), (of_sum, _) = ((bars.lines[0], bars.lines[2][0]) for bars in panel.containers)
+    assert of_max.get_xydata().tolist() == [[16, 40], [128, 60]]
+    assert of_sum.get_xydata().tolist() == [[16, 20]]
+    np.testing.assert_array_equal(whiskers.get_segments()[0], [[16, 30], [16, 50]])
+    assert not whiskers.get_segments()[1].size  # none for one seed
     with pytest.raises(UserError, match=r'r0 has no terms\.ranking\.epsilon'):
-        by_key.dependences(runs, ['terms.ranking.epsilon'])
+        validation.dependences(runs, ['terms.ranking.epsilon'])
     with pytest.raises(UserError, match=r"optimizer\.name is 'adam' in .*r0; give the key of a number"):
-        by_key.dependences(runs, ['optimizer.name'])
+        validation.dependences(runs, ['optimizer.name'])
 
 
 def test_command_draws_metrics_by_key(tmp_path, capsys):

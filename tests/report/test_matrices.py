@@ -11,7 +11,7 @@ from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.evaluation.saved import names_of
 from jitm.outputs import MARK, OutputFolder
-from jitm.report import cross_retrieval, distributions, panels
+from jitm.report import distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices
 
@@ -141,9 +141,9 @@ def test_matrices_are_named_by_their_runs(tmp_path):
 
 def test_frequencies_by_hand(tmp_path, monkeypatch):
     ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
-    monkeypatch.setattr(cross_retrieval, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
+    monkeypatch.setattr(distributions, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
     (matrix,) = read_matrices([write(tmp_path / 'a')])
-    assert cross_retrieval.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
+    assert distributions.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
 
 
 def test_command_draws_cross_retrieval(tmp_path, capsys):
@@ -231,20 +231,18 @@ def test_distributions_by_hand(tmp_path, monkeypatch):
     one, two = rng.normal(size=(2, 7, 21)).astype(np.float32)
     matrices = read_matrices([write(tmp_path / 'a', one), write(tmp_path / 'b', 3 * two)])
     monkeypatch.setattr(distributions, 'PAIRS_PER_CHUNK', 50)
-    low, high = distributions.bounds(matrices)
-    assert (low, high) == (min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max()))
-    width = (high - low) / distributions.BINS
-    for matrix, sims in zip(matrices, (one, 3 * two), strict=True):
+    low, high = min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max())
+    width, panels = (high - low) / distributions.BINS, distributions.draw(matrices).axes
+    for n, (kinds, sims) in enumerate(zip(distributions.distributions(matrices), (one, 3 * two), strict=True)):
         own = np.repeat(np.eye(7, dtype=bool), 3, axis=1)
-        for got, pairs in zip(
-            distributions.distributions(matrix, low, high), (np.float64(sims[own]), np.float64(sims[~own])), strict=True
-        ):
+        for got, panel, pairs in zip(kinds, panels, (np.float64(sims[own]), np.float64(sims[~own])), strict=True):
             assert got.mean == pytest.approx(pairs.mean())
             assert got.deviation == pytest.approx(pairs.std())
             want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
-            np.testing.assert_allclose(got.quantiles(low, high), want, atol=width / 2)
-            drawn = np.histogram(pairs, distributions.CURVE_BINS, (low, high), density=True)[0]
-            np.testing.assert_allclose(got.density(low, high), drawn, rtol=1e-9)
+            np.testing.assert_allclose(got.quantiles(), want, atol=width / 2 + 1e-12)
+            heights = np.histogram(pairs, distributions.CURVE_BINS, (low, high), density=True)[0]
+            drawn = panel.patches[n].get_xy()[1:-1:2, 1]
+            np.testing.assert_allclose(drawn, heights, rtol=1e-5)
 
 
 def test_command_draws_distributions(tmp_path, capsys):

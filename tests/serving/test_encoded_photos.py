@@ -29,7 +29,8 @@ from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
 from tests.encoders.test_features import load, make_network
 from tests.importers import test_clip as published
-from tests.test_photos_runs import draw, make_clip, write_config
+from tests.test_photos_runs import draw, write_config
+from tests.training.models import make_clip
 
 SIZES = {'train': 8, 'dev': 4}
 SIZE = 32  # pixels

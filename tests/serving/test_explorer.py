@@ -35,8 +35,8 @@ from jitm.serving.loaded_run import LoadedRun
 from jitm.types import Texts
 from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
+from tests.conftest import free_port
 from tests.models.test_matchers import DIM, make_scan
-from tests.test_parallel import free_port
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm import parallel
+from jitm.configs import clip
 from jitm.training.objective import terms_of
 from jitm.training.plan import make_candidates
 from jitm.training.source import Context
@@ -97,4 +98,18 @@ def tiny_tags_dc(data):
     config['masking']['num_views'], config['synthesis'] = 2, config['synthesis'] | {'num_samples': 4, 'num_hard': 3}
     config['members']['target']['init_from'] = ''
     config['run'] |= {'log_every': 2, 'checkpoint_every': 2}
+    return config
+
+
+def make_clip(root):
+    """A tiny CLIP with random crops of photos, trained from scratch: two epochs of 5 steps."""
+    config = clip.get_config('f8k').to_dict()
+    config['data'] |= {'root': str(root), 'image_size': 32, 'short_side': 32}
+    tower = {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12}
+    config['model']['embed_dim'] = 8
+    config['model']['image'] |= tower | {'image_size': 32}
+    config['model']['text'] |= tower
+    config |= {'epochs': 2, 'batch_size': 8, 'length_multiple': 32}
+    config['evaluation']['every_steps'] = None
+    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
     return config

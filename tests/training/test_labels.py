@@ -16,7 +16,7 @@ from jitm.training import loop
 from jitm.training.sources import labels
 from jitm.training.sources.labels import CoTeaching, MovingAverage, PairLabels, clean_posterior, labelled
 from jitm.types import Ranking
-from tests.test_train import assert_same_run
+from tests.same import assert_same_run
 
 NCR = CoTeaching(warm_up_epochs=2, noisy_epoch=4, margin=0.2)
 CRCL = MovingAverage(warm_up_epochs=2, momentum=0.8, minimum=0.1, temperature=0.3)

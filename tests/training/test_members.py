@@ -25,7 +25,8 @@ from jitm.training.members import EMA, Frozen, Gradient, Member, init_members
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED
-from tests.test_train import assert_same_run, remove_checkpoints
+from tests.same import assert_same_run
+from tests.test_train import remove_checkpoints
 from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_objective import TERM
 

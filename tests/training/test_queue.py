@@ -19,7 +19,7 @@ from jitm.training.sources.queue import encode
 from jitm.training.step import TrainState
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS
-from tests.test_train import assert_same_run
+from tests.same import assert_same_run
 from tests.training.models import candidates_source, compile_step, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 

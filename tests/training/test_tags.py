@@ -18,7 +18,8 @@ from jitm.runs.run import load_run
 from jitm.synthesis.trained import load_generator
 from jitm.training import loop
 from jitm.training import weights as weights_lib
-from tests.test_train import assert_same_run, remove_checkpoints
+from tests.same import assert_same_run
+from tests.test_train import remove_checkpoints
 from tests.training.models import tiny_tags_dc
 
 

@@ -17,9 +17,9 @@ from jitm.errors import UserError
 from jitm.evaluation import audit
 from jitm.metrics import evenly_spaced
 from jitm.report import attention_figures, explanations
-from jitm.report.figures import to_png
 from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.report.render import Result, render
+from jitm.report.saving import to_bytes
 from jitm.serving.explorer.explored import Explored, check_caption
 from jitm.serving.search import Hit, best_and_first
 
@@ -251,4 +251,4 @@ class Site:
         if 'mismatch' in pair:
             return explanations.shown(pair, [pixels])
         figure = attention_figures.draw(pair, None if pixels is None else [pixels])
-        return {'caption': caption, 'figure': uri(to_png(figure), 'png')}
+        return {'caption': caption, 'figure': uri(to_bytes(figure, 'png'), 'png')}

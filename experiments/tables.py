@@ -1,7 +1,9 @@
-"""Tables of docs/results.md, recipes.md, losses.md, noise.md and heads.md, from the stored rows of runs and intervals.
+"""Rewrites the tables of docs/results.md, recipes.md, losses.md, noise.md, choices.md and heads.md, from stored rows.
 
-A table follows a comment that names the file of rows, further columns, and experiments of `benchmarks.experiments` or
-differences of `benchmarks.intervals`, one a line:
+    python -m experiments tables
+
+A table follows a comment that names the file of rows, further columns, and experiments of `experiments.catalog` or
+differences of `experiments.intervals`, one a line:
 
     <!-- runs small mean_distance 1 2
     mean_sum: sum of hinges
@@ -12,18 +14,22 @@ differences of `benchmarks.intervals`, one a line:
     mean_max - mean_sum: max more than sum
     -->
 
-A column is a metric, or an epoch, whose rsum it has. `python -m benchmarks tables` writes the tables.
+A column is a metric, or an epoch, whose rsum it has. A table of data.md follows a comment that names its command:
+`<!-- experiments cca ... -->`.
 """
 
+import argparse
 import collections
+import functools
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks import experiments, intervals
-from benchmarks.results import Row
-from benchmarks.settings import ROOT
+from benchmarks import results
+from benchmarks.results import DOCS, Row
+from experiments import catalog, intervals
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation
 from jitm.report.rows import read_rows
@@ -47,8 +53,8 @@ Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
 
 def read_runs(size: str) -> Runs:
     """Returns the rows of `docs/SIZE.jsonl` by experiment and seed."""
-    rows = read_rows(ROOT / 'docs' / f'{size}.jsonl').values()
-    return {(experiments.name_of(row['run']), row['seed']): row for row in rows}
+    rows = read_rows(DOCS / f'{size}.jsonl').values()
+    return {(catalog.name_of(row['run']), row['seed']): row for row in rows}
 
 
 def value(row: Mapping[str, Any], column: str) -> float:
@@ -79,7 +85,7 @@ def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
     """
     seeds = sorted(seed for found, seed in runs if found == name)
     if not seeds:
-        raise UserError(f'{name} has no row; train it with python -m benchmarks flickr8k {name}')
+        raise UserError(f'{name} has no row; train it with python -m experiments flickr8k {name}')
     cells = {
         title(column): mean_and_deviation(
             [value(runs[name, seed], column) for seed in seeds], '.2f' if column == 'mean_distance' else '.1f'
@@ -100,7 +106,7 @@ def differences_row(
     """
     both = sorted({seed for name, seed in runs if name == pair.control} & {s for n, s in runs if n == pair.treatment})
     if not both:
-        raise UserError(f'{pair.name} has no seed with rows of both; python -m benchmarks flickr8k trains them')
+        raise UserError(f'{pair.name} has no seed with rows of both; python -m experiments flickr8k trains them')
 
     def differences(column: str) -> list[float]:
         return [value(runs[pair.treatment, seed], column) - value(runs[pair.control, seed], column) for seed in both]
@@ -121,14 +127,6 @@ def differences_row(
         },
         'result': line['result'],
     }
-
-
-def markdown(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields the lines of a table."""
-    yield f'| {" | ".join(rows[0])} |'
-    yield f'|{"---|" * len(rows[0])}'
-    for row in rows:
-        yield f'| {" | ".join(row.values())} |'
 
 
 def entries(lines: str) -> dict[str, str]:
@@ -154,22 +152,22 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
     Args:
       page: The text of the page.
       read: Returns the rows of runs of a file of rows, such as `read_runs`.
-      stored: The rows of `benchmarks.intervals`.
+      stored: The rows of `experiments.intervals`.
 
     Raises:
-      UserError: if an experiment has no row, or a difference is none of `benchmarks.intervals`.
+      UserError: if an experiment has no row, or a difference is none of `experiments.intervals`.
     """
     pairs = {pair.name: pair for pair in intervals.PAIRS}
 
     def table(match: re.Match) -> str:
-        size, columns, lines = experiments.size(match[3] == 'small'), match[4].split(), entries(match[5])
+        size, columns, lines = catalog.size(match[3] == 'small'), match[4].split(), entries(match[5])
         runs = read(size)
         if match[2] == 'runs':
             shown = compared(runs, [*lines])
             rows = [runs_row(shown, name, label, columns) for name, label in lines.items()]
         else:
             if unknown := lines.keys() - pairs.keys():
-                raise UserError(f'{", ".join(sorted(unknown))}: not a pair of benchmarks/intervals.py')
+                raise UserError(f'{", ".join(sorted(unknown))}: not a pair of experiments/intervals.py')
             ends = {
                 name: {
                     row['seed']: (row['low'], row['high'])
@@ -180,6 +178,26 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
             }
             rows = [differences_row(runs, ends[name], pairs[name], label, columns) for name, label in lines.items()]
         behind = '' if match[6] else '\n'  # a blank line behind a new table
-        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in markdown(rows)) + behind
+        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in results.markdown(rows)) + behind
 
     return MARK.sub(table, page)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yields each page and its text with new tables."""
+    read, stored = functools.cache(read_runs), [*intervals.read(intervals.PATH).values()]
+    for page in (DOCS / f'{name}.md' for name in PAGES):
+        yield page, rewritten(page.read_text(encoding='utf-8'), read, stored)
+    data = DOCS / 'data.md'
+    yield data, results.rewritten(data.read_text(encoding='utf-8'), results.read(DOCS / 'cca.jsonl'))
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds no flags."""
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Rewrites the pages."""
+    del args
+    results.rewrite(pages())
+    return []

@@ -20,7 +20,7 @@ from jitm.commands import cli
 from jitm.errors import EXIT_USER_ERROR
 from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
-from tools.drills import foreign, jobs, kills, runs
+from tests.drills import foreign, jobs, kills, runs
 
 
 class Row(NamedTuple):

@@ -1,7 +1,7 @@
 """Trains the runs that docs/results.md and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
-    python -m benchmarks flickr8k                                 # lists the groups, their runs and what is done
-    python -m benchmarks flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
+    python -m experiments flickr8k                                 # lists the groups, their runs and what is done
+    python -m experiments flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
 The groups, by question (small: with --small):
 
@@ -33,7 +33,7 @@ The groups, by question (small: with --small):
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
-reads it, or with --again, for the scores that `python -m benchmarks intervals` compares. With --jobs N, N runs share
+reads it, or with --again, for the scores that `python -m experiments intervals` compares. With --jobs N, N runs share
 the device. With --small, dual encoders have half the dimensions, and those that average the words read captions as bags
 of words, which makes a run several times as fast on a CPU; their rows are kept in docs/flickr8k_small.jsonl.
 """
@@ -49,7 +49,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.experiments import (
+from benchmarks.results import ROOT, Row
+from experiments.catalog import (
     EXPERIMENTS,
     GROUPS,
     add_run_flags,
@@ -60,8 +61,6 @@ from benchmarks.experiments import (
     size,
     two_stages,
 )
-from benchmarks.results import Row
-from benchmarks.settings import ROOT
 from jitm.errors import UserError
 from jitm.report.groups import read_groups
 from jitm.report.rows import read_rows, update_rows

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import intervals, provenance
+from experiments import intervals, provenance
 from jitm.errors import UserError
 
 PAIR = intervals.Pair('mean_sum', 'mean_max')

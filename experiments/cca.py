@@ -1,6 +1,6 @@
 """Recall of a linear canonical correlation analysis (CCA) of mean features and bags of words.
 
-    python -m benchmarks cca --data_root data/f8k_precomp --json docs/cca.jsonl
+    python -m experiments cca --data_root data/f8k_precomp --json docs/cca.jsonl
 
 It says what features can show at least. An image is the mean of its regions, a caption the words that it has. Both are
 centred and projected, such that the training pairs correlate most, and compared by cosines (Hodosh, Young and

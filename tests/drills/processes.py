@@ -6,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jitm import configs
-from jitm.runs.log import read_metrics
-from tests.test_train import assert_same_states
-from tools.drills import jobs, kills, runs
+from tests.drills import jobs, kills, runs
+from tests.same import assert_same_training
 
 PROCESSES, DEVICES = (2, 3, 4), (1, 2)
 BATCH = {'batch_size': 24, 'epochs': 4, 'drop_last': True}  # split evenly over 2, 3, 4, 6 and 8 devices
@@ -44,18 +41,6 @@ SYSTEMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {  # 
     'OSS': (boosted, ('run',)),
 }
 CASES = [*itertools.product(SYSTEMS, PROCESSES, DEVICES)]
-
-
-def assert_same_training(workdir: Path, other: Path) -> None:
-    """Parameters, optimizer, statistics and metrics agree to the last bit, the mean distance to rounding.
-
-    The latter is computed from the scores of the validation, which devices of one process share in other blocks.
-    """
-    assert_same_states(workdir, other)
-    one, two = (read_metrics(folder) for folder in (workdir, other))
-    distances = [[line.pop('mean_distance', 0) for line in lines] for lines in (one, two)]
-    np.testing.assert_allclose(*distances, atol=1e-6)
-    assert one == two
 
 
 class Drill:

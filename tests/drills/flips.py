@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jitm.runs.checkpoint import Checkpoints
-from tests.test_train import assert_same_run
-from tools.drills import runs
+from tests.drills import runs
+from tests.same import assert_same_run
 
 COMMANDS = {'train': runs.TRAIN, 'eval': (*runs.EVALUATE, '--save_sims'), 'mine': runs.MINE, 'report': runs.REPORT}
 RESULTS = {'train': 'run', 'eval': 'evaluated', 'mine': 'mined', 'report': 'reported'}

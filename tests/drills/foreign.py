@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tools.drills import runs
+from tests.drills import runs
 
 NAMES = (
     *('blocks/0123456789abcdef/0_0', 'explain/00.png', 'explain/explain.json', 'explain/explain.html'),  # jitm eval

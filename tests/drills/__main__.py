@@ -1,7 +1,7 @@
 """Runs the drills for some minutes and prints a line of counts for each.
 
-python -m tools.drills --minutes 30
-python -m tools.drills --minutes 30 --seed 7 --only kills
+python -m tests.drills --minutes 30
+python -m tests.drills --minutes 30 --seed 7 --only kills
 """
 
 import argparse
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.drills import disks, features, flips, inputs, kills, photos, processes, runs
+from tests.drills import disks, features, flips, inputs, kills, photos, processes, runs
 
 SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.2, 'kills': 0.35, 'processes': 0.15}  # of the time
 Counts = collections.Counter
@@ -122,7 +122,7 @@ DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Counts]] = {
 
 def main() -> int:
     """Runs the drills; returns 1 if one of them failed."""
-    parser = argparse.ArgumentParser(prog='python -m tools.drills')
+    parser = argparse.ArgumentParser(prog='python -m tests.drills')
     parser.add_argument('--minutes', type=float, default=30)
     parser.add_argument('--seed', type=int, default=random.randrange(10**6))
     parser.add_argument('--only', nargs='+', choices=DRILLS, default=list(DRILLS), help='the drills to run')

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jitm import config as config_lib
-from tests.test_photos_runs import make_clip
-from tests.test_train import assert_same_run
-from tests.training.models import tiny_tags_dc
-from tools.drills import jobs, runs
+from tests.drills import jobs, runs
+from tests.same import assert_same_run
+from tests.training.models import make_clip, tiny_tags_dc
 
 MAX_KILLS = 3  # of one command
 HINGE = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
@@ -48,7 +47,7 @@ def tags_dc() -> dict[str, Any]:
 
 def write_photos(folder: Path) -> None:
     """Writes photos with captions and `run`, a CLIP that is trained on them."""
-    from tools.drills import photos  # which imports `inputs`, which imports this module
+    from tests.drills import photos  # which imports `inputs`, which imports this module
 
     photos.write_base(folder, {'train': 700, 'dev': 100})  # an index has parts of 512 images
     config = make_clip('photos') | {'epochs': 1, 'batch_size': 350}

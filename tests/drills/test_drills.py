@@ -1,4 +1,4 @@
-"""The drills in a small form; `python -m tools.drills` runs the long one."""
+"""The drills in a small form; `python -m tests.drills` runs the long one."""
 
 import random
 import shutil
@@ -8,7 +8,7 @@ from absl import flags
 
 from jitm.commands import cli
 from tests.conftest import shared_folder
-from tools.drills import disks, features, flips, foreign, inputs, kills, photos, processes, runs
+from tests.drills import disks, features, flips, foreign, inputs, kills, photos, processes, runs
 
 STRINGS = 'string', 'multi string', 'comma separated list of strings'  # types of flags
 
@@ -91,5 +91,5 @@ def test_full_disk_is_one_sentence_and_resumes(base, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('case', [('AOQ', 2, 2), ('OSS', 3, 1)])
 def test_processes_train_to_the_bytes_of_one(tmp_path, case):
-    """`python -m tools.drills --only processes` tries all systems by 2, 3 and 4 processes of 1 and 2 devices."""
+    """`python -m tests.drills --only processes` tries all systems by 2, 3 and 4 processes of 1 and 2 devices."""
     processes.Drill(tmp_path / 'processes').check(*case)

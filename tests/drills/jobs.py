@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 
 from jitm import job
-from tests.test_parallel import free_port
-from tools.drills import runs
+from tests.conftest import free_port
+from tests.drills import runs
 
 COMMANDS = 'train', 'eval', 'mine', 'search', 'encode', 'convert'
 TO_END = 300  # seconds that a process may go on after another one of its job was killed
@@ -44,7 +44,7 @@ def _work(argv: Sequence[str], folder: Path, number: int, devices: int) -> None:
 def _context() -> multiprocessing.context.ForkServerContext:
     """Returns a context whose processes have imported everything."""
     context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(['tools.drills.kills', *(f'jitm.commands.{name}' for name in COMMANDS)])
+    context.set_forkserver_preload(['tests.drills.kills', *(f'jitm.commands.{name}' for name in COMMANDS)])
     return context
 
 

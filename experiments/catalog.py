@@ -1,6 +1,6 @@
 """The experiments of docs/results.md and docs/recipes.md, in groups by question, and the commands that train them.
 
-`python -m benchmarks flickr8k` describes the groups, and trains them.
+`python -m experiments flickr8k` describes the groups, and trains them.
 """
 
 import argparse

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jitm.runs.checkpoint import Checkpoints
-from tests.test_train import assert_same_run
-from tools.drills import runs
+from tests.drills import runs
+from tests.same import assert_same_run
 
 COMMANDS = (runs.TRAIN, (*runs.EVALUATE, '--save_sims'), runs.MINE)
 

@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image
 
 from jitm.configs import common
-from tools.drills import runs
-from tools.drills.inputs import NEW, Row, edit, make_pipe
+from tests.drills import runs
+from tests.drills.inputs import NEW, Row, edit, make_pipe
 
 METADATA = 'photos/train/metadata.jsonl'
 PHOTO = 'photos/train/3.jpg'

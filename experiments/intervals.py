@@ -1,9 +1,9 @@
 """Compares the runs of docs/results.md with their controls: intervals over images, differences over seeds.
 
-    python -m benchmarks intervals           # of the rows in docs/flickr8k.jsonl
-    python -m benchmarks intervals --small   # of those in docs/flickr8k_small.jsonl
+    python -m experiments intervals           # of the rows in docs/flickr8k.jsonl
+    python -m experiments intervals --small   # of those in docs/flickr8k_small.jsonl
 
-Every pair of experiments whose scores `python -m benchmarks flickr8k` has saved gets rows in
+Every pair of experiments whose scores `python -m experiments flickr8k` has saved gets rows in
 docs/flickr8k_intervals.jsonl, one for each seed and metric: the difference, its interval of 95 % and the number of
 images. The table has a line for each pair: the differences of rsum over all seeds that both have.
 """
@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import experiments
-from benchmarks.results import Row
-from benchmarks.settings import ROOT
+from benchmarks.results import ROOT, Row
+from experiments import catalog
 from jitm.files import replacing
 from jitm.report.bootstrap import Difference, Hits, difference, hits
 from jitm.report.groups import read_run_log
@@ -250,9 +249,7 @@ def rows_of(pair: Pair, seed: int, size: str, folder: Path) -> list[dict[str, An
     Raises:
       UserError: if the scores are damaged, or of different images.
     """
-    runs = [
-        experiments.scored(experiments.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)
-    ]
+    runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)]
     if not all((run / 'config.json').exists() for run in runs):
         return []
     logs = map(read_run_log, runs)
@@ -283,7 +280,7 @@ def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 def metrics_by_run(path: Path) -> dict[tuple[str, int], Mapping[str, float]]:
     """Returns the metrics at the best epoch by experiment and seed, from a file of rows; none if it does not exist."""
     rows = read_rows(path).values() if path.exists() else ()
-    return {(experiments.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
+    return {(catalog.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
 
 
 def differences(pair: Pair, metrics: Mapping[tuple[str, int], Mapping[str, float]], metric: str) -> dict[int, float]:
@@ -360,7 +357,7 @@ def summary(pair: Pair, values: Mapping[int, float]) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    experiments.add_run_flags(parser)
+    catalog.add_run_flags(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
@@ -369,7 +366,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: if saved scores are damaged, or of different images.
     """
-    size = experiments.size(args.small)
+    size = catalog.size(args.small)
     folder, metrics = args.folder or Path('runs', size), metrics_by_run(ROOT / 'docs' / f'{size}.jsonl')
     if rows := [row for pair in PAIRS for seed in args.seeds for row in rows_of(pair, seed, size, folder)]:
         update(rows, PATH)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.test_photos_runs import make_clip
-from tools.drills import photos, runs
-from tools.drills.inputs import Row, edit
+from tests.drills import photos, runs
+from tests.drills.inputs import Row, edit
+from tests.training.models import make_clip
 
 ENCODE = 'encode', '--workdir', 'run', '--out', 'new'
 AGAIN = 'encode', '--workdir', 'run', '--out', 'encoded'

@@ -1,12 +1,12 @@
 """Lists the numbers of README, docs/results.md and docs/recipes.md that no stored row has.
 
-    python -m benchmarks provenance
+    python -m experiments provenance
 
 Every number with a decimal, and every mean with its deviation, must be one of
 
     a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
     the mean of one of these over all seeds of an experiment, with its deviation,
-    the difference of a pair of `benchmarks.intervals` in a metric, or in rsum after the last epoch: of a seed, or the
+    the difference of a pair of `experiments.intervals` in a metric, or in rsum after the last epoch: of a seed, or the
     mean, with its deviation,
     the smallest difference in rsum that the seeds of a pair would show,
     a difference of a stored interval, or one of its ends,
@@ -14,10 +14,10 @@ Every number with a decimal, and every mean with its deviation, must be one of
     a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json),
     the same of the linear CCA (docs/cca.jsonl).
 
-Tables that `python -m benchmarks tables` makes, and the numbers of sections of papers, are left out.
+Tables that `python -m experiments tables` makes, and the numbers of sections of papers, are left out.
 
 In hundreds of rows a number can be found by chance. The numbers of a section must therefore be of the experiments of
-its tables (`benchmarks.claims`), and of those, or groups of them, that it names: `<!-- rows mean_sum mean_max -->`.
+its tables (`experiments.tables`), and of those, or groups of them, that it names: `<!-- rows mean_sum mean_max -->`.
 Those of a section without either may be of any.
 """
 
@@ -31,16 +31,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import claims, experiments, intervals, results
-from benchmarks.results import Row
-from benchmarks.settings import ROOT
+from benchmarks import results
+from benchmarks.results import DOCS, ROOT, Row
+from experiments import catalog, intervals, tables
 from jitm.config import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
 
-DOCS = ROOT / 'docs'
 PAGES = ROOT / 'README.md', DOCS / 'results.md', DOCS / 'recipes.md'
-SIZES = experiments.size(small=False), experiments.size(small=True)
+SIZES = catalog.size(small=False), catalog.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
 CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)', re.DOTALL | re.MULTILINE)
@@ -56,7 +55,7 @@ class Source:
 
     Attributes:
       runs: Size, experiment and seed -> row of the run.
-      intervals: The rows of `benchmarks.intervals`.
+      intervals: The rows of `experiments.intervals`.
     """
 
     runs: Mapping[tuple[str, str, int], Mapping[str, Any]]
@@ -75,7 +74,7 @@ class Source:
 
 def read_source() -> Source:
     """Reads the stored rows."""
-    runs = {(size, *run): row for size in SIZES for run, row in claims.read_runs(size).items()}
+    runs = {(size, *run): row for size in SIZES for run, row in tables.read_runs(size).items()}
     return Source(runs, [*intervals.read(intervals.PATH).values()])
 
 
@@ -144,7 +143,7 @@ def of_references() -> set[str]:
 
 def numbers(text: str) -> Iterator[str]:
     """Yields the numbers of a text with a decimal, without those in code, comments, addresses and made tables."""
-    yield from NUMBER.findall(' '.join(CODE.sub('', claims.MARK.sub('', text)).split()))
+    yield from NUMBER.findall(' '.join(CODE.sub('', tables.MARK.sub('', text)).split()))
 
 
 def scope(section: str, source: Source) -> Source:
@@ -153,10 +152,10 @@ def scope(section: str, source: Source) -> Source:
     Raises:
       UserError: if it names an experiment without a row.
     """
-    given = [*claims.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
-    if unknown := {*given} - source.names - experiments.GROUPS.keys():
+    given = [*tables.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
+    if unknown := {*given} - source.names - catalog.GROUPS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows')
-    return source.of({name for one in given for name in experiments.GROUPS.get(one, (one,))}) if given else source
+    return source.of({name for one in given for name in catalog.GROUPS.get(one, (one,))}) if given else source
 
 
 def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:

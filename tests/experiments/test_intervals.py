@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import __main__ as entry
-from benchmarks import experiments, intervals
+from benchmarks import command
+from experiments import catalog, intervals
 from jitm import configs
 from jitm.evaluation.saved import folder_of
 from jitm.metrics import retrieval_metrics
@@ -22,7 +22,7 @@ def save(tmp_path):
     def run(name, seed, signal):
         noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=(IMAGES, len(IMAGE_OF_TEXT)))
         sims = (noise + signal * (np.arange(IMAGES)[:, None] == IMAGE_OF_TEXT)).astype(np.float32)
-        workdir = experiments.directory(tmp_path, name, seed)
+        workdir = catalog.directory(tmp_path, name, seed)
         folder = folder_of(workdir, 'dev')
         folder.mkdir(parents=True)
         (workdir / 'config.json').write_text(json.dumps(configs.load('vse:mean,max,f8k').to_dict()))
@@ -67,7 +67,8 @@ def test_intervals_list_the_pairs_with_rows(tmp_path, save, monkeypatch, capsys)
     monkeypatch.setattr(intervals, 'metrics_by_run', lambda path: metrics)
     save('mean_sum', 0, 1.0)
     save('mean_max', 0, 3.0)
-    entry.main(['intervals', '--small', f'--folder={tmp_path}', f'--json={tmp_path}/results.jsonl'])
+    arguments = ['intervals', '--small', f'--folder={tmp_path}', f'--json={tmp_path}/results.jsonl']
+    command.main('experiments', arguments)
     assert [line.split(' |')[0] for line in capsys.readouterr().out.splitlines()[2:]] == ['| mean_max - mean_sum']
     assert {key[:3] for key in intervals.read(intervals.PATH)} == {('flickr8k_small', PAIR.name, 0)}
 
@@ -102,6 +103,4 @@ def test_results(values, published, expected):
 def test_pairs_are_experiments():
     names = [pair.name for pair in intervals.PAIRS]
     assert len(names) == len(set(names))
-    assert {
-        name for pair in intervals.PAIRS for name in (pair.control, pair.treatment)
-    } <= experiments.EXPERIMENTS.keys()
+    assert {name for pair in intervals.PAIRS for name in (pair.control, pair.treatment)} <= catalog.EXPERIMENTS.keys()

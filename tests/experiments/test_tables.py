@@ -2,13 +2,13 @@ import re
 
 import pytest
 
-from benchmarks import claims
+from experiments import tables
 from jitm.errors import UserError
 from tests.conftest import ROOT
 
 
 def row(rsum, distance):
-    metrics = dict.fromkeys(claims.BOTH_WAYS, rsum / 10) | {'rsum': rsum, 'mean_distance': distance}
+    metrics = dict.fromkeys(tables.BOTH_WAYS, rsum / 10) | {'rsum': rsum, 'mean_distance': distance}
     return {'metrics': metrics, 'rsum_by_epoch': [[0.0, 3.0], [1.0, rsum], [2.0, rsum - 1]], 'epochs': 2}
 
 
@@ -52,7 +52,7 @@ DIFFERENCES = """
 
 
 def rewritten(page):
-    return claims.rewritten(page, lambda size: RUNS if size == 'flickr8k_small' else {}, [INTERVAL])
+    return tables.rewritten(page, lambda size: RUNS if size == 'flickr8k_small' else {}, [INTERVAL])
 
 
 def test_tables_follow_their_comments():
@@ -76,8 +76,8 @@ def test_rows_of_tables_have_the_cells_of_their_header(path):
 
 
 def test_names_are_those_of_runs_and_differences():
-    assert claims.names(PAGE) == {'mean_sum', 'mean_selhn', 'mean_max'}
-    assert claims.names('Text without tables.') == set()
+    assert tables.names(PAGE) == {'mean_sum', 'mean_selhn', 'mean_max'}
+    assert tables.names('Text without tables.') == set()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_names_are_those_of_runs_and_differences():
         ('runs small\nfc_max: GPO', 'fc_max has no row; train it'),
         ('runs full\nmean_max: max', 'mean_max has no row; train it'),
         ('runs small\nmean_max', "'mean_max' in a comment above a table; write NAME: LABEL"),
-        ('differences small\nmean_sum - mean_max: less', 'mean_sum - mean_max: not a pair of benchmarks/intervals.py'),
+        ('differences small\nmean_sum - mean_max: less', 'mean_sum - mean_max: not a pair of experiments/intervals.py'),
         ('differences full\nmean_max - mean_sum: more', 'mean_max - mean_sum has no seed with rows of both'),
     ],
 )

@@ -1,0 +1,112 @@
+"""Curves of several groups in one figure."""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitm.report.groups import Group
+from jitm.report.saving import new_figure
+
+
+class Curve(NamedTuple):
+    """A quantity by epoch or by the value of a key, [N]: its mean, minimum and maximum over seeds, [N]."""
+
+    epochs: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def curve(values: Mapping[float, Sequence[float]]) -> Curve:
+    """Returns the curve of {epoch, or value of a key: the quantity of each seed}."""
+    return Curve([*values], *(list(map(reduce, values.values())) for reduce in (statistics.mean, min, max)))
+
+
+def by_epoch(seeds: Sequence[Mapping[float, float]]) -> Curve:
+    """Joins the {epoch: value} of several seeds, at the epochs that all of them have, so that no mean jumps."""
+    epochs = sorted(set.intersection(*map(set, seeds)))
+    return curve({epoch: [seed[epoch] for seed in seeds] for epoch in epochs})
+
+
+def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Assigns each group a column of panels and a label in it.
+
+    If the groups differ in the model and in other keys, and several have the same model, each model has a column;
+    otherwise there is one column.
+
+    Returns:
+      (column, label) of each group.
+    """
+    split_words = [
+        tuple(
+            ', '.join(word for key, word in group.words.items() if key.startswith('model.') == of_model)
+            for of_model in (True, False)
+        )
+        for group in groups
+    ]
+    models = {model for model, _ in split_words}
+    if all(map(all, split_words)) and len(models) < len(groups):
+        return split_words
+    return [('', group.name) for group in groups]
+
+
+def draw_curves(
+    groups: Sequence[Group],
+    curves: Sequence[Mapping[str, Curve]],
+    titles: Mapping[str, str],
+    note: str,
+    points: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+    """Draws a row of panels per quantity and a column per model, see `arrange`.
+
+    Args:
+      groups: S groups.
+      curves: [S], the curves of each group by quantity.
+      titles: Axis label of each quantity, from top to bottom.
+      note: A line below the panels.
+      points: Whether the curves join single values, whose range over seeds is a whisker instead of a band.
+
+    Returns:
+      A matplotlib figure, and the panels of each quantity, from left to right.
+    """
+    import matplotlib as mpl
+
+    arranged = arrange(groups)
+    quantities = [quantity for quantity in titles if any(quantity in one for one in curves)]
+    columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
+    styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
+    styles = dict(zip(labels, itertools.cycle(styles), strict=False))
+
+    width = max(6.5, 1 + 3 * len(columns))
+    figure = new_figure(width, 1 + 1.8 * len(quantities), note)
+    panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
+    handles = {}
+    for by_quantity, (column, label) in zip(curves, arranged, strict=True):
+        dashes, color = styles[label]
+        for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
+            if joined := by_quantity.get(quantity):
+                line = {'linestyle': dashes, 'color': color}
+                epochs, mean, low, high = map(np.asarray, joined)
+                if points:
+                    whiskers = np.where(high > low, [mean - low, high - mean], np.nan)  # none for one seed
+                    handles[label], *_ = panel.errorbar(epochs, mean, whiskers, **line, marker='.', capsize=3)
+                else:
+                    (handles[label],) = panel.plot(epochs, mean, **line)
+                    panel.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
+    for quantity, row in zip(quantities, panels, strict=True):
+        row[0].set_ylabel(titles[quantity])
+    for panel in panels.flat:
+        panel.set_xlim(left=0)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.grid(alpha=0.3)
+    for column, top, bottom in zip(columns, panels[0], panels[-1], strict=True):
+        top.set_title(column)
+        bottom.set_xlabel('epochs')
+    figure.align_ylabels()
+    if len(labels) > 1:
+        max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
+        figure.legend(handles.values(), handles, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
+    return figure, dict(zip(quantities, panels, strict=True))
