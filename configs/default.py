@@ -97,7 +97,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     # The candidates of each query.
     config.candidates = dict(
-        source='in_batch',  # or 'in_chunks', 'perturbed', 'sampled', 'shortlist', 'queue': jitm.training.candidates
+        source='in_batch',  # or 'in_chunks', 'perturbed', 'sampled', 'shortlist', 'queue': jitm.training.sources
         same_image='negative',  # other captions of the same image, as published; or 'positive' (CMPM), 'ignored'
         num_negatives=ml_collections.config_dict.placeholder(int),  # pairs that are negatives of a query; None: all
     )

@@ -13,8 +13,8 @@ from jitm.data.arrays import open_npy
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.retrieval import Retrieved, retrieve
 from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folders_of, read_report
+from jitm.metrics import Retrieved, retrieve
 from jitm.report.groups import Group, RunLog
 from jitm.runs.checkpoint_files import checkpoint_digest
 
