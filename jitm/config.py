@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from annotated_types import Ge, Interval
 
+from jitm import names
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.files import expand
 from jitm.hints import check_keys, check_value
@@ -189,6 +190,48 @@ def choose(section: Mapping[str, Any], key: str, *, where: str) -> tuple[str, di
     check_keys(section, section, where=where, required=[key])
     check_value(f'{where}.{key}', section[key], str)
     return section[key], {name: value for name, value in section.items() if name != key}
+
+
+def bind_named(
+    section: Mapping[str, Any],
+    key: str,
+    package: str,
+    *,
+    where: str,
+    own: Callable[[Any], bool] | None = None,
+    later: Collection[str] = (),
+    optional: bool = False,
+) -> Callable | None:
+    """Binds a section of a config as the arguments of the function or class that one of its keys names.
+
+    Args:
+      section: The section.
+      key: The key with the name.
+      package: The package of the name, see `names.resolve`.
+      where: The key of the section, for messages.
+      own: See `names.resolve`.
+      later: The names of the arguments that the caller supplies by keyword; those that it does not have are left out.
+      optional: Whether the name may be ''.
+
+    Returns:
+      See `bind`; None if the name is ''.
+
+    Raises:
+      UserError: If the name or another key is unknown, missing or of a wrong value.
+    """
+    name, keywords = choose(section, key, where=where)
+    if optional and not name:
+        check_keys(keywords, (), where=where)
+        return None
+    function = names.resolve(package, name, where=f'{where}.{key}', own=own)
+    taken = {*later} & {*parameters_of(function)}
+    bound = bind(function, keywords, where=where, later=taken)
+
+    @functools.wraps(bound)
+    def call(*args: Any, **others: Any) -> Any:
+        return bound(*args, **{name: value for name, value in others.items() if name in taken})
+
+    return call
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitm import names
-from jitm.config import bind, choose
+from jitm.config import bind, bind_named, choose
 from jitm.data import noise
 from jitm.data.arrays import check_finite
 from jitm.data.scene_graphs.grammar import CaptionGraph
@@ -15,7 +15,6 @@ from jitm.data.splits import Split, sample_images
 from jitm.data.text import Vocabulary
 from jitm.data.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.hints import check_keys
 from jitm.types import Count
 
 # Optional keys of the section `data` with any source: arguments of what then changes the training split, in this order.
@@ -140,17 +139,5 @@ def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[Capti
 
 
 def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
-    """Returns the function `split -> data` of a sub-dict dict(source=, ...); None for source ''.
-
-    Args:
-      section: A section of the config.
-      where: The key of the section.
-
-    Raises:
-      UserError: If the source or one of its arguments is unknown.
-    """
-    source, keywords = choose(section, 'source', where=where)
-    if not source:
-        check_keys(keywords, (), where=where)
-        return None
-    return bind(names.resolve('jitm.data', source, where=f'{where}.source'), keywords, where=where, later=('split',))
+    """Returns the function `split -> data` of a section dict(source=, ...) with the key `where`; None for source ''."""
+    return bind_named(section, 'source', 'jitm.data', where=where, later=('split',), optional=True)

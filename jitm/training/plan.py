@@ -3,21 +3,19 @@
 import dataclasses
 import fnmatch
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
 
-from jitm import names, parallel
-from jitm.config import EvaluationKeys, RunKeys, bind, check_member, choose, flatten
+from jitm import parallel
+from jitm.config import EvaluationKeys, RunKeys, bind, bind_named, check_member, flatten
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import change_train, load_split, load_whole, make_vocabulary, source_of
 from jitm.data.masking import Masking
 from jitm.data.splits import Split
 from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
-from jitm.hints import check_keys
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
@@ -175,25 +173,22 @@ def make_source(
 
 def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
     """Makes the source of the candidates of each query from a config's `candidates`: dict(source='in_batch', ...)."""
-    name, keywords = choose(section, 'source', where='candidates')
-    make = names.resolve('jitm.training.sources', name, where='candidates.source', own=callable)
-    later = {'context': context} if 'context' in inspect.signature(make).parameters else {}
-    source = bind(make, keywords, where='candidates', later=later)(**later)
+    package, later = 'jitm.training.sources', ('context',)
+    make = bind_named(section, 'source', package, where='candidates', own=callable, later=later)
+    source = make(context=context)
     if not isinstance(source, Source):
-        raise _returned('candidates.source', name, source, 'a jitm.training.source.Source')
+        raise _returned('candidates.source', section['source'], source, 'a jitm.training.source.Source')
     return source
 
 
 def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
     """Makes the way to estimate labels that a config's `labels` names; None for source ''."""
-    source, keywords = choose(section, 'source', where='labels')
-    if not source:
-        check_keys(keywords, (), where='labels')
-        return None
-    make = names.resolve('jitm.training.sources.labels', source, where='labels.source', own=callable)
-    estimate = bind(make, keywords, where='labels')()
-    if not isinstance(estimate, labels.Labels):
-        raise _returned('labels.source', source, estimate, 'an object with init, of_batch and after_batch')
+    package = 'jitm.training.sources.labels'
+    make = bind_named(section, 'source', package, where='labels', own=callable, optional=True)
+    estimate = make and make()
+    if make and not isinstance(estimate, labels.Labels):
+        wanted = 'an object with init, of_batch and after_batch'
+        raise _returned('labels.source', section['source'], estimate, wanted)
     return estimate
 
 
@@ -203,18 +198,15 @@ def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
     Raises:
       UserError: If the name or an argument is unknown, missing or out of its range.
     """
-    name, keywords = choose(section, 'name', where='optimizer')
-    make = names.resolve('jitm.training.optimizer', name, where='optimizer.name', own=callable)
-    lengths = {'steps_per_epoch', 'total_steps'} & {*inspect.signature(make).parameters}
-    bound = bind(make, keywords, where='optimizer', later=lengths)
+    package, later = 'jitm.training.optimizer', ('steps_per_epoch', 'total_steps')
+    make = bind_named(section, 'name', package, where='optimizer', own=callable, later=later)
 
     def with_lengths(steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        steps = {'steps_per_epoch': steps_per_epoch, 'total_steps': epochs * steps_per_epoch}
-        made = bound(**{key: steps[key] for key in lengths})
+        made = make(steps_per_epoch=steps_per_epoch, total_steps=epochs * steps_per_epoch)
         match made:
             case optax.GradientTransformation(), schedule if callable(schedule):
                 return made
-        raise _returned('optimizer.name', name, made, 'an optax.GradientTransformation and its schedule')
+        raise _returned('optimizer.name', section['name'], made, 'an optax.GradientTransformation and its schedule')
 
     return with_lengths
 
