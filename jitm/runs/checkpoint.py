@@ -42,7 +42,7 @@ PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is 
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
-FORMAT = 6  # of the content; to be raised when older checkpoints can no longer be read
+FORMAT = 7  # of the content; to be raised when older checkpoints can no longer be read
 
 
 @contextlib.contextmanager
