@@ -6,6 +6,7 @@ other all captions of an image together (DECL, RCL), which is harder, since the 
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from jitm.data.arrays import INTEGERS, open_npy
 from jitm.data.splits import Split
 from jitm.errors import ArgumentError, UserError
+from jitm.files import replacing
 from jitm.types import Index, Share
 
 MOVED = ('captions', 'images')  # one by one, or all captions of an image together
@@ -88,6 +90,13 @@ def drop(split: Split, *, noise_dropped: bool) -> Split:
         original_image_of_text=split.original_image_of_text[rows],
         token_vectors=split.token_vectors and split.token_vectors.take(rows),
     )
+
+
+def write(split: Split, folder: Path) -> None:
+    """Writes `noise.npy`, the image of each caption as noise moved it; nothing for a split without noise."""
+    if split.clean is not None:
+        with replacing(folder / 'noise.npy') as file:
+            np.save(file, split.image_of_text.astype(np.int64))
 
 
 def describe(split: Split) -> str:

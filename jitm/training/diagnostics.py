@@ -10,7 +10,7 @@ import optax
 from jitm import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
-from jitm.types import Ranking
+from jitm.types import Batch, Ranking
 
 BINS = 20  # bins of the histogram of difficulty
 EPSILON = 0.01  # selective hard negatives as published (Li et al., 2023), for losses without an epsilon
@@ -24,7 +24,7 @@ def step_metrics(
     gradients: Mapping[str, chex.ArrayTree],
     terms: Mapping[str, Mapping[str, Term]],
     epoch: chex.Numeric,
-    clean: chex.Array | None,
+    batch: Batch,
 ) -> dict[str, chex.Array]:
     """Returns the metrics of a step, `NAME/METRIC`.
 
@@ -35,13 +35,13 @@ def step_metrics(
       gradients: The gradients of each trained model.
       terms: The objective of each trained model.
       epoch: int [].
-      clean: bool [B], the pairs of this device that noise left together; None without noise.
+      batch: The part of the batch on this device.
 
     Returns:
       The losses and norms, and the results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`;
       for synthetic captions also `generated/` and the results of `difficulty`.
     """
-    metrics, clean = {}, collectives.all_gather(clean)
+    metrics, clean = {}, collectives.all_gather(batch.clean)
     for name, (total, of_terms) in values.items():
         own, objective_terms = rankings[name], terms[name]
         metrics[name] = {'loss': total} | {f'terms/{term}': value for term, value in of_terms.items()}

@@ -13,6 +13,7 @@ import numpy as np
 
 from jitm import agreement, metrics, parallel
 from jitm import config as config_lib
+from jitm.data import noise
 from jitm.data.vocabularies import describe_vocabulary
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
@@ -165,10 +166,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
     with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
-            train = setup.data.train
-            if parallel.is_primary() and train.clean is not None:  # the image of each caption, as noise moved it
-                with replacing(workdir / 'noise.npy') as file:
-                    np.save(file, train.image_of_text.astype(np.int64))
+            if parallel.is_primary():
+                noise.write(setup.data.train, workdir)
             _write_config(config, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
         state, run, restored = _start(setup, checkpoints, workdir)

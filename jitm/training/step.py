@@ -110,7 +110,7 @@ def train_step(
     following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
     memory = source.remember(state.memory, seen, rankings)
     new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
-    metrics = diagnostics.step_metrics(values, rankings, anchors, gradients, terms, epoch, batch.clean)
+    metrics = diagnostics.step_metrics(values, rankings, anchors, gradients, terms, epoch, batch)
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # A state that was not updated is no longer at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
