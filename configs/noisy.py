@@ -1,4 +1,4 @@
-"""Training with captions of which some stand at the wrong image: RCL, CRCL and NCR, and what they are compared with.
+"""Training with noisy correspondence: RCL, CRCL and NCR, and what they are compared with.
 
 `data.noise_rate` or `data.noise_file` mixes captions, see docs/noise.md; without them the noise is that of the data.
 

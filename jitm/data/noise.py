@@ -1,4 +1,4 @@
-"""Noisy correspondence: training captions that stand at other images (Huang et al., 2021).
+"""Noisy correspondence: training captions paired with other images (Huang et al., 2021).
 
 Published noise is an array with the image of each pair. In one kind the captions are moved one by one (NCR), in the
 other all captions of an image together (DECL, RCL), which is harder, since the wrong pairs agree with each other.

@@ -207,7 +207,7 @@ def metrics_of(rankings, terms):
 
     def compute(rankings):
         values, gradients = {'m': objective(terms, rankings, 0)}, {'m': {'w': jnp.zeros(1)}}
-        return step_metrics(values, {'m': rankings}, {}, gradients, {'m': terms}, 0, clean=None)
+        return step_metrics(values, {'m': rankings}, {}, gradients, {'m': terms}, 0, Batch(0, None, None, None))
 
     metrics = on_one_device(compute)(rankings)
     return {name.removeprefix('m/'): value for name, value in metrics.items()}
