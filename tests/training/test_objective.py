@@ -21,6 +21,7 @@ from jitm.training.objective import make_terms, objective, token_terms
 from jitm.training.source import Context
 from jitm.training.sources.mined import with_mined
 from jitm.training.step import TrainState
+from jitm.types import Batch
 from tests.conftest import UNCHANGED
 from tests.mining.test_mining import make_split
 from tests.training.models import compile_step, in_batch_source, on_one_device, small_vse
