@@ -223,7 +223,7 @@ def _noun_phrase(caption: str, graph: CaptionGraph, thing: int) -> Span:
     return start, stop
 
 
-SWAP = 'swap'  # of `scenes`
+SWAP = 'swap'  # the kind that `scenes` contains
 KINDS = ('noun', 'number', 'relation')
 Perturb = Callable[[int], list[str]]  # the row of a caption in its split -> its distinct perturbed captions
 
@@ -247,7 +247,7 @@ def perturber(
       concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
 
     Raises:
-      UserError: if the kind is unknown, or the split lacks what it needs: two nouns, or swaps.
+      UserError: If the kind is unknown, or the split lacks what it needs: two nouns, or swaps.
     """
     if is_file(kind):
         written = read_perturbed(kind, split)
@@ -287,16 +287,12 @@ def perturb(
     """Perturbs every caption of a split by rules.
 
     Args:
-      split, graphs, kind: See `perturber`.
+      split, graphs, kind, **options: See `perturber`.
       seed: The seed of the selection and order of the perturbed captions.
       max_per_caption: Perturbed captions kept for one caption.
-      **options: of `perturber`.
 
     Returns:
       For each caption its distinct perturbed captions, in random order.
-
-    Raises:
-      UserError: As `perturber`.
     """
     perturb_text, perturbed = perturber(split, graphs, kind, **options), []
     for text in range(split.num_texts):
@@ -320,13 +316,10 @@ def _frequent_nouns(split: Split, graphs: Sequence[CaptionGraph], min_count: int
 
 
 def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Returns the captions with swapped words that a split of `scenes` contains.
-
-    Returns:
-      Kind of swap -> for each caption its perturbed captions.
+    """Returns kind of swap -> for each caption of a split of `scenes` its captions with swapped words.
 
     Raises:
-      UserError: if the split has none.
+      UserError: If the split is not of `scenes`.
     """
     if not hasattr(split, 'swaps'):
         raise UserError(f'{split.name} has no swaps, only scenes has them; take {", ".join(KINDS)}')
