@@ -43,7 +43,7 @@ class Context(NamedTuple):
     Attributes:
       terms: The objective.
       batch_size: The number of pairs in a batch.
-      pending: Whether files that an earlier stage writes do not exist yet; zeros of the same shape are drawn instead.
+      pending: Whether files that an earlier stage writes do not exist yet; zeros of the same shape replace them.
     """
 
     terms: Mapping[str, Term]

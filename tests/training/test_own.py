@@ -254,20 +254,14 @@ def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_pat
         ('labels', 'Constnt', r"has no 'Constnt', did you mean 'Constant'\?"),
         ('labels', 'unlabelled', 'it returns dict: return an object with init, of_batch and after_batch$'),
         ('optimizer', 'sgdd', r"has no 'sgdd', did you mean 'sgd'\?"),
-        (
-            'optimizer',
-            'alone',
-            'it returns GradientTransformation.*: return an optax.GradientTransformation and its',
-        ),
+        ('optimizer', 'alone', 'it returns GradientTransformation.*: return an optax.GradientTransformation and i'),
     ],
 )
 def test_mistakes_of_own_parts_are_one_sentence(config_of_parts, key, name, sentence):
     config_of_parts[key] |= {'name' if key == 'optimizer' else 'source': f'own_parts.py:{name}'}
     if name == 'unlabelled':
         config_of_parts['labels'].pop('label')
-    with pytest.raises(
-        UserError, match=f"^config key '{key}.(source|name)' is 'own_parts.py:{name}', but .*{sentence}"
-    ):
+    with pytest.raises(UserError, match=f"^config key '{key}.[a-z]+' is 'own_parts.py:{name}', but .*{sentence}"):
         make_plan(config_of_parts).make_optimizer(10)
 
 
