@@ -102,12 +102,14 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
       UserError: If a key or a name is wrong, or two keys do not fit together.
     """
     data, terms = config['data'], make_terms(config['terms'])
+    optimizer = make_optimizer(config['optimizer'], config['epochs'])
     members = make_members(config['members'], frozen_modules(config['optimizer'].get('factors', {})))
     parallel.check_batch_size(config['batch_size'])
     context = Context(terms, config['batch_size'], pending)
     masking = bind(Masking, config['masking'], where='masking')()
     synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
     source, conditions = make_source(config, context, masking, synthesis)
+    load_scene_graphs = source_of(config['scene_graphs'], 'scene_graphs')
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
@@ -117,13 +119,13 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         change_train=functools.partial(change_train, data=data),
         make_vocabulary=bind(make_vocabulary, config['vocabulary'], where='vocabulary', later=('split', 'max_length')),
         augmentation=bind(Augmentation, config['augmentation'], where='augmentation')(),
-        load_scene_graphs=source_of(config['scene_graphs'], 'scene_graphs'),
+        load_scene_graphs=load_scene_graphs,
         masks=masking.num_views > 0,
         models={name: member_model(config, name) for name in members},
         members=members,
         terms={name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains},
         source=source,
-        make_optimizer=make_optimizer(config['optimizer'], config['epochs']),
+        make_optimizer=optimizer,
         load_pretrained=make_initialize(config['initialize'], members),
         generator=synthesis.generator,
         evaluation=config['evaluation'],

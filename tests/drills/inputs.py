@@ -206,7 +206,7 @@ VALUES = [  # other values, and what the message says
     ('relevance', {'path': 'x.npy'}, "'relevance.source' is missing"),
     ('relevance', {'source': 'cider.from_capitons'}, "has no 'from_capitons', did you mean 'from_captions'"),
     ('relevance', {'source': 'cider.from_file'}, "'relevance.path' is missing"),
-    ('terms.ranking', ADAPTIVE, "'terms.ranking' needs margins: set relevance.source, such as 'cider.from_captions'"),
+    ('terms.ranking', ADAPTIVE, "'terms.ranking' needs relevance: set relevance.source, such as 'cider.from_captions'"),
 ]
 TOGETHER = {  # assignments, and what the message says
     'vocabulary.min_count=1 vocabulary.path=config.py': (
