@@ -13,13 +13,15 @@ from jitm import names, parallel
 from jitm.data.pipeline import Pipeline
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
-from jitm.models.make import model_keys, own_names
+from jitm.models.make import member_model, model_keys, own_names
 from jitm.training.data import Data, load_data, make_models, make_pipeline
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.plan import Plan, make_plan
 from jitm.training.step import Clock, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
+
+NAMED = ('candidates', 'source'), ('labels', 'source'), ('optimizer', 'name')  # parts that may be of the user
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +97,10 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     Raises:
       UserError: If a key, a name or the data are wrong.
     """
-    plan = make_plan(config, pending)
+    with own_parts(config):
+        plan = make_plan(config, pending)
     data = load_data(plan)
-    with own_models(plan):
+    with own_parts(config):
         # The models, the batches that they read, and how they train.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
@@ -134,17 +137,19 @@ def compile_step(
 
 
 @contextlib.contextmanager
-def own_models(plan: Plan) -> Iterator[None]:
-    """Names file and line of any error within the block if a plan has models that are not of jitm."""
+def own_parts(config: Mapping[str, Any]) -> Iterator[None]:
+    """Names file and line of any error within the block if a config names parts that are not of jitm."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        own = [name for section in plan.models.values() for name in own_names(section)]
+        models = [name for member in config['members'] for name in own_names(member_model(config, member))]
+        others = [config[section][key] for section, key in NAMED if {'.', ':'} & {*config[section][key]}]
+        own = [*(f"the model '{name}'" for name in models), *(f"'{name}'" for name in others)]
         if not own:
             raise
-        raise UserError(f"the model '{own[0]}' fails: {names.describe(error)}") from error
+        raise UserError(f'{" or ".join(own)} fails: {names.describe(error)}') from error
 
 
 def trace(setup: Setup) -> TrainState:

@@ -197,6 +197,10 @@ def scores(scale: float = 1.0):
     return scaled(scale).score
 
 
+def broken():
+    return Source(lambda *args: 1 / 0)
+
+
 def unlabelled():
     return {}
 
@@ -251,6 +255,11 @@ def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_pat
     [
         ('candidates', 'scald', r"has no 'scald', did you mean 'scaled'\?"),
         ('candidates', 'scores', 'it returns function: return a jitm.training.source.Source$'),
+        (
+            'candidates',
+            'broken',
+            r'^code of your own fails: ZeroDivisionError in line \d+ of .*own_parts.py: return Source',
+        ),
         ('labels', 'Constnt', r"has no 'Constnt', did you mean 'Constant'\?"),
         ('labels', 'unlabelled', 'it returns dict: return an object with init, of_batch and after_batch$'),
         ('optimizer', 'sgdd', r"has no 'sgdd', did you mean 'sgd'\?"),
@@ -263,6 +272,14 @@ def test_mistakes_of_own_parts_are_one_sentence(config_of_parts, key, name, sent
         config_of_parts['labels'].pop('label')
     with pytest.raises(UserError, match=f"^config key '{key}.[a-z]+' is 'own_parts.py:{name}', but .*{sentence}"):
         make_plan(config_of_parts).make_optimizer(10)
+
+
+def test_errors_of_own_parts_name_their_line(config_of_parts):
+    config_of_parts['candidates'] = {'source': 'own_parts.py:broken'}
+    with pytest.raises(
+        UserError, match=r"'own_parts.py:broken' or .* fails: ZeroDivisionError in line \d+ of .*lambda"
+    ):
+        loop.set_up(config_of_parts)
 
 
 def test_own_parts_take_their_arguments(config_of_parts):
