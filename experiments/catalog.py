@@ -8,8 +8,11 @@ import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from benchmarks.results import DOCS
 from jitm import configs
+from jitm.report.rows import read_rows
 
 MODELS = ('mean', 'fc', 'mlp', 'rvse')
 LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
@@ -408,6 +411,13 @@ def name_of(run: str) -> str:
     """Returns the experiment of a run directory, which may be that of a second stage."""
     workdir = Path(run)
     return (workdir.parent if workdir.name == 'stage2' else workdir).name.rpartition('_s')[0]
+
+
+def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist."""
+    path = DOCS / f'{size}.jsonl'
+    rows = read_rows(path).values() if path.exists() else ()
+    return {(name_of(row['run']), row['seed']): row for row in rows}
 
 
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:

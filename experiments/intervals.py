@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks.results import ROOT, Row
 from experiments import catalog
+from experiments.catalog import read_runs
 from jitm.files import replacing
 from jitm.report.bootstrap import Difference, Hits, difference, hits
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import Matrix, read_matrices, saved_sims
-from jitm.report.rows import read_rows
 
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
 WAYS = 'i2t', 't2i'
@@ -277,12 +277,6 @@ def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
         file.write(''.join(json.dumps(kept[key]) + '\n' for key in sorted(kept)).encode())
 
 
-def metrics_by_run(path: Path) -> dict[tuple[str, int], Mapping[str, float]]:
-    """Returns the metrics at the best epoch by experiment and seed, from a file of rows; none if it does not exist."""
-    rows = read_rows(path).values() if path.exists() else ()
-    return {(catalog.name_of(row['run']), row['seed']): row['metrics'] for row in rows}
-
-
 def differences(pair: Pair, metrics: Mapping[tuple[str, int], Mapping[str, float]], metric: str) -> dict[int, float]:
     """Returns the differences of a metric by seed, of the seeds that both experiments have."""
     values = {
@@ -367,7 +361,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
       UserError: if saved scores are damaged, or of different images.
     """
     size = catalog.size(args.small)
-    folder, metrics = args.folder or Path('runs', size), metrics_by_run(ROOT / 'docs' / f'{size}.jsonl')
+    folder, metrics = args.folder or Path('runs', size), {run: row['metrics'] for run, row in read_runs(size).items()}
     if rows := [row for pair in PAIRS for seed in args.seeds for row in rows_of(pair, seed, size, folder)]:
         update(rows, PATH)
     for pair in PAIRS:

@@ -74,7 +74,7 @@ class Source:
 
 def read_source() -> Source:
     """Reads the stored rows."""
-    runs = {(size, *run): row for size in SIZES for run, row in tables.read_runs(size).items()}
+    runs = {(size, *run): row for size in SIZES for run, row in catalog.read_runs(size).items()}
     return Source(runs, [*intervals.read(intervals.PATH).values()])
 
 

@@ -32,7 +32,6 @@ from benchmarks.results import DOCS, Row
 from experiments import catalog, intervals
 from jitm.errors import UserError
 from jitm.evaluation.tables import mean_and_deviation
-from jitm.report.rows import read_rows
 
 PAGES = 'results', 'recipes', 'losses', 'noise', 'choices', 'heads'
 MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)
@@ -49,12 +48,6 @@ COLUMNS = {
 BOTH_WAYS = 'i2t/recall@1', 't2i/recall@1'
 
 Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
-
-
-def read_runs(size: str) -> Runs:
-    """Returns the rows of `docs/SIZE.jsonl` by experiment and seed."""
-    rows = read_rows(DOCS / f'{size}.jsonl').values()
-    return {(catalog.name_of(row['run']), row['seed']): row for row in rows}
 
 
 def value(row: Mapping[str, Any], column: str) -> float:
@@ -151,7 +144,7 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
 
     Args:
       page: The text of the page.
-      read: Returns the rows of runs of a file of rows, such as `read_runs`.
+      read: Returns the rows of runs of a file of rows, such as `catalog.read_runs`.
       stored: The rows of `experiments.intervals`.
 
     Raises:
@@ -185,7 +178,7 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    read, stored = functools.cache(read_runs), [*intervals.read(intervals.PATH).values()]
+    read, stored = functools.cache(catalog.read_runs), [*intervals.read(intervals.PATH).values()]
     for page in (DOCS / f'{name}.md' for name in PAGES):
         yield page, rewritten(page.read_text(encoding='utf-8'), read, stored)
     data = DOCS / 'data.md'

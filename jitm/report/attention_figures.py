@@ -114,26 +114,21 @@ def is_grid(boxes: np.ndarray) -> bool:
 
 def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
     """Draws the image once for each word, with the word's weights [W, R] on its regions."""
-    panels = _panels(part, len(words))
+    panels, largest = _panels(part, len(words)), weights.max()
     height, width = pixels.shape[:2]
     for panel, word, row in zip(panels, words, weights, strict=True):
         panel.imshow(pixels, extent=(0, width, height, 0))
         panel.set_title(word, fontsize=9, parse_math=False)
         top = top_regions(row)
         panel.set_xlabel('  '.join(f'{row[region]:.2f}' for region in top) or 'none', fontsize=7, color='gray')
-        if is_grid(boxes):
-            _draw_cells(panel, row, weights.max(), width, height)
+        if is_grid(boxes):  # a heat map, without colour where a word has at most the mean of its weights
+            cells = row.reshape(math.isqrt(len(row)), -1)
+            alpha = 0.8 * np.clip((cells - row.mean()) / max(largest - row.mean(), 1e-3 * largest, 1e-9), 0, 1)
+            panel.imshow(cells, cmap=COLORS, vmin=0, vmax=largest, alpha=alpha, extent=(0, width, height, 0))
         else:
             _draw_boxes(panel, boxes[top] * [width, height, width, height], row[top])
     if is_grid(boxes):
         part.colorbar(panels[0].images[-1], ax=panels, pad=0.01, shrink=0.8).ax.tick_params(labelsize=7)
-
-
-def _draw_cells(panel: Any, weights: np.ndarray, largest: float, width: int, height: int) -> None:
-    """Draws a heat map of a grid that leaves the photo as it is where a word has at most the mean of its weights."""
-    cells = weights.reshape(math.isqrt(len(weights)), -1)
-    alpha = 0.8 * np.clip((cells - cells.mean()) / max(largest - cells.mean(), 1e-3 * largest, 1e-9), 0, 1)
-    panel.imshow(cells, cmap=COLORS, vmin=0, vmax=largest, alpha=alpha, extent=(0, width, height, 0))
 
 
 def _draw_boxes(panel: Any, boxes: np.ndarray, weights: np.ndarray) -> None:

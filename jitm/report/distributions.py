@@ -96,8 +96,9 @@ def draw(matrices: Sequence[Matrix]) -> Any:
     styles = itertools.cycle(itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10']))
     for name, kinds, (dashes, color) in zip(names_of(matrices), distributions(matrices), styles, strict=False):
         for panel, one in zip(panels, kinds, strict=True):
-            line = {'histtype': 'step', 'label': name, 'linewidth': 1.5, 'color': color, 'linestyle': dashes}
-            panel.hist(one.edges[:-1], one.edges[:: BINS // CURVE_BINS], weights=one.counts, density=True, **line)
+            wide = one.edges[:: BINS // CURVE_BINS]
+            heights, _ = np.histogram(one.edges[:-1], wide, weights=one.counts, density=True)
+            panel.stairs(heights, wide, label=name, linewidth=1.5, color=color, linestyle=dashes)
             panel.axvline(one.mean, color=color, linewidth=0.8, alpha=0.6)
     for panel, kind in zip(panels, ('positives', 'negatives'), strict=True):
         panel.set_ylabel(f'density of\n{kind}')

@@ -83,16 +83,15 @@ def page(report: Mapping[str, Any], picture: Picture) -> str:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
       below.
     """
-
-    shows = [
-        shown(pair, [picture(pair[key]) for key in ('image', *(() if pair.get('right', True) else ('true_image',)))])
-        for pair in report['pairs']
-    ]
+    pairs = []
+    for pair in report['pairs']:
+        keys = ['image'] if pair.get('right', True) else ['image', 'true_image']
+        pairs.append(shown(pair, [picture(pair[key]) for key in keys]))
     return render(
         'words.html',
         title=f'Mismatched words: {report["data"]}',
         explanation=EXPLANATION,
-        pairs=shows,
+        pairs=pairs,
         workdir=report['workdir'],
         step=report['step'],
     )

@@ -103,28 +103,21 @@ def _keys(groups: Sequence[Group]) -> Table:
 def _recalls(groups: Sequence[Group]) -> Table:
     """Returns the best validations."""
     found = best_validations(groups)
-    columns = [Column('group')]
-    best = {}  # metric -> its highest mean, as shown; distances depend on the scale of the scores
+    columns, cells = [Column('group')], [[group.name] for group in groups]
     for metric in found[0].values:
         direction, _, name = metric.rpartition('/')
         label = name.replace('recall@', 'R@') if direction else RECALLS.get(metric, 'MD')
         columns.append(Column(label, HEADERS.get(direction, '')))
-        means = [round(statistics.mean(one.values[metric]), 1) for one in found if one.values[metric]]
-        if metric != DISTANCE and len(groups) > 1 and means:
-            best[metric] = max(means)
+        means = [round(statistics.mean(one.values[metric] or [0]), 1) for one in found]  # as shown
+        best = max(means) if len(groups) > 1 and metric != DISTANCE else 0  # distances depend on the scale of scores
+        for row, one, mean in zip(cells, found, means, strict=True):
+            text = one.cells[metric]
+            row.append(Cell(text, best=True) if mean == best > 0 else text)
     columns.append(Column('best epoch'))
-    rows = []
-    for group, one in zip(groups, found, strict=True):
-        cells = [
-            Cell(text, best=True)
-            if metric in best and one.values[metric] and round(statistics.mean(one.values[metric]), 1) == best[metric]
-            else text
-            for metric, text in one.cells.items()
-        ]
-        rows.append((group.name, *cells, one.epochs))
+    rows = [(*row, one.epochs) for row, one in zip(cells, found, strict=True)]
     splits = {run.config['evaluation']['split']: None for group in groups for run in group.runs}
     caption = f'Best validation of each run on {", ".join(splits)}, in percent'
-    return Table(f'{caption}; bold: the best of a column' if best else caption, columns, rows)
+    return Table(f'{caption}; bold: the best of a column' if len(groups) > 1 else caption, columns, rows)
 
 
 def _lacking(runs: Sequence[RunLog], split_name: str, data_root: str | None) -> list[str]:

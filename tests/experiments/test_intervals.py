@@ -61,10 +61,10 @@ def test_rows_of_intervals_replace_those_of_the_same_run(tmp_path):
 def test_intervals_list_the_pairs_with_rows(tmp_path, save, monkeypatch, capsys):
     monkeypatch.setattr(intervals, 'PATH', tmp_path / 'rows.jsonl')
     monkeypatch.setattr(intervals, 'PAIRS', (PAIR, intervals.Pair('mean_sum', 'mean_selhn')))
-    metrics = {
-        (name, seed): {'rsum': 280.0 + seed} for name, seed in (('mean_sum', 0), ('mean_max', 0), ('mean_max', 1))
-    }
-    monkeypatch.setattr(intervals, 'metrics_by_run', lambda path: metrics)
+    runs = ('mean_sum', 0), ('mean_max', 0), ('mean_max', 1)
+    monkeypatch.setattr(
+        intervals, 'read_runs', lambda size: {run: {'metrics': {'rsum': 280.0 + run[1]}} for run in runs}
+    )
     save('mean_sum', 0, 1.0)
     save('mean_max', 0, 3.0)
     arguments = ['intervals', '--small', f'--folder={tmp_path}', f'--json={tmp_path}/results.jsonl']

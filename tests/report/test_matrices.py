@@ -241,7 +241,7 @@ def test_distributions_by_hand(tmp_path, monkeypatch):
             want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
             np.testing.assert_allclose(got.quantiles(), want, atol=width / 2 + 1e-12)
             heights = np.histogram(pairs, distributions.CURVE_BINS, (low, high), density=True)[0]
-            drawn = panel.patches[n].get_xy()[1:-1:2, 1]
+            drawn = panel.patches[n].get_data().values
             np.testing.assert_allclose(drawn, heights, rtol=1e-5)
 
 
