@@ -63,7 +63,7 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
       *tables: The known words; the first word of a table stands for a missing one.
 
     Raises:
-      ValueError: if a word is unknown, or two are of one table.
+      ValueError: If a word is unknown, or two are of one table.
     """
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
@@ -165,7 +165,7 @@ CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and wor
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
     'softmax': LOSS['softmax'],
 }
-NOISY = {  # word -> loss for captions that may stand at the wrong image
+NOISY = {  # word -> loss for noisy correspondence
     'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, reduction='mean'),
     'crcl': dict(loss='noisy.active_complementary', temperature=0.05, reduction='mean'),
     'ncr': dict(loss='noisy.soft_margin', margin=0.2),
