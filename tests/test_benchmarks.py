@@ -20,8 +20,7 @@ from benchmarks import (
 from jitm import config as config_lib
 from jitm import configs, parallel
 from jitm.commands import cli
-from jitm.commands.overrides import override
-from jitm.commands.sections import SECTIONS
+from jitm.commands.sections import override
 from jitm.configs.common import first_stage
 from jitm.data.scene_graphs import parse
 from jitm.layers.transformer import SIZES
@@ -272,7 +271,7 @@ def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
         command = experiments.command(name, 0, tmp_path, small)
         assert command[:2] == ['train', '--config']
         flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in command[5:])
-        config = config_lib.check(override(cli.read_config(command[2]), flags, SECTIONS))
+        config = config_lib.check(override(cli.read_config(command[2]), flags))
         start(config)
 
 
