@@ -14,7 +14,6 @@ from absl import flags
 
 from jitm import job
 from jitm.errors import UserError
-from jitm.evaluation import saved
 from jitm.files import cache_home
 from jitm.outputs import OutputFolder
 
@@ -128,6 +127,8 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Raises:
       UserError: If it holds something else.
     """
+    from jitm.evaluation import saved  # imports jax, which not every command needs
+
     names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -40,6 +40,11 @@ def test_help_lists_every_command(capsys):
         assert [line.split()[0] for line in output.splitlines() if line.startswith('  ')] == [*cli.COMMANDS]
 
 
+def test_help_and_settings_start_without_jax(tmp_path):
+    code = 'import sys; from jitm.commands import cli; cli.main([]); cli.main(["settings"]); assert "jax" not in sys.modules'
+    subprocess.run([sys.executable, '-c', code], env=environment(), cwd=tmp_path, check=True, capture_output=True)
+
+
 def test_version_is_that_of_the_package_and_of_the_citation(capsys):
     assert cli.main(['--version']) == 0
     assert capsys.readouterr().out == f'jitm {jitm.__version__}\n'
