@@ -34,7 +34,7 @@ def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Ca
 
 
 class _Switch(flags.BooleanFlag):
-    """A flag without a value, and its negation; the error for another value is a sentence."""
+    """A flag without a value, and its negation; the error for another value names the two that it takes."""
 
     def parse(self, argument: str | bool) -> None:
         try:
