@@ -63,28 +63,24 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
       *tables: The known words; the first word of a table stands for a missing one.
 
     Raises:
-      ValueError: if a word is unknown, or two are of one table.
+      ValueError: If a word is unknown, or two are of one table.
     """
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
+    known = '; '.join(' | '.join(table) for table in tables)
+    remedy = f'take at most one word of each table: {known}' if tables else 'the file has no words'
     given = set()
     for word in preset.split(',') if preset else ():
         index = next((n for n, table in enumerate(tables) if word in table), None)
         if index is None:
             nearest = difflib.get_close_matches(word, [known for table in tables for known in table], n=1)
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
-            raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {_describe(tables)}")
+            raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {remedy}")
         if index in given:
             raise ValueError(f"the preset '{preset}' has two words of {' | '.join(tables[index])}; take one")
         given.add(index)
         chosen[index] = word
     return tuple(chosen)
-
-
-def _describe(tables: list[list[str]]) -> str:
-    if not tables:
-        return 'the file has no words'
-    return f'take at most one word of each table: {"; ".join(" | ".join(table) for table in tables)}'
 
 
 def regions_and_words(name: str, data: str, loss: str, schedule: dict, **arguments: object) -> ConfigDict:

@@ -47,7 +47,7 @@ def get_config(network: str, loss: str, scenario: str, data: str) -> ConfigDict:
     """Returns the config of a preset.
 
     Raises:
-      ValueError: if the loss needs an anchor and the scenario has none, or the other way round.
+      ValueError: If the loss needs an anchor and the scenario has none, or the other way round.
     """
     return train(make_network(network, data), network, loss, scenario, data)
 
@@ -68,7 +68,7 @@ def train(
     """Trains the network of a config with a loss in a scenario; `momentum` is that of MSS.
 
     Raises:
-      ValueError: if the loss needs an anchor and the scenario has none, or the other way round.
+      ValueError: If the loss needs an anchor and the scenario has none, or the other way round.
     """
     if loss in ANCHORED and scenario == 'alone':
         raise ValueError(f"the loss '{loss}' needs an anchor: take another scenario than 'alone'")

@@ -169,7 +169,7 @@ def _noisy(network: str, method: str, data: str) -> ConfigDict:
 @variants('clip', 'f8k', 'scenes')
 def _clip(size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch."""
-    refuse_size(size, clip.SIZE, data)
+    check_size(size, clip.SIZE, data)
     config = load(f'clip:{loss},f30k')
     image, text = clip.vit(64, 16, clip.tower(128, 4, 4)), clip.text(clip.tower(128, 2, 4))
     config.model.update(embed_dim=128, image=image, text=text)
@@ -179,8 +179,8 @@ def _clip(size: str, loss: str, data: str) -> ConfigDict:
 @variants('siglip', 'f8k', 'scenes')
 def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch; SigLIP and SigLIP 2 are the same."""
-    refuse_size(version, siglip.RELEASED, data)
-    refuse_size(size, siglip.SIZE, data)
+    check_size(version, siglip.RELEASED, data)
+    check_size(size, siglip.SIZE, data)
     config, sizes = load(f'siglip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
     image, text = siglip.vit(64, 16, dict(sizes, num_layers=4)), siglip.text(64, 0, dict(sizes, num_layers=2))
     config.model = siglip.model(128, image, text)
@@ -201,7 +201,7 @@ def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
     return sum_before_max(config, epochs=1)
 
 
-def refuse_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str) -> None:
+def check_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str) -> None:
     """Raises a ValueError unless a size is the first one, which stands for a missing word."""
     if size != next(iter(sizes)):
         raise ValueError(f"the reduced variant '{data}' is tiny: leave the word '{size}' out")
@@ -221,7 +221,7 @@ TAGGED = dict(common.precomp('data/f8k_regions_precomp', dev_images=100), min_ta
 @variants('oscar', 'f8k', 'scenes')
 def _oscar(loss: str, size: str, data: str) -> ConfigDict:
     """From scratch."""
-    refuse_size(size, oscar.SIZE, data)
+    check_size(size, oscar.SIZE, data)
     config = tiny_transformer(load('oscar:alone,coco'), data)
     config.data = TAGGED if data == 'f8k' else BOXES[data]
     config.epochs, config.batch_size = 8, 32 if data == 'f8k' else 16
@@ -261,7 +261,7 @@ def _joint_encoder(config: ConfigDict, data: str, numbers: dict) -> ConfigDict:
 @variants('uniter', 'f8k', 'scenes')
 def _uniter(system: str, size: str, data: str) -> ConfigDict:
     """Initialized from the reduced `pretrain`, which starts from scratch."""
-    refuse_size(size, uniter.SIZE, data)
+    check_size(size, uniter.SIZE, data)
     numbers = PRETRAIN if system == 'pretrain' else UNITER
     return _joint_encoder(load(f'uniter:{system},f30k'), data, numbers[data])
 
@@ -269,7 +269,7 @@ def _uniter(system: str, size: str, data: str) -> ConfigDict:
 @variants('tags', 'f8k', 'scenes')
 def _tags(system: str, size: str, data: str) -> ConfigDict:
     """Initialized as UNITER, and TAGS-DC from TAGS."""
-    refuse_size(size, uniter.SIZE, data)
+    check_size(size, uniter.SIZE, data)
     config = _joint_encoder(load(f'tags:{system},f30k'), data, UNITER[data])
     config.synthesis.update(num_samples=4, temperature=1.5, num_hard=UNITER[data]['hard'])
     config.terms.synthetic.weight, config.terms.masked.weight = 1.0, 0.1

@@ -128,13 +128,13 @@ def is_own(value: Any) -> bool:
 def _attribute(module: ModuleType, name: str, wrong: str, own: Callable[[Any], bool]) -> Callable:
     """Returns a public object of a module of the user."""
     public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
-    known = [key for key, value in public.items() if own(value) and is_own(value)]
-    if name in public and name not in known:
+    known = {key: value for key, value in public.items() if own(value) and is_own(value)}
+    if name in known:
+        return known[name]
+    if name in public:
         kinds = 'a loss is a function, a source a function of split, a model a class of flax.linen.Module'
         raise UserError(f'{wrong} {kinds}: name one of your own')
-    if name not in known:
-        raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
-    return getattr(module, name)
+    raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
 
 
 def _import_module(name: str, wrong: str) -> ModuleType | None:

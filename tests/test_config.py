@@ -9,21 +9,13 @@ from jitm.errors import UserError
 from jitm.training import stages
 from tests.configs.settings import load
 
+UNKNOWN = [
+    *('batchsize', 'optimizer.lerning_rate', 'augmentation.num_vews', 'masking.num_vews', 'synthesis.num_had'),
+    *('offline.top_h_text', 'data.dev_image', 'members.target.learnfrom', 'model.text.word_dm'),
+]
 
-@pytest.mark.parametrize(
-    'key',
-    [
-        'batchsize',
-        'optimizer.lerning_rate',
-        'augmentation.num_vews',
-        'masking.num_vews',
-        'synthesis.num_had',
-        'offline.top_h_text',
-        'data.dev_image',
-        'members.target.learnfrom',
-        'model.text.word_dm',
-    ],
-)
+
+@pytest.mark.parametrize('key', UNKNOWN)
 def test_unknown_keys_of_a_config_are_refused(tmp_path, key):
     config = configs.load('demo')
     *sections, leaf = key.split('.')

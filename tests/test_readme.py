@@ -15,8 +15,7 @@ from flax import traverse_util
 import jitm
 from jitm import configs
 from jitm.commands import cli
-from jitm.commands.overrides import override
-from jitm.commands.sections import SECTIONS
+from jitm.commands.sections import override
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
 from tests.conftest import ROOT
@@ -111,7 +110,7 @@ def shorten(arguments: list[str]) -> list[str]:
     flat = traverse_util.flatten_dict(config, sep='.')
     for key, value in TINY.items():
         with contextlib.suppress(cli.UserError):
-            override(config, {key: value}, SECTIONS)
+            override(config, {key: value})
             if flat.get(key, True):
                 short.append(f'--config.{key}={value}')
     return short

@@ -1,10 +1,10 @@
-"""List the training pairs that are most likely mismatched, such as captions paired with the wrong image.
+"""List the training pairs that are most likely mismatched.
 
     jitm audit --workdir runs/rcl --count 200
     jitm audit --workdir runs/rcl --photos photos
 
 Writes audit.jsonl and, with Jinja2, the page audit.html to audit/ in the run directory. If the model was trained on the
-same pairs, use a noise-robust loss (docs/noise.md).
+same pairs, train it with a loss that is robust to noise (docs/noise.md).
 """
 
 from pathlib import Path

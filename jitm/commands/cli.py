@@ -172,9 +172,9 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     if 'config' in values and values.config is not None:
         values['config'].value = read_config(values.config)
     if given:
-        from jitm.commands import overrides, sections  # import jax, which not every command needs
+        from jitm.commands.sections import override  # imports jax, which not every command needs
 
-        values['config'].value = overrides.override(values.config, given, sections.SECTIONS)
+        values['config'].value = override(values.config, given)
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')

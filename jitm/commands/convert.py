@@ -144,7 +144,7 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
     A model without its captioner has no term for captions, and nothing is left to initialize.
 
     Raises:
-      UserError: if the config is wrong, or its data have no images of the kind that the model reads.
+      UserError: If the config is wrong, or its data have no images of the kind that the model reads.
     """
     data = dict(config['data'])
     kind = 'pixels' if 'pixels' in published.data else 'regions'

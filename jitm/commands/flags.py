@@ -14,7 +14,6 @@ from absl import flags
 
 from jitm import job
 from jitm.errors import UserError
-from jitm.evaluation import saved
 from jitm.files import cache_home
 from jitm.outputs import OutputFolder
 
@@ -34,12 +33,26 @@ def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Ca
     return make
 
 
+class _Switch(flags.BooleanFlag):
+    """A flag without a value, and its negation; the error for another value names the two that it takes."""
+
+    def parse(self, argument: str | bool) -> None:
+        try:
+            super().parse(argument)
+        except flags.IllegalFlagValueError:
+            raise flags.IllegalFlagValueError(f'flag --{self.name}={argument}: neither true nor false') from None
+
+
+def _define_switch(name: str, default: bool, help: str, flag_values: flags.FlagValues) -> None:
+    flags.DEFINE_flag(_Switch(name, default, help), flag_values)
+
+
 text = _kind(flags.DEFINE_string)
 texts = _kind(flags.DEFINE_multi_string)  # the flag may be repeated
 words = _kind(flags.DEFINE_list)  # separated by commas
 number = _kind(flags.DEFINE_integer)  # optionally from `lower_bound` to `upper_bound`
 count = _kind(flags.DEFINE_integer, lower_bound=1)
-switch = _kind(flags.DEFINE_boolean, False)  # without a value, and its negation
+switch = _kind(_define_switch, False)
 
 
 def choice(values: Sequence[str], explanation: str, default: str | None = None) -> Flag:
@@ -128,6 +141,8 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Raises:
       UserError: If it holds something else.
     """
+    from jitm.evaluation import saved  # imports jax, which not every command needs
+
     names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -191,7 +206,8 @@ def describe_flags(defined: Mapping[str, Flag], required: Collection[str]) -> st
     """
     lines = []
     for name in sorted(defined, key=lambda name: name not in required):
-        options, boolean = defined[name].keywords, defined[name].func is flags.DEFINE_boolean
+        options = defined[name].keywords
+        boolean = isinstance(options['default'], bool)
         left = f'  --[no]{name}' if boolean else f'  --{name}'
         left += f' {{{",".join(options["enum_values"])}}}' if 'enum_values' in options else ''
         text = ('Required. ' if name in required else '') + options['help']

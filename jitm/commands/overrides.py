@@ -165,17 +165,17 @@ def _hint(config: Mapping[str, Any], key: str, arguments: Mapping[str, Any], sec
     """Returns a hint to append to a message about an unknown key of a section with these arguments."""
     path, _, leaf = key.rpartition('.')
     section, node = _section(path, sections), _find(config, path)
-    if isinstance(node, Mapping):
-        known = {name: f'{path}.{name}'.lstrip('.') for name in (*node, *arguments)}
-        nearest = difflib.get_close_matches(leaf, known, n=1, cutoff=0.7)
-        found = known[nearest[0]] if nearest else find_key(config, leaf)
-    else:
-        found = next(iter(difflib.get_close_matches(key, flatten(config), n=1, cutoff=0.7)), None)
-    if found:
+    if not isinstance(node, Mapping):
+        nearest = difflib.get_close_matches(key, flatten(config), n=1, cutoff=0.7)
+        return f", did you mean '{nearest[0]}'?" if nearest else did_you_mean(key, config)
+    known = [*{**node, **arguments}]
+    if nearest := difflib.get_close_matches(leaf, known, n=1, cutoff=0.7):
+        return f", did you mean '{f'{path}.{nearest[0]}'.lstrip('.')}'?"
+    if found := find_key(config, leaf):
         return f", did you mean '{found}'?"
-    if section and node and node.get(section.key):
+    if section and node.get(section.key):
         return f': {path}.{section.key} is {node[section.key]}, which has no {leaf}'
-    return did_you_mean(key, config)
+    return did_you_mean(leaf, known)
 
 
 def _parse(key: str, text: str | None, present: Any) -> Any:

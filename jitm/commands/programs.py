@@ -37,9 +37,7 @@ def tensorboard(folder: Path) -> str:
     Args:
       folder: The folder of the event files.
     """
-    installed = _find('tensorboard')
-    if installed is None and shutil.which('tensorboard'):
-        installed = 'tensorboard'
+    installed = _find('tensorboard') or (shutil.which('tensorboard') and 'tensorboard')
     program = installed or _relative(Path(sysconfig.get_path('scripts')) / 'tensorboard')
     show = shlex.join([program, '--logdir', str(folder)])
     pip = [_find(Path(sys.executable).name) or sys.executable, '-m', 'pip', 'install', '--quiet', 'tensorboard']

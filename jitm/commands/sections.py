@@ -1,5 +1,8 @@
 """What the sections of a config configure: their keys are arguments of these functions and classes."""
 
+import functools
+
+from jitm.commands import overrides
 from jitm.commands.overrides import Section
 from jitm.data.load import CHANGES
 from jitm.training.members import RULES, Member
@@ -19,3 +22,5 @@ SECTIONS = {  # pattern of the dotted key -> what it configures; the first one t
     'relevance': Section('source', 'jitm.data'),
     'scene_graphs': Section('source', 'jitm.data'),
 }
+
+override = functools.partial(overrides.override, sections=SECTIONS)  # (config, given) -> config

@@ -93,7 +93,7 @@ def select(
     Words are compared without regard to case; 'VSE++' is the word vsepp.
 
     Raises:
-      UserError: if no preset has a word, or none has them all.
+      UserError: If no preset has a word, or none has them all.
     """
     known = {}
     for name, keys in presets.items():

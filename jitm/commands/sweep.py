@@ -16,8 +16,7 @@ from urllib.parse import quote
 from absl import flags
 
 from jitm.commands import flags as shared
-from jitm.commands.overrides import override
-from jitm.commands.sections import SECTIONS
+from jitm.commands.sections import override
 from jitm.config import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
@@ -65,7 +64,7 @@ def settings(config: Mapping[str, Any], sweeps: Sequence[str]) -> dict[str, dict
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
     configs = {}
     for chosen in itertools.product(*values):
-        one = override(config, dict(zip(keys, chosen, strict=True)), SECTIONS)
+        one = override(config, dict(zip(keys, chosen, strict=True)))
         flat = flatten(one)
         name = '_'.join(f'{key}={quote(str(flat[key]), safe="")}' for key in keys)
         if name in configs:

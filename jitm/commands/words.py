@@ -90,28 +90,16 @@ def main(values: flags.FlagValues) -> None:
     texts = np.array(evenly_spaced(count, split.num_texts))
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
     scorer = PairScorer(run, split, options, report=ProgressPrinter())
-    sets = perturbed_captions(
-        split,
-        texts,
-        values.perturbations,
-        seed=values.seed,
-        graphs=values.scene_graphs,
-        generator=generator,
-        scorer=scorer,
-        max_per_caption=values.max_per_caption,
-        min_count=values.min_count,
-        concreteness=values.concreteness,
-    )
+    chosen = {name: values[name].value for name in ('seed', 'max_per_caption', 'min_count', 'concreteness')}
+    sources = {'graphs': values.scene_graphs, 'generator': generator, 'scorer': scorer}
+    sets = perturbed_captions(split, texts, values.perturbations, **sources, **chosen)
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
     report['protocol'] = {
         'data': split.name,
         'dataset': split.dataset,
         'split': values.split,
         'texts': count,
-        'seed': values.seed,
-        'max_per_caption': values.max_per_caption,
-        'min_count': values.min_count,
-        'concreteness': values.concreteness,
+        **chosen,
         'scene_graphs': values.scene_graphs,
         'ties': 'count against the caption',
         'token_positions': 'special tokens left out',

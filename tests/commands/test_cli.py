@@ -40,6 +40,12 @@ def test_help_lists_every_command(capsys):
         assert [line.split()[0] for line in output.splitlines() if line.startswith('  ')] == [*cli.COMMANDS]
 
 
+def test_help_and_settings_start_without_jax(tmp_path):
+    code = 'import sys; from jitm.commands import cli; cli.main([]); cli.main(["settings"])'
+    code += '; assert "jax" not in sys.modules'
+    subprocess.run([sys.executable, '-c', code], env=environment(), cwd=tmp_path, check=True, capture_output=True)
+
+
 def test_version_is_that_of_the_package_and_of_the_citation(capsys):
     assert cli.main(['--version']) == 0
     assert capsys.readouterr().out == f'jitm {jitm.__version__}\n'
@@ -98,6 +104,13 @@ def test_words_after_the_colon_reach_get_config(tmp_path):
             assert values.config['words'] == words
     values, _ = cli._parse(cli.load_command('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
     assert values.config['words'] == 'b'
+
+
+def test_switches_are_true_or_false():
+    with pytest.raises(UserError, match=r'^flag --save_sims=maybe: neither true nor false \(jitm eval --help'):
+        cli._parse(cli.load_command('eval'), ['--save_sims=maybe'])
+    for word, value in (('--save_sims', True), ('--save_sims=true', True), ('--nosave_sims', False)):
+        assert cli._parse(cli.load_command('eval'), ['--workdir=x', word])[0].save_sims == value
 
 
 def test_a_command_is_repeated_with_its_flags():

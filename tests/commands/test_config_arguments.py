@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from jitm.commands import cli, overrides, sweep
-from jitm.commands.sections import SECTIONS
+from jitm.commands import cli, sections, sweep
 from jitm.configs import load
 from jitm.errors import UserError
 
@@ -39,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 def override(*assignments, setting='vse:fc,selhn,f30k'):
     given = dict(assignment.split('=') for assignment in assignments)
-    return overrides.override(load(setting).to_dict(), given, SECTIONS)
+    return sections.override(load(setting).to_dict(), given)
 
 
 LOSS = 'terms.ranking.loss=my_own.my_hinge'

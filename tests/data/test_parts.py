@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jitm.commands import cli
+from jitm.commands.sections import override
 from jitm.data import candidates, photos, precomp, scenes
 from jitm.data.load import load_split, load_whole
 from jitm.data.splits import Split, sample_images
@@ -117,12 +118,12 @@ def test_a_run_on_a_part_has_the_vocabulary_of_all_captions(tiny_config):
 
 @pytest.mark.parametrize('preset', ['vsepp:f8k', 'scan:scenes', 'clip:f8k'])
 def test_a_part_is_set_on_the_command_line(preset):
-    config = cli.override(cli.read_config(preset), {'data.train_share': '0.5', 'data.train_seed': '2'})
-    assert (config.data.train_share, config.data.train_seed) == (0.5, 2)
-    config = cli.override(config, {'data.source': 'scenes.load'})
-    assert config.data.train_share == 0.5
+    config = override(cli.read_config(preset), {'data.train_share': '0.5', 'data.train_seed': '2'})
+    assert (config['data']['train_share'], config['data']['train_seed']) == (0.5, 2)
+    config = override(config, {'data.source': 'scenes.load'})
+    assert config['data']['train_share'] == 0.5
     with pytest.raises(UserError, match=r"'data.train_shar' is unknown, did you mean 'data.train_share'"):
-        cli.override(cli.read_config(preset), {'data.train_shar': '0.5'})
+        override(cli.read_config(preset), {'data.train_shar': '0.5'})
 
 
 LOADER = """
@@ -164,8 +165,9 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
     with pytest.raises(UserError, match='mine/train has 4 texts, fewer than batch_size'):
         setup.set_up(tiny_config | {'data': {'source': source, 'root': 'mine'}})
     assert load_split(data, 'train', 'other').num_images == 2  # the module has been imported
-    config = cli.override(cli.read_config('vsepp:f8k'), {'data.source': source, 'data.images': '4', 'data.root': 'x'})
-    assert config.data.to_dict() == {'source': source, 'images': 4, 'root': 'x'}
+    given = {'data.source': source, 'data.images': '4', 'data.root': 'x'}
+    config = override(cli.read_config('vsepp:f8k'), given)
+    assert config['data'] == {'source': source, 'images': 4, 'root': 'x'}
     for name in [name for name in sys.modules if name.startswith('own_data')]:
         del sys.modules[name]
 
