@@ -9,6 +9,7 @@ from experiments import catalog, flickr8k
 from jitm import config as config_lib
 from jitm import configs
 from jitm.commands import cli
+from jitm.commands.sections import override
 from jitm.configs.common import first_stage
 from jitm.report.rows import read_rows
 from tests.configs.settings import start
@@ -20,7 +21,7 @@ def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
         argv = catalog.command(name, 0, tmp_path, small)
         assert argv[:2] == ['train', '--config']
         flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in argv[5:])
-        config = config_lib.check(cli.override(cli.read_config(argv[2]), flags).to_dict())
+        config = config_lib.check(override(cli.read_config(argv[2]), flags))
         start(config)
 
 
