@@ -255,11 +255,6 @@ def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_pat
     [
         ('candidates', 'scald', r"has no 'scald', did you mean 'scaled'\?"),
         ('candidates', 'scores', 'it returns function: return a jitm.training.source.Source$'),
-        (
-            'candidates',
-            'broken',
-            r'^code of your own fails: ZeroDivisionError in line \d+ of .*own_parts.py: return Source',
-        ),
         ('labels', 'Constnt', r"has no 'Constnt', did you mean 'Constant'\?"),
         ('labels', 'unlabelled', 'it returns dict: return an object with init, of_batch and after_batch$'),
         ('optimizer', 'sgdd', r"has no 'sgdd', did you mean 'sgd'\?"),
