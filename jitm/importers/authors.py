@@ -85,7 +85,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
 def _open(path: str, system: ReleasedSystem) -> Checkpoint:
     """Opens a checkpoint: its tensors, also those that are options, and the options."""
     checkpoint = open_checkpoint(path, system.title, system.names.pattern(), functools.partial(rename, _RENAMED))
-    tensors = {name: functools.partial(_read, read) for name, read in checkpoint.tensors.items()}
+    tensors = dict(checkpoint.tensors)
     for name in system.names.variables.values():
         option = name.removeprefix(f'{OPTIONS}.')
         if option != name and isinstance(value := checkpoint.option(option), int | float):
@@ -106,12 +106,6 @@ def _without_weight_norm(tensors: Tensors) -> Tensors:
 def _scaled(direction: Callable[[], np.ndarray], length: Callable[[], np.ndarray]) -> np.ndarray:
     vector = direction()
     return vector * (length() / np.linalg.norm(vector))
-
-
-def _read(read: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns a tensor; the kernel of a convolution over single elements is a matrix."""
-    tensor = read()
-    return tensor[..., 0] if tensor.ndim == 3 and tensor.shape[2] == 1 else tensor
 
 
 def _recognize(

@@ -2,11 +2,9 @@
 
 import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import chex
-import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
@@ -28,8 +26,7 @@ _RULES = (
     (r'\.shortcut\.convolution\.', '.downsample.0.'),
     (r'\.shortcut\.normalization\.', '.downsample.1.'),
 )
-# Matrices of VGG in torchvision, which are convolutions in our network -> the edge of the map that they read.
-FULLY_CONNECTED = {'classifier.0.weight': 7, 'classifier.3.weight': 1}
+FULLY_CONNECTED = {'classifier.0.weight', 'classifier.3.weight'}  # matrices in torchvision's VGG, convolutions in ours
 NAMES = KeyMap(
     networks={'': ''},
     # Classifiers, whose last layers our networks do not have, and counters.
@@ -68,26 +65,14 @@ def _check_digest(path: str) -> None:
 
 
 def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
-    """Returns the tensors of a network, below a prefix, with VGG's classifier as our networks have it.
+    """Returns the tensors of a network, below a prefix, with the current numbers of the layers of VGG's classifier.
 
-    Its layers get their current numbers, since before 2017 the classifier started with dropout, and become convolutions
-    over the map, as in timm.
+    Before 2017 the classifier started with dropout.
     """
-    if f'{prefix}classifier.4.weight' in tensors:
-        numbers = {'0': '-', '1': '0', '4': '3'}
-        tensors = {
-            re.sub(rf'(?<=^{re.escape(prefix)}classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
-            for name, read in tensors.items()
-        }
-    connected = {
-        prefix + name: functools.partial(_read_convolution, tensors[prefix + name], edge)
-        for name, edge in FULLY_CONNECTED.items()
-        if prefix + name in tensors
+    if f'{prefix}classifier.4.weight' not in tensors:
+        return tensors
+    numbers = {'0': '-', '1': '0', '4': '3'}
+    return {
+        re.sub(rf'(?<=^{re.escape(prefix)}classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
+        for name, read in tensors.items()
     }
-    return tensors | connected
-
-
-def _read_convolution(read: Callable[[], np.ndarray], edge: int) -> np.ndarray:
-    tensor = read()
-    divisible = tensor.ndim == 2 and tensor.shape[1] % edge**2 == 0
-    return tensor.reshape(len(tensor), -1, edge, edge) if divisible else tensor

@@ -158,13 +158,9 @@ def _is_unread(value: Any) -> bool:
 
 def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
     """Returns the prefix of the weights, see `open_checkpoint`."""
-
-    def rank(prefix: str) -> tuple[int, int, int]:
-        known = [key in WEIGHTS for key in prefix.split('.')[:-1]]
-        return votes[prefix], -known.count(False), known.count(True)
-
-    best = max(map(rank, votes))
-    *others, longest = sorted((prefix for prefix in votes if rank(prefix) == best), key=len)
+    known = {prefix: [key in WEIGHTS for key in prefix.split('.')[:-1]] for prefix in votes}
+    ranks = {prefix: (votes[prefix], -keys.count(False), keys.count(True)) for prefix, keys in known.items()}
+    *others, longest = sorted((prefix for prefix in votes if ranks[prefix] == max(ranks.values())), key=len)
     for other in others:
         if not longest.startswith(other):
             raise UserError(f"{file} has {model} below '{other[:-1]}' and below '{longest[:-1]}': give a file with one")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jitm.data.pieces import Subwords
 from jitm.data.transforms import INTERPOLATIONS
 from jitm.errors import UserError
@@ -65,9 +63,6 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
     tensors = open_checkpoint(path, 'a SigLIP', NAMES.pattern()).tensors
-    for name in ('logit_scale', 'logit_bias'):
-        if name in tensors:
-            tensors[name] = lambda read=tensors[name]: np.squeeze(read())  # published with one axis
 
     found = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
     file = vocabulary or next(found, None)

@@ -123,6 +123,11 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
     converted = {}
     for variable, name in found.items():
         tensor, shape = _read(tensors, name), _published_shape(variable, flat[variable].shape)
+        # The kernel of a convolution over single elements is a matrix; VGG's fully connected layers are convolutions.
+        is_matrix = tensor.shape[: len(shape)] == shape
+        is_convolution = (tensor.ndim, len(shape)) == (2, 4) and len(tensor) == shape[0]
+        if (is_matrix or is_convolution) and tensor.size == math.prod(shape):
+            tensor = tensor.reshape(shape)
         if tensor.shape != shape:
             raise UserError(
                 f"{path} has a tensor '{name.removesuffix('[T]')}' of shape {list(tensor.shape)} where the model has "

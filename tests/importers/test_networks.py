@@ -35,7 +35,7 @@ def random_network(kind):
     rng = np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), dict(shapes))
     tensors = export(variables, importer.NAMES)
-    for name in importer.FULLY_CONNECTED.keys() & tensors.keys():
+    for name in importer.FULLY_CONNECTED & tensors.keys():
         tensors[name] = tensors[name].reshape(len(tensors[name]), -1)
     counters = [name.replace('running_mean', 'num_batches_tracked') for name in tensors if 'running_mean' in name]
     return variables, tensors | {name: np.zeros((), np.int64) for name in counters}

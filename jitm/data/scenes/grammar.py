@@ -125,14 +125,10 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
         fields['total'] = _noun_phrase(Phrase(count=statement.total), words)
     for subject, predicate, target in statement.relations:
         pair = slots[subject] + slots[target]
-        fields[pair] = _mark(_RELATION, _preposition(predicate, words))
-        fields[f'{pair}_it'] = _mark(_RELATION, PRONOUNS[predicate])
+        fields[pair] = f'{_RELATION}{_preposition(predicate, words)}{_END}'
+        fields[f'{pair}_it'] = f'{_RELATION}{PRONOUNS[predicate]}{_END}'
     marked = re.sub(rf'\ba(?= [{_OBJECT}{_ATTRIBUTE}]?[aeiou])', 'an', template.format(**fields))
     return _read_marks(marked)
-
-
-def _mark(kind: str, text: str) -> str:
-    return kind + text + _END
 
 
 def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
@@ -189,8 +185,8 @@ def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
     attributes = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
     noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
     if phrase.count > 1:
-        count, noun = _mark(_ATTRIBUTE, NUMERALS[phrase.count]), plural(noun)
-    return ' '.join([count, *(_mark(_ATTRIBUTE, word) for word in attributes), _mark(_OBJECT, noun)])
+        count, noun = f'{_ATTRIBUTE}{NUMERALS[phrase.count]}{_END}', plural(noun)
+    return ' '.join([count, *(f'{_ATTRIBUTE}{word}{_END}' for word in attributes), f'{_OBJECT}{noun}{_END}'])
 
 
 def plural(noun: str) -> str:
