@@ -18,9 +18,9 @@ from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.perturbations import MAX_PER_CAPTION, MIN_COUNT
 from jitm.errors import UserError, require
-from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
+from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.inference.pairs import PairScorer
 from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.metrics import evenly_spaced

@@ -1,10 +1,11 @@
-"""The image that a model retrieves for a caption, with the model's word-level outputs, as JSON and as figures.
+"""Retrieved images and perturbed captions with a model's word-level outputs, for JSON and figures.
 
-The outputs are the attention between words and regions, or the mismatched words and their corrections.
+The outputs are the attention between words and regions, or the mismatched words and their corrections (TAGS-DC,
+figure 3).
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -15,7 +16,6 @@ from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket, pad_texts, take_ima
 from jitm.data.text import join
 from jitm.encoders.text_network import TextNetwork, of_run
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.examples import DECIMALS, describe_words, rounded
 from jitm.inference.pairs import WORD_HEADS, PairScorer
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, resolve_options
 from jitm.metrics import Retrieved, evenly_spaced, retrieve
@@ -24,7 +24,13 @@ from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
 from jitm.types import Images, Precision, Texts
 
+DECIMALS = 6  # of numbers in JSON
 TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
+
+
+def rounded(array: chex.Array) -> list:
+    """Returns an array as nested lists of rounded numbers, for JSON."""
+    return np.asarray(array, np.float64).round(DECIMALS).tolist()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -64,6 +70,15 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
     return of_run(run, encoder)
 
 
+def check_examples(run: Run) -> None:
+    """Raises a UserError unless a run's model has `WORD_HEADS`; computes nothing."""
+    if not has_heads(run.model, WORD_HEADS):
+        raise UserError(
+            f'--show takes a model with the heads {" and ".join(WORD_HEADS)}, which that of {run.workdir} lacks; '
+            'leave it out'
+        )
+
+
 def retrieve_images(
     sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1, top: int = TOP_IMAGES
 ) -> list[tuple[int, Retrieved]]:
@@ -88,6 +103,27 @@ def retrieve_images(
         best = retrieve(np.asarray(sims[start : start + size, text]), matches, top)
         pairs.append((text, best._replace(top=[start + image for image in best.top])))
     return pairs
+
+
+def describe_words(scorer: PairScorer, images: np.ndarray, ids: Sequence[np.ndarray]) -> Iterator[dict[str, Any]]:
+    """Describes the word predictions for N captions.
+
+    Args:
+      scorer: A scorer of the images, with a model that has `WORD_HEADS`.
+      images: The image of each caption, int [N].
+      ids: N captions, with special tokens.
+
+    Yields:
+      `words`, `mismatch` (the probability that the word does not match the image) and `corrections`, lists as long as
+      the caption with its special tokens.
+    """
+    names = scorer.run.vocabulary.words
+    for match_prob, corrections, row in zip(*scorer.predict_words(images, join(ids)), ids, strict=True):
+        yield {
+            'words': [names[word] for word in row],
+            'mismatch': rounded(1 - match_prob[: len(row)]),
+            'corrections': [names[word] for word in corrections[: len(row)]],
+        }
 
 
 class WordOutputs:
@@ -185,3 +221,47 @@ def describe(
             }
         )
     return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}
+
+
+def describe_captions(
+    scorer: PairScorer, split: Split, texts: np.ndarray, sets: Mapping[str, Sequence[Sequence[str]]], count: int
+) -> list[dict[str, Any]]:
+    """Describes the first perturbed caption of some captions, evenly spaced over those that have one.
+
+    Args:
+      scorer: A scorer of the split's images, with a model that has `WORD_HEADS`.
+      split: Images and captions.
+      texts: The captions to take, int [N].
+      sets: Name of a set -> for each of the T captions its perturbed captions, see
+        `discrimination.sets.perturbed_captions`.
+      count: Examples per set, if there are as many.
+
+    Returns:
+      Dicts for JSON, as `jitm.report` shows them: those of `describe_words` for the perturbed caption, the original
+      `caption`, which words were `changed` (none, if the numbers of tokens differ), and both scores in a `verdict`.
+    """
+    vocabulary, described = scorer.run.vocabulary, []
+    for name, captions in sets.items():
+        available = [int(text) for text in texts if captions[text]]
+        chosen = [available[n] for n in evenly_spaced(count, len(available))]
+        images = split.image_of_text[chosen]
+        originals = [vocabulary.encode(split.captions[text]) for text in chosen]
+        perturbed = [vocabulary.encode(captions[text][0]) for text in chosen]
+        scores = scorer.score(images, join(originals)), scorer.score(images, join(perturbed))
+        rows = zip(chosen, originals, perturbed, *scores, describe_words(scorer, images, perturbed), strict=True)
+        for text, original, ids, original_score, score, output in rows:
+            image = int(split.image_of_text[text])
+            changed = (original != ids).tolist() if len(original) == len(ids) else [False] * len(ids)
+            described.append(
+                {
+                    'set': name,
+                    'text': text,
+                    'caption': split.captions[text],
+                    'image': image,
+                    'image_id': split.image_ids[image],
+                    'changed': changed,
+                    'verdict': f'{name}, {split.image_ids[image]}, score {score:.3g}, caption {original_score:.3g}',
+                    **output,
+                }
+            )
+    return described

@@ -28,15 +28,17 @@ class Linear(nn.Module):
     Attributes:
       features: The number of outputs.
       use_bias: Adds b.
+      fan_in: The number of inputs that bounds the initialization; None for the number of x.
     """
 
     features: int
     use_bias: bool = True
+    fan_in: int | None = None
 
     @nn.compact
     def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
         """Returns the kernel [size, features] and the bias [features], None without one."""
-        uniform = symmetric_uniform(size**-0.5)
+        uniform = symmetric_uniform((self.fan_in or size) ** -0.5)
         kernel = self.param('kernel', uniform, (size, self.features))
         return kernel, self.param('bias', uniform, (self.features,)) if self.use_bias else None
 

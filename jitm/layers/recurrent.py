@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.layers.linear import symmetric_uniform
+from jitm.layers.linear import Linear
 
 
 class Parameters(NamedTuple):
@@ -97,22 +97,6 @@ def _pull_back(
 read.defvjp(_read, _pull_back)
 
 
-class Affine(nn.Module):
-    """The parameters of an affine map to the states of a GRU.
-
-    Attributes:
-      features: The size H of the states.
-    """
-
-    features: int
-
-    @nn.compact
-    def __call__(self, size: int) -> tuple[chex.Array, chex.Array]:
-        """Returns the kernel [size, H] and the bias [H]."""
-        uniform = symmetric_uniform(self.features**-0.5)
-        return self.param('kernel', uniform, (size, self.features)), self.param('bias', uniform, (self.features,))
-
-
 class GRUCell(nn.Module):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
@@ -128,10 +112,10 @@ class GRUCell(nn.Module):
     @nn.compact
     def parameters(self, size: int) -> Parameters:
         """Returns the parameters for inputs of a size."""
-        names = 'reset', 'update', 'new'
+        names, layer = ('reset', 'update', 'new'), functools.partial(Linear, self.features, fan_in=self.features)
         return Parameters(
-            tuple(Affine(self.features, name=f'input_{name}')(size) for name in names),
-            tuple(Affine(self.features, name=f'hidden_{name}')(self.features) for name in names),
+            tuple(layer(name=f'input_{name}').parameters(size) for name in names),
+            tuple(layer(name=f'hidden_{name}').parameters(self.features) for name in names),
         )
 
     def __call__(self, state: chex.Array, x: chex.Array) -> tuple[chex.Array, chex.Array]:

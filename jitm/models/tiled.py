@@ -36,7 +36,7 @@ class TiledMatcher(Matcher):
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
         block, variables = self.as_block('score_block', images, texts)
-        size = tiling.pair_tile(self.floats_per_pair(images, texts), images, texts)
+        size = tiling.pairs_at_once(self.floats_per_pair(images, texts) + tiling.floats_of_pair(images, texts))
         return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
 
     def as_block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:

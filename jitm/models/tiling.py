@@ -29,16 +29,16 @@ def pairs_at_once(floats_per_pair: float) -> int:
     return 2 ** max(0, round(math.log2(parallel.tile_floats() / floats_per_pair)))
 
 
+def floats_of_pair(images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
+    """Returns the size of one encoded image and one encoded text."""
+    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
+
+
 def tile_edges(floats_per_pair: float) -> tuple[int, int]:
     """Returns the numbers of images and of texts to score at once: powers of two."""
     pairs = pairs_at_once(floats_per_pair)
     num_texts = 2 ** (int(math.log2(pairs)) // 2)
     return pairs // num_texts, num_texts
-
-
-def pair_tile(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
-    """Returns the number of pairs to score at once if each has its own image and text: the nearest power of two."""
-    return pairs_at_once(floats_per_pair + _floats_of_pair(images, texts))
 
 
 def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> tuple[int, float]:
@@ -47,14 +47,11 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
     For an accelerator only one of the two gradients is compiled: that of all pairs where they are cheap, as in SCAN,
     so that copying the images and texts of a few takes longer.
     """
-    tile = pair_tile(floats_per_pair, images, texts)
+    copied = floats_of_pair(images, texts)
+    tile = pairs_at_once(floats_per_pair + copied)
     if parallel.platform() == 'cpu':
         return tile, SPARSE
-    return min(tile, PAIRS), float(SPARSE * _floats_of_pair(images, texts) < floats_per_pair)
-
-
-def _floats_of_pair(images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
-    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
+    return min(tile, PAIRS), float(SPARSE * copied < floats_per_pair)
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:

@@ -98,7 +98,3 @@ class OrderEmbedding(PooledEncoders, TiledMatcher):
     def floats_per_pair(self, images: chex.Array, texts: chex.Array) -> int:
         """Returns the size of the difference of two vectors."""
         return self.embed_dim
-
-    def similarity_pairwise(self, images: chex.Array, texts: chex.Array, train: bool = False) -> chex.Array:
-        """Scores [N, D] with [N, D]: [N]."""
-        return order_similarity(images, texts)

@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM: end a job at once, or ask training to stop after the current step.
 
 Python runs signal handlers between two instructions of the main thread, so none runs while XLA compiles, and XLA's
-callbacks swallow a KeyboardInterrupt. The programs of jitm therefore wait for signals in a thread, see `watched`; the
-Python API installs handlers while it trains or mines.
+callbacks swallow a KeyboardInterrupt. The programs of jitm therefore react in a thread, see `watched`; the Python API
+installs handlers while it trains or mines.
 """
 
 import contextlib
@@ -17,24 +17,10 @@ from jitm.errors import EXIT_INTERRUPTED, InterruptedRun
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-# For each block of a program that is `watched`: the message of its end, and what is asked to stop before.
-_blocks: list[tuple[str, 'StopRequest | None']] = []
-
 
 @contextlib.contextmanager
-def _reacting(message: str, request: 'StopRequest | None', handler) -> Iterator[None]:
-    """Decides what a signal does within the block: the reaction of the thread in a program, else a handler.
-
-    In a thread, where Python allows no handler, a signal does what it did before. Without a request, that of the block
-    around it stays.
-    """
-    if _blocks:
-        _blocks.append((message, request or _blocks[-1][1]))
-        try:
-            yield
-        finally:
-            _blocks.pop()
-        return
+def _handling(handler) -> Iterator[None]:
+    """Installs a handler of both signals within the block; in a thread, where Python allows none, it does nothing."""
     in_thread = threading.current_thread() is not threading.main_thread()
     old = {} if in_thread else {number: signal.signal(number, handler) for number in SIGNALS}
     try:
@@ -44,40 +30,66 @@ def _reacting(message: str, request: 'StopRequest | None', handler) -> Iterator[
             signal.signal(number, handler)
 
 
+class _Watch:
+    """What a program does at a signal: `request` is asked to stop first, then the process ends with `message`."""
+
+    def __init__(self):
+        self.message = 'interrupted before anything was saved'
+        self.request: StopRequest | None = None
+
+    @contextlib.contextmanager
+    def saying(self, message: str, request: 'StopRequest | None' = None) -> Iterator[None]:
+        """Replaces the message, and the request if there is one, within the block."""
+        before = self.message, self.request
+        self.message, self.request = message, request or self.request
+        try:
+            yield
+        finally:
+            self.message, self.request = before
+
+    def read(self, pipe: int) -> None:
+        """Reacts to each signal whose number arrives in a pipe, until it is closed."""
+        while number := os.read(pipe, 1):
+            if number[0] not in SIGNALS:
+                continue
+            if self.request is None or self.request.requested:
+                _say(self.message)
+                os._exit(EXIT_INTERRUPTED)
+            self.request.requested = True
+            _say(
+                f'{signal.Signals(number[0]).name}: the current step is finished and saved, which may take a minute if '
+                'it is being compiled; a second signal ends the run at once'
+            )
+
+
 def _say(message: str) -> None:
     """Prints a message, on a terminal below a progress bar and the ^C behind it."""
     sys.stdout.flush()
     print('\n' * sys.stderr.isatty() + message, file=sys.stderr, flush=True)
 
 
-def _wait() -> None:
-    """Reacts to each signal, as the innermost block says, until the program has left all blocks."""
-    while (number := signal.sigwait(SIGNALS)) and _blocks:
-        message, request = _blocks[-1]
-        if request is None or request.requested:
-            _say(message)
-            os._exit(EXIT_INTERRUPTED)
-        request.requested = True
-        _say(
-            f'{signal.Signals(number).name}: the current step is finished and saved, which may take a minute if it is '
-            'being compiled; a second signal ends the run at once'
-        )
+_watch: _Watch | None = None
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
     """Reacts to signals in a thread within the block: the whole of a program, in its main thread."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads that start later inherit this
-    thread = threading.Thread(target=_wait, daemon=True)
-    _blocks.append(('interrupted before anything was saved', None))
-    thread.start()
-    try:
-        yield
-    finally:
-        _blocks.clear()
-        signal.pthread_kill(thread.ident, signal.SIGINT)  # ends the thread
-        thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    global _watch
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    _watch = _Watch()
+    thread = threading.Thread(target=_watch.read, args=(reader,), daemon=True)
+    with _handling(lambda number, frame: None):
+        old = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(old)
+            os.close(writer)
+            thread.join()
+            os.close(reader)
+            _watch = None
 
 
 @contextlib.contextmanager
@@ -92,7 +104,7 @@ def interruptible(folder: Path) -> Iterator[None]:
     """
     message = f'stopped; the same command resumes from {folder}'
     try:
-        with _reacting(message, None, signal.default_int_handler):
+        with _watch.saying(message) if _watch else _handling(signal.default_int_handler):
             yield
     except KeyboardInterrupt:
         raise InterruptedRun(message) from None
@@ -105,7 +117,7 @@ class StopRequest:
         self.requested = False
         self._block = contextlib.ExitStack()
         message = 'stopped at once; the same command resumes from the last checkpoint'
-        self._block.enter_context(_reacting(message, self, self._note))
+        self._block.enter_context(_watch.saying(message, self) if _watch else _handling(self._note))
         return self
 
     def _note(self, number, frame):

@@ -24,16 +24,16 @@ from jitm.evaluation import explain
 from jitm.evaluation.choices import find_images, score
 from jitm.evaluation.discrimination import report as report_lib
 from jitm.evaluation.discrimination import sets as sets_lib
-from jitm.evaluation.discrimination.examples import check_examples, describe_captions
 from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
+from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.evaluation.saved import EVALUATION
 from jitm.inference.memory import BlockShape
 from jitm.inference.pairs import PairScorer, WordPredictions, word_mask
 from jitm.inference.scoring import ScoringOptions
 from jitm.layers.text import GRUEncoder
 from jitm.metrics import Retrieved
-from jitm.models.joint import has_heads, read_pairs
+from jitm.models.joint import read_pairs
 from jitm.models.uniter import UNITER
 from jitm.outputs import OutputFolder
 from jitm.report import explanations
@@ -406,12 +406,6 @@ def test_perplexity_needs_a_head_and_a_mask_token(uniter, vse):
     for vocabulary in (Vocabulary(uniter.vocabulary.words[:-1]), WordPiece.of(('[PAD]', '[UNK]', '[CLS]', '[SEP]'))):
         with pytest.raises(UserError, match='masks words, but the vocabulary of a_run has no mask token; leave it out'):
             check_perplexity(dataclasses.replace(uniter, vocabulary=vocabulary))
-
-
-@pytest.mark.parametrize(('heads', 'has'), [(HEADS, True), (('mlm', 'discriminate'), False), ((), False)])
-def test_has_heads(heads, has, uniter):
-    run = dataclasses.replace(uniter, model=uniter.model.clone(heads=heads))
-    assert has_heads(run.model, HEADS[1:]) == has
 
 
 def test_explain_needs_word_heads_or_attention(uniter):
