@@ -18,6 +18,7 @@ LEVELS = [
     {'collectives', 'outputs', 'job'},
     {'names'},
     {'config'},
+    {'schema'},
     {'data'},
     {'layers'},
     {'models'},

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from jitm import config as config_lib
+from jitm import schema
 from jitm.commands import cli
 from jitm.commands.convert import write_run
 from jitm.configs import common
@@ -65,7 +65,7 @@ def write_initial(config, folder):
     setup = set_up(config)
     variables, data = setup.initial_state().members['target'].variables, setup.data
     model = ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity)
-    write_run(model, config_lib.check(config), folder)
+    write_run(model, schema.check(config), folder)
 
 
 @pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])

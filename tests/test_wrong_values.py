@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
-from jitm import names
+from jitm import names, schema
 from jitm.config import parameters_of
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import OfflineNegatives
@@ -26,7 +25,7 @@ def test_names_are_not_empty():
     config = load('default')
     for key, wrong in (('terms', {'': {}}), ('members', {'target': {'': 1}})):
         with pytest.raises(UserError, match=r"config key '\w+\.(target\.)?' has an empty name"):
-            config_lib.check({**config, key: wrong})
+            schema.check({**config, key: wrong})
 
 
 def changed(config: dict, key: str, value: object) -> dict:
@@ -118,7 +117,7 @@ def test_every_number_of_a_setting_has_a_range():
     found = set()
     for setting in one_of_each_word():
         config = load(setting)
-        assert config_lib.check(config) == json.loads(json.dumps(config))
+        assert schema.check(config) == json.loads(json.dumps(config))
         models = [(config['model'], 'jitm.models')]
         for section, package in models:  # which grows by the sections within
             found.update(numbers_without_range(names.resolve(package, section['name'], where=''), section))

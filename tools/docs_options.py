@@ -14,7 +14,7 @@ import optax
 from flax import linen as nn
 
 from jitm import losses
-from jitm.config import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys, parameters_of
+from jitm.config import parameters_of
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import OfflineNegatives
 from jitm.data.cider import Relevance
@@ -24,6 +24,7 @@ from jitm.data.scenes import SceneSplit
 from jitm.data.splits import Split
 from jitm.hints import BOUNDS, KINDS
 from jitm.models.make import is_module
+from jitm.schema import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import RULES
 from jitm.training.source import Source

@@ -35,8 +35,7 @@ from typing import Any
 import safetensors.numpy
 from absl import flags
 
-from jitm import config as config_lib
-from jitm import configs
+from jitm import configs, schema
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data.vocabularies import describe_vocabulary, to_file
@@ -163,7 +162,7 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}
     vocabulary = dict(config['vocabulary'], path=published.vocabulary_path)
     model = {'model': published.model, 'vocabulary': vocabulary, 'initialize': dict.fromkeys(config['initialize'], '')}
-    return config_lib.check({**config, **model, 'data': data, 'terms': terms})
+    return schema.check({**config, **model, 'data': data, 'terms': terms})
 
 
 def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:

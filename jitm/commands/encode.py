@@ -22,7 +22,7 @@ from typing import Any
 import tqdm
 from absl import flags
 
-from jitm import config as config_lib
+from jitm import schema
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.data import photos
@@ -117,7 +117,7 @@ def main(values: flags.FlagValues) -> None:
     folder, run = Path(values.out), None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
-    config = config_lib.check(values.config) if run is None else run.config
+    config = schema.check(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
         text_network = TextNetwork(run, *computed[1:]) if values.texts else None

@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from jitm import names
-from jitm.config import FIRST, check_shared, flatten, parameters_of
+from jitm.config import flatten, parameters_of
 from jitm.errors import UserError, did_you_mean
 from jitm.hints import check_value
+from jitm.schema import FIRST, check_shared
 
 
 class Section(NamedTuple):

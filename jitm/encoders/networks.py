@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jitm import config as config_lib
-from jitm import parallel
+from jitm import parallel, schema
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace
@@ -210,7 +210,7 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
         if 'workdir' in origin:
             run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
             return of_run(run, *computed), encoded_by
-        config, member = config_lib.check(origin['config']), origin['member']
+        config, member = schema.check(origin['config']), origin['member']
         if moved and config['members'][member].get('init_from'):
             section = {**config['members'][member], 'init_from': expand(str(moved))}
             config = {**config, 'members': {**config['members'], member: section}}

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitm import agreement, metrics, parallel
+from jitm import agreement, metrics, parallel, schema
 from jitm import config as config_lib
 from jitm.data import noise
 from jitm.data.vocabularies import describe_vocabulary
@@ -159,7 +159,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
-    config, workdir = config_lib.check(config), Path(workdir)
+    config, workdir = schema.check(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)

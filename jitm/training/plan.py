@@ -9,7 +9,7 @@ from typing import Any
 import optax
 
 from jitm import parallel
-from jitm.config import EvaluationKeys, RunKeys, bind, bind_named, check_member, flatten
+from jitm.config import bind, bind_named, check_member, flatten
 from jitm.data.augmentation import Augmentation
 from jitm.data.load import change_train, load_split, load_whole, make_vocabulary, source_of
 from jitm.data.masking import Masking
@@ -18,6 +18,7 @@ from jitm.data.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
+from jitm.schema import EvaluationKeys, RunKeys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (

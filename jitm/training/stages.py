@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jitm import agreement, parallel
+from jitm import agreement, parallel, schema
 from jitm import config as config_lib
 from jitm.data.candidates import read_manifest
 from jitm.data.load import load_split
@@ -67,7 +67,7 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     """
     stages, second = config['stages'], {**config, 'stages': {}}
     check_keys(stages, KEYS, where='stages')
-    first = {**stages['first'], **{key: second[key] for key in config_lib.SHARED}}
+    first = {**stages['first'], **{key: second[key] for key in schema.SHARED}}
     top_h = {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
     if any(top_h.values()):
         _check_empty('offline.path', config['offline']['path'], 'the negatives that the first stage mines')
@@ -143,7 +143,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
       InterruptedRun, NotFiniteError: See `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    stages = split_stages(config_lib.check(config), workdir)
+    stages = split_stages(schema.check(config), workdir)
     agreement.check_same(described(config))
     agreement.in_all(lambda: check_stages(stages, workdir))
     with claim(workdir):
@@ -176,7 +176,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError that `train` would raise at its start; writes nothing."""
-    config = config_lib.check(config)
+    config = schema.check(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)
     else:
@@ -186,5 +186,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
-    config = config_lib.check(config)
+    config = schema.check(config)
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

@@ -14,8 +14,7 @@ import jax
 import pytest
 
 import jitm.__main__
-from jitm import config as config_lib
-from jitm import configs
+from jitm import configs, schema
 from jitm.commands import cli, flags, programs
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
@@ -27,7 +26,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
     assert (values.workdir, values.output, values.split) == ([f'{tmp_path}/a', f'{tmp_path}/b'], str(tmp_path), 'a~b')
     config = configs.load('vse').to_dict()
     config['data']['root'], config['members']['target']['init_from'] = '~/x', '~/y'
-    checked = config_lib.check(config)
+    checked = schema.check(config)
     assert (checked['data']['root'], checked['members']['target']['init_from']) == (f'{tmp_path}/x', f'{tmp_path}/y')
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from jitm import configs, names
 from jitm.commands import settings
-from jitm.config import check, parameters_of
+from jitm.config import parameters_of
 from jitm.models.make import make_model
+from jitm.schema import check
 from jitm.training import stages
 from jitm.training.plan import make_plan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitm import config as config_lib
+from jitm import schema
 from tests.configs.settings import load, of_losses, without_defaults
 
 ALWAYS = {'start_epoch': 0, 'end_epoch': None}
@@ -265,7 +265,7 @@ def test_stages_of_aoq_on_vsrn(data):
         assert (optimizer['learning_rate'], config['epochs'], optimizer['decay_epochs']) == (2e-4, 20, 10)
         first['epochs'] = config['epochs'] = alone['epochs']
         optimizer['decay_epochs'] = alone['optimizer']['decay_epochs']
-    assert first == {key: value for key, value in alone.items() if key not in config_lib.SHARED}
+    assert first == {key: value for key, value in alone.items() if key not in schema.SHARED}
     ranking, hinges = config['terms'].pop('ranking'), alone['terms'].pop('ranking')
     published = {key: hinges[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')} | {
         'loss': 'offline.adaptive_offline_quintuplet',

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jitm import config as config_lib
+from jitm import schema
 from tests.drills import jobs, runs
 from tests.same import assert_same_run
 from tests.training.models import make_clip, tiny_tags_dc
@@ -36,7 +36,7 @@ def boosted(anchor: dict[str, Any]) -> dict[str, Any]:
 
 def two_stages() -> dict[str, Any]:
     second = runs.make_config() | {'terms': {'ranking': OFFLINE}}
-    first = {key: value for key, value in runs.make_config().items() if key not in config_lib.SHARED}
+    first = {key: value for key, value in runs.make_config().items() if key not in schema.SHARED}
     second['offline'] |= {'top_h_texts': 6, 'top_h_images': 3}
     return second | {'stages': {'first': first, 'top_h_texts': 10, 'top_h_images': 5, 'fine_tune': False}}
 

@@ -7,7 +7,7 @@ from benchmarks import command
 from benchmarks.results import DOCS
 from experiments import catalog, flickr8k
 from jitm import config as config_lib
-from jitm import configs
+from jitm import configs, schema
 from jitm.commands import cli
 from jitm.commands.sections import override
 from jitm.configs.common import first_stage
@@ -21,7 +21,7 @@ def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
         argv = catalog.command(name, 0, tmp_path, small)
         assert argv[:2] == ['train', '--config']
         flags = dict(flag.removeprefix('--config.').split('=', 1) for flag in argv[5:])
-        config = config_lib.check(override(cli.read_config(argv[2]), flags))
+        config = schema.check(override(cli.read_config(argv[2]), flags))
         start(config)
 
 

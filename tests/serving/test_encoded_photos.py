@@ -13,7 +13,7 @@ from flax import traverse_util
 from PIL import Image
 
 import jitm
-from jitm import config as config_lib
+from jitm import schema
 from jitm.commands import cli
 from jitm.data import precomp
 from jitm.encoders import features, networks
@@ -181,7 +181,7 @@ def test_the_network_is_found_again(root, clip, name, tmp_path, capsys):
 
 
 def test_a_config_gives_the_network_of_its_first_step(root, clip):
-    config = config_lib.check(make_clip(root))
+    config = schema.check(make_clip(root))
     network = networks.of_config(config, 'target', (32, 32), 1, 'float32', 'highest')
     member = set_up(config).initial_state().members['target']
     chex.assert_trees_all_equal(network.variables['params']['image'], jax.device_get(member.params['image']))
@@ -229,7 +229,7 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save('weights.npy', np.float32(3))
     np.save('others.npy', np.float32(4))
-    config = config_lib.check(make_clip(root))
+    config = schema.check(make_clip(root))
     config['initialize']['image'] = 'weights.npy'
     network = networks.of_config(config, 'target', (SIZE, SIZE), 1, 'float32', 'highest')
     encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
-from jitm import parallel
+from jitm import parallel, schema
 from jitm.commands import cli
 from jitm.data.augmentation import Augmentation
 from jitm.data.candidates import Candidates, OfflineNegatives
@@ -108,7 +107,7 @@ def test_negatives_of_a_batch_are_reproducible(monkeypatch):
 
 def first_of(config):
     """The config without what the first stage shares with the second."""
-    return {key: value for key, value in config.items() if key not in config_lib.SHARED}
+    return {key: value for key, value in config.items() if key not in schema.SHARED}
 
 
 @pytest.fixture
