@@ -459,10 +459,10 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     options = ScoringOptions('float32', 4096, 'highest')
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
     read = []
-    encoded = np.zeros((scorer._engine.texts_per_call, 4))
-    monkeypatch.setattr(Engine, 'encoder', lambda *_: lambda texts, _: read.append(texts.ids.shape) or encoded)
+    encoded = np.zeros((scorer.engine.texts_per_call, 4))
+    monkeypatch.setattr(Engine, 'compiled', lambda *_: lambda texts, _: read.append(texts.ids.shape) or encoded)
     scorer.encode_texts()
-    assert {rows for rows, _ in read} == {scorer._engine.texts_per_call}
+    assert {rows for rows, _ in read} == {scorer.engine.texts_per_call}
     assert max(length for _, length in read) == 512
 
 

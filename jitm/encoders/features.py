@@ -18,7 +18,7 @@ from jitm.data.splits import Split, check_images, check_lengths, grid_boxes
 from jitm.data.text import tokenize_split
 from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.vocabularies import describe_vocabulary
-from jitm.encoders.networks import CROPS, FeatureNetwork, check_model, features_of
+from jitm.encoders.networks import CROPS, FeatureNetwork, features_of
 from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
@@ -43,9 +43,8 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
       A warning if the ten crops of a square photo are only the image and its mirror image.
 
     Raises:
-      UserError: If the network has no features of pixels, or cannot read these images.
+      UserError: If it cannot.
     """
-    check_model(network.model)
     check_images(split, network.model.reads)
     if network.crops not in CROPS:
         raise UserError(f'crops is {network.crops}: take 1 or 10')

@@ -155,11 +155,13 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
         if given is not None and part not in reads:
             raise UserError(f'{run.workdir} has a model that does not read {name}: leave them out')
     images = [images] if is_photo(images) else images
+    if is_list(images) and not len(images):
+        raise UserError('there are no images; give at least one')
     if isinstance(images, Split):
         split = images
     elif isinstance(images, Photos):
         split = Split('images', pixels=images)
-    elif is_list(images) and len(images) and all(map(is_photo, images)):
+    elif is_list(images) and all(map(is_photo, images)):
         check_photos(run, 'photos')
         files = [  # a photo of Pillow, which may occur twice, is loaded by one thread
             one if isinstance(one, str | os.PathLike | bytes) else decode(one, lambda photo: photo.copy(), f'image {n}')
@@ -181,8 +183,6 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
                 f'images have features of shape {list(split.regions.shape)}; the run was trained on '
                 f'[images, regions, {run.feature_size}]'
             )
-    if not len(split):
-        raise UserError('there are no images; give at least one')
     if boxes is not None:
         if split.regions is None:
             raise UserError('photos are encoded with boxes of their own: leave boxes out')
@@ -225,8 +225,6 @@ def _pad_features(images: Any, size: int) -> Split:
             f'images are of {given}; give features [images, regions, {size}], or a list of [regions, {size}]'
         )
     arrays = [np.atleast_2d(_read_array(image, f'image {number}')) for number, image in enumerate(images)]
-    if not arrays:
-        raise UserError(f'there are no images; give features [images, regions, {size}]')
     for number, array in enumerate(arrays):
         if array.ndim != 2 or array.shape[1] != size or not len(array):
             raise UserError(

@@ -281,9 +281,8 @@ def test_infinite_features_are_refused_and_not_written(split, tmp_path):
 
 
 def test_models_and_images_without_pixels_are_refused(split):
-    plain = dataclasses.replace(make_network(), model=make_vse())
     with pytest.raises(UserError, match='VSE as configured has no network that reads pixels'):
-        features.check(plain, split)
+        networks.check_model(make_vse())
     drawn = scenes.load('dev', dev_images=5)
     features.check(make_network(), drawn)
     with pytest.raises(UserError, match='has no files of which ten crops could be cut'):

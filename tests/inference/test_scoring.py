@@ -76,13 +76,13 @@ def vsepp():
 def test_incomplete_blocks_encode_nothing_twice(vsepp, monkeypatch):
     monkeypatch.setattr(engine, 'TEXTS_PER_CALL', 1)
     monkeypatch.setattr(engine, 'IMAGES_PER_CALL', 1)
-    scorer, encoder, calls = make_scorer(vsepp, 4, 8), Engine.encoder, []
+    scorer, compiled, calls = make_scorer(vsepp, 4, 8), Engine.compiled, []
 
-    def counting(self, method):
-        function = encoder(self, method)
-        return lambda *arguments: calls.append(method) or function(*arguments)
+    def counting(self, function, *static):
+        result = compiled(self, function, *static)
+        return lambda *arguments: calls.extend(static[:1]) or result(*arguments)
 
-    monkeypatch.setattr(Engine, 'encoder', counting)
+    monkeypatch.setattr(Engine, 'compiled', counting)
     np.testing.assert_allclose(scorer.score(), score_at_once('vsepp'), atol=1e-6)
     assert (calls.count('encode_image'), calls.count('encode_text')) == (7, 2 * 13)  # 2 blocks of images
 

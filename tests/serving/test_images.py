@@ -1,5 +1,6 @@
 """Photos of a folder: which files are read, which are left out, and what a link may lead to."""
 
+import dataclasses
 import hashlib
 import os
 import types
@@ -11,13 +12,14 @@ from PIL import Image
 from jitm.commands.search import _text
 from jitm.data import transforms
 from jitm.data.pixels import Photos
+from jitm.data.splits import Split
 from jitm.data.transforms import Transform
 from jitm.errors import UserError
 from jitm.report.pictures import thumbnail, uri
 from jitm.report.render import Result
 from jitm.serving import index as index_lib
 from jitm.serving import search
-from jitm.serving.images import ImageReader, open_images, photo_files, transform_of
+from jitm.serving.images import ImageReader, as_split, open_images, photo_files, transform_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.search import Answer
 from tests.commands.test_report import Page
@@ -66,7 +68,7 @@ def test_photos_are_decoded_as_in_evaluation(folder, tmp_path):
 
 def test_what_is_indexed_is_what_was_hashed(folder, tmp_path, monkeypatch):
     """The file is replaced while it is decoded: its old content is indexed, and the next update reads the new one."""
-    for name in ('a.JPG', 'deep/c.png', 'cut.jpg'):
+    for name in ('a.JPG', 'deep/c.png', 'cut.jpg', 'link.png'):  # so that one thread reads and replaces
         (folder / name).unlink()
     Image.new('RGB', (16, 12), 'red').save(folder / 'b.png')
     opened = Image.open
@@ -216,3 +218,17 @@ def test_folders_without_photos_are_refused(tmp_path):
     reads = types.SimpleNamespace(reads=('regions',))
     with pytest.raises(UserError, match='features of an unknown network, which cannot read the photos'):
         open_images(tmp_path, types.SimpleNamespace(workdir='run', model=reads, encoded_by=None))
+
+
+def test_photos_for_a_network_take_its_transform_and_no_boxes(folder):
+    reads = types.SimpleNamespace(reads=('regions', 'locations'))
+    run = types.SimpleNamespace(workdir='run', model=reads, encoded_by={'image_size': [6, 6], 'short_side': 9})
+    for images in ([folder / 'b.png'], open_images(folder, RUN).take(np.array([1]))):
+        assert as_split(images, run).pixels[:].shape == (1, 6, 6, 3)
+        with pytest.raises(UserError, match='photos are encoded with boxes of their own: leave boxes out'):
+            as_split(images, run, boxes=[[[0, 0, 1, 1]]])
+
+
+def test_images_of_one_id_are_named_by_their_numbers():
+    split = Split('x', pixels=np.zeros((2, 4, 4, 3), np.uint8), image_ids=('a', 'b'))
+    assert (split.names, dataclasses.replace(split, image_ids=('a', 'a')).names) == (('a', 'b'), ('0', '1'))

@@ -112,12 +112,11 @@ class Explored:
             return None
         split, image_id = self._data, self._data.image_ids[image]
         score = next(hit.score for hit in self.rank_images(caption) if hit.index == image)
-        hit = {'image': image, 'image_id': image_id, 'score': score, 'right': False}
         pair = {
             'caption': caption,
             'image_id': image_id,
             'verdict': f'{image_id}, score {format_score(score)}',
-            'retrieved': [hit],
+            'retrieved': [{'image': image, 'image_id': image_id, 'score': score, 'right': False}],
             'boxes': None if split.boxes is None else split.boxes[image, : int(split.counts[image])].tolist(),
         }
         return pair | next(self._outputs.of([image], [caption]))
