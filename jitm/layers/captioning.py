@@ -60,7 +60,8 @@ class DecoderStep(nn.Module):
           keys: [N, R, H], the regions' part of W1 [region; state].
           mask: bool [N, R], the valid regions.
         """
-        query = Linear(self.features, use_bias=False, fan_in=2 * self.features, name='query')(state)
+        uniform = symmetric_uniform((2 * self.features) ** -0.5)
+        query = nn.Dense(self.features, use_bias=False, kernel_init=uniform, name='query')(state)
         hidden = nn.tanh(keys + einops.rearrange(query, 'n h -> n 1 h'))
         energy = Linear(1, use_bias=False, name='energy')(hidden)
         weights = jax.nn.softmax(energy[..., 0], axis=1, where=mask)
@@ -105,7 +106,8 @@ class Captioner(nn.Module):
         )(regions)
         narrow = nn.Dropout(self.dropout, deterministic=not train)(narrow)
         read = GRU(self.features, name='encoder')(narrow, counts)
-        keys = Linear(self.features, fan_in=2 * self.features, name='key')(read)
+        uniform = symmetric_uniform((2 * self.features) ** -0.5)
+        keys = nn.Dense(self.features, kernel_init=uniform, bias_init=uniform, name='key')(read)
         mask = jnp.arange(regions.shape[1]) < einops.rearrange(counts, 'n -> n 1')
         embed = nn.Embed(self.vocab_size, self.word_dim, embedding_init=nn.initializers.normal(1.0), name='embedding')
         decode = nn.scan(

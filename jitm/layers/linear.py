@@ -43,10 +43,9 @@ class Linear(nn.Module):
         return kernel, self.param('bias', uniform, (self.features,)) if self.use_bias else None
 
     def __call__(self, x: chex.Array) -> chex.Array:
-        """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
+        """Maps [..., inputs] to [..., features]."""
         kernel, bias = self.parameters(x.shape[-1])
-        y = product('...i,io->...o', x, kernel.astype(x.dtype))
-        return y if bias is None else y + bias
+        return jnp.dot(x, kernel) if bias is None else jnp.dot(x, kernel) + bias
 
 
 class WeightNormLinear(Linear):
@@ -71,6 +70,12 @@ class XavierLinear(Linear):
         """See `Linear`."""
         kernel = self.param('kernel', nn.initializers.xavier_uniform(), (size, self.features))
         return kernel, self.param('bias', nn.initializers.zeros, (self.features,)) if self.use_bias else None
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
+        kernel, bias = self.parameters(x.shape[-1])
+        y = product('...i,io->...o', x, kernel.astype(x.dtype))
+        return y if bias is None else y + bias
 
 
 LINEAR = {'uniform': Linear, 'xavier': XavierLinear}  # initialization -> layer

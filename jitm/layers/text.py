@@ -1,6 +1,7 @@
 """Text encoders: one vector for each word of a text."""
 
 import chex
+import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -49,8 +50,7 @@ class GRUEncoder(nn.Module):
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         if self.recurrent:
             return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
-        words = LINEAR['xavier'](self.embed_dim, name='linear')(words)
-        return jnp.where(texts.mask[..., None], words, 0)
+        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
 
 
 class BERTEncoder(nn.Module):
@@ -84,7 +84,7 @@ class BERTEncoder(nn.Module):
         bert = BERT(self.vocab_size, size_named(self.size), self.dropout, DTYPES[self.dtype], name='bert')
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
-        return jnp.where(texts.mask[..., None], words, 0)
+        return _zero_padding(words, texts)
 
 
 class TokenEncoder(nn.Module):
@@ -113,5 +113,8 @@ class TokenEncoder(nn.Module):
                 "wrote: set config key 'data.token_vectors' to True, or take a model of words"
             )
         vectors = nn.Dropout(self.dropout, deterministic=not train)(texts.vectors.astype(jnp.float32))
-        words = LINEAR['xavier'](self.embed_dim, name='linear')(vectors)
-        return jnp.where(texts.mask[..., None], words, 0)
+        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts)
+
+
+def _zero_padding(words: chex.Array, texts: Texts) -> chex.Array:
+    return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), words, 0)

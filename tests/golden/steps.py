@@ -88,8 +88,8 @@ def tiny(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     config['initialize'] = dict.fromkeys(config['initialize'], '')
     config['vocabulary'] = {'path': str(folder / 'vocab.txt') if config['vocabulary']['path'] else '', 'min_count': 1}
     config['evaluation']['every_steps'] = None
-    if 'warm_up_epochs' in config['labels']:
-        config['labels'] |= dict.fromkeys(config['labels'].keys() & {'warm_up_epochs', 'noisy_epoch'}, 0)
+    if config['labels']['source']:
+        config['labels'] |= {'warm_up_epochs': 0} | dict.fromkeys(config['labels'].keys() & {'noisy_epoch'}, 0)
         config['terms'].pop('warm_up', None)
         config['terms']['ranking']['start_epoch'] = 0
     if config['stages']:
