@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.results import Row
-from jitm import configs, parallel
+from jitm import configs
+from jitm.devices import parallel
 from jitm.models import make as make_lib
 from jitm.training.members import init_members
 from jitm.training.plan import make_plan

@@ -21,10 +21,10 @@ from PIL import Image
 from benchmarks.results import Row
 from benchmarks.train_step import Trainer
 from jitm import configs
-from jitm.data import photos
-from jitm.data.pixels import Photos, in_threads
+from jitm.data.images import photos
+from jitm.data.images.pixels import Photos, in_threads
+from jitm.data.images.transforms import check_image
 from jitm.data.splits import Split
-from jitm.data.transforms import check_image
 
 
 def write_random_photos(folder: Path, images: int) -> None:

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
-from jitm import configs, parallel
+from jitm import configs
+from jitm.devices import parallel
 from jitm.models import make as make_lib
 from jitm.training.members import init_members
 from jitm.training.plan import make_plan

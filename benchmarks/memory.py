@@ -21,8 +21,9 @@ import numpy as np
 from benchmarks.members import num_bytes
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
-from jitm import configs, parallel
-from jitm.data.wordpiece import MASK, SPECIAL_PIECES
+from jitm import configs
+from jitm.data.text.wordpiece import MASK, SPECIAL_PIECES
+from jitm.devices import parallel
 from jitm.training.setup import set_up
 
 SETTINGS = (

@@ -22,8 +22,8 @@ from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
 from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket
 from jitm.inference.memory import BlockShape
-from jitm.mining.job import search_all
-from jitm.mining.search import PairSearch, ProductSearch
+from jitm.mining.resumable_job import search_all
+from jitm.mining.top_h import PairSearch, ProductSearch
 from jitm.types import DTYPES
 
 FLICKR30K_PAIRS = 29_000 * 145_000  # pairs of Flickr30K's training split

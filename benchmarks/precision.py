@@ -25,7 +25,7 @@ from jax.interpreters import mlir
 from benchmarks.results import Row
 from jitm import metrics
 from jitm.data.splits import Split, pad_texts, take_images
-from jitm.data.text import Tokens
+from jitm.data.text.word_level import Tokens
 from jitm.inference.engine import SCORED_PER_CALL, Engine, batches
 from jitm.models.matcher import Encoding
 from jitm.runs.checkpoint import Checkpoints

@@ -27,8 +27,9 @@ import numpy as np
 from benchmarks import results
 from benchmarks.lengths import caption_lengths
 from benchmarks.results import Row
-from jitm import configs, parallel
+from jitm import configs
 from jitm.data.splits import LENGTH_MULTIPLE, bucket
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.inference.engine import score
 from jitm.inference.memory import MAX_TEXTS

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.memory import with_files, write_files
 from benchmarks.results import ROOT, Row
-from jitm.commands.overrides import unread
-from jitm.config import flatten
+from jitm.config.build import flatten
+from jitm.config.overrides import unread
 
 SETTINGS = ('vsepp:vsepp,f30k', 'sgraf:sgr,f30k', 'tags:tags_dc_single,base,f30k')
 SMALL = {  # sizes that decide how long something runs, not what is compiled

@@ -25,8 +25,9 @@ from benchmarks.bert_step import random_batch
 from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
-from jitm import configs, parallel
-from jitm.data.masking import Masking
+from jitm import configs
+from jitm.data.pairs.masking import Masking
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models import make as make_lib

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.lengths import random_lengths
 from benchmarks.results import Row
-from jitm import parallel
 from jitm.configs import default
+from jitm.devices import parallel
 from jitm.training.setup import set_up
 
 COMPILED = '/jax/core/compile/backend_compile_duration'

@@ -1,7 +1,7 @@
 """Every default, each with a comment. A config file changes only the keys of its setting.
 
 The type and range of a key are the type hint of the argument that takes it; keys that no function takes are in
-`jitm.schema.Config`.
+`jitm.config.schema.Config`.
 """
 
 import ml_collections

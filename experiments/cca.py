@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.results import Row
 from jitm.data import precomp
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.metrics import retrieval_metrics
 
 DIMS, RIDGES = (32, 64, 128, 256), (0.01, 0.1, 1.0)

@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.results import DOCS, ROOT, Row
 from experiments import catalog, intervals, tables
-from jitm.config import flatten
+from jitm.config.build import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
 

@@ -31,7 +31,7 @@ from benchmarks import results
 from benchmarks.results import DOCS, Row
 from experiments import catalog, intervals
 from jitm.errors import UserError
-from jitm.evaluation.tables import mean_and_deviation
+from jitm.pages.tables import mean_and_deviation
 
 PAGES = 'results', 'recipes', 'losses', 'noise', 'choices', 'heads'
 MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)

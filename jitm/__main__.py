@@ -4,7 +4,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 
-from jitm import job
+from jitm.devices import job
 from jitm.runs import interrupt
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h

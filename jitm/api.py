@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jitm.data.images.transforms import Photo
 from jitm.data.splits import Split
-from jitm.data.transforms import Photo
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.runs.run import Run, load_run, read_split

@@ -40,7 +40,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import config as config_lib
+from jitm.config import build as config_lib
 from jitm.training import setup as setup_lib
 from jitm.training.loop import train_and_evaluate
 

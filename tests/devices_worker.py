@@ -21,12 +21,12 @@ import warnings  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 
-from jitm import job, parallel  # noqa: E402
-from jitm.data import cider  # noqa: E402
-from jitm.data.augmentation import Augmentation  # noqa: E402
+from jitm.data.pairs import cider  # noqa: E402
+from jitm.data.pairs.augmentation import Augmentation  # noqa: E402
 from jitm.data.pipeline import Pipeline  # noqa: E402
 from jitm.data.splits import Split  # noqa: E402
-from jitm.data.text import Tokens, Vocabulary  # noqa: E402
+from jitm.data.text.word_level import Tokens, Vocabulary  # noqa: E402
+from jitm.devices import job, parallel  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
 from jitm.training.members import EMA, Frozen, Gradient, Member, init_members  # noqa: E402

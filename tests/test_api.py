@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import jitm
-from jitm import parallel
 from jitm.commands import cli
-from jitm.data.pixels import Photos
-from jitm.data.token_vectors import TokenVectors
+from jitm.data.images.pixels import Photos
+from jitm.data.text.token_vectors import TokenVectors
+from jitm.devices import parallel
 from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.evaluation import protocol

@@ -16,8 +16,8 @@ from benchmarks import (
 from benchmarks.__main__ import NAMES
 from experiments import __main__ as experiments
 from experiments import tables as written
-from jitm import parallel
 from jitm.data.scene_graphs import parse
+from jitm.devices import parallel
 from jitm.layers.transformer import SIZES
 from tests.conftest import ROOT, SHARED
 

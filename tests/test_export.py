@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import parallel
 from jitm.data.splits import pad_texts, take_images
+from jitm.devices import parallel
 from jitm.inference import engine
-from jitm.mining import search
+from jitm.mining import top_h
 from jitm.training.setup import set_up
 from jitm.types import PRECISIONS
 from tests.golden import steps
@@ -79,10 +79,10 @@ def test_mining_blocks_lower_for_accelerators():
     shape = jax.ShapeDtypeStruct
     lists = shape((4, 3), np.float32), shape((4, 3), np.int32)
     vectors, excluded = shape((8, 16), np.float32), shape((8, 2), np.int32)
-    rank = parallel.map_rows(search.rank, 3, 2, 4, precision='highest')
+    rank = parallel.map_rows(top_h.rank, 3, 2, 4, precision='highest')
     assert export(rank, (vectors, excluded), shape((32, 16), np.float32)) == []
     index = shape((4,), np.int32)
-    assert export(search.rank_block, lists, lists, shape((4, 4), np.float32), index, index, index) == []
+    assert export(top_h.rank_block, lists, lists, shape((4, 4), np.float32), index, index, index) == []
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)
@@ -94,7 +94,7 @@ def test_scores_have_the_precision_that_was_chosen(name, precision):
     encoders = [chosen.compiled(engine.encode, method, 'float32') for method in ('encode_image', 'encode_text')]
     encoded = [jax.eval_shape(encoder, side, variables) for encoder, side in zip(encoders, items, strict=True)]
     vectors, excluded = jax.ShapeDtypeStruct((8, 16), np.float32), jax.ShapeDtypeStruct((8, 2), np.int32)
-    rank = parallel.map_rows(search.rank, 3, 2, 4, precision=precision)
+    rank = parallel.map_rows(top_h.rank, 3, 2, 4, precision=precision)
     lowered = [
         *(encoder.lower(side, variables) for encoder, side in zip(encoders, items, strict=True)),
         chosen.compiled(engine.score).lower(encoded[0], variables, encoded[1]),

@@ -11,9 +11,9 @@ import jitm
 from jitm.commands import cli
 from jitm.configs import load, siglip
 from jitm.data import precomp
-from jitm.data.choices import as_line
+from jitm.data.pairs.compositionality import as_line
 from jitm.data.splits import pad_texts
-from jitm.data.text import tokenize_split
+from jitm.data.text.word_level import tokenize_split
 from jitm.encoders import features
 from jitm.encoders.text_network import TextNetwork
 from jitm.errors import InterruptedRun, UserError
@@ -21,7 +21,7 @@ from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import free_port, run_script
-from tests.evaluation.test_choices import choice
+from tests.evaluation.test_compositional import choice
 from tests.same import assert_about_the_same_metrics, assert_same_run
 from tests.test_photos_runs import draw, write_config, write_initial
 from tests.training.models import make_clip

@@ -11,13 +11,13 @@ from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
 from tests.conftest import environment
+from tests.devices.test_parallel import ends, started
 from tests.same import assert_same_training
-from tests.test_parallel import ends, started
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
 import os, sys
-from jitm import agreement, job
+from jitm.devices import agreement, job
 from jitm.__main__ import main
 from jitm.errors import UserError
 from jitm.runs import checkpoint

@@ -8,11 +8,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from jitm import schema
 from jitm.commands import cli
 from jitm.commands.convert import write_run
+from jitm.config import schema
 from jitm.configs import common
-from jitm.data import photos, precomp, scenes
+from jitm.data import precomp, scenes
+from jitm.data.images import photos
 from jitm.data.splits import take_images
 from jitm.errors import InterruptedRun, UserError
 from jitm.importers.released import ReleasedModel
@@ -21,7 +22,7 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.setup import set_up
 from tests.conftest import ROOT, make_tiny_config, run_script
-from tests.importers import test_clip as published
+from tests.importers import test_clip_weights as published
 from tests.same import assert_about_the_same_metrics, assert_same_run
 from tests.test_readme import commands, fences, jitm_arguments, shorten
 from tests.training.models import make_clip

@@ -18,12 +18,13 @@ from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 from jitm.commands import cli
-from jitm.data import cider, scenes
+from jitm.data import scenes
+from jitm.data.pairs import cider
 from jitm.data.pipeline import Pipeline
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import EXIT_USER_ERROR, InterruptedRun, NotFiniteError, UserError
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.importers.bert import NAMES
+from jitm.importers.bert_weights import NAMES
 from jitm.inference import engine, scoring
 from jitm.inference.engine import Engine
 from jitm.inference.scoring import ScoringOptions

@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from jitm.commands import cli
-from jitm.data import photos, scenes
+from jitm.data import scenes
+from jitm.data.images import photos
 from tests.conftest import ROOT
 from tests.test_readme import shorten
 

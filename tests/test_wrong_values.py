@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
-from jitm import names, schema
-from jitm.config import parameters_of
-from jitm.data.augmentation import Augmentation
-from jitm.data.candidates import OfflineNegatives
-from jitm.data.masking import Masking
+from jitm.config import names, schema
+from jitm.config.build import parameters_of
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pairs.masking import Masking
+from jitm.data.pairs.mined_lists import OfflineNegatives
 from jitm.errors import UserError
 from jitm.models.make import make_model
 from jitm.synthesis.generator import Synthesis

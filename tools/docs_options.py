@@ -14,17 +14,17 @@ import optax
 from flax import linen as nn
 
 from jitm import losses
-from jitm.config import parameters_of
-from jitm.data.augmentation import Augmentation
-from jitm.data.candidates import OfflineNegatives
-from jitm.data.cider import Relevance
-from jitm.data.masking import Masking
-from jitm.data.scene_graphs.grammar import CaptionGraph
+from jitm.config.build import parameters_of
+from jitm.config.hints import BOUNDS, KINDS
+from jitm.config.schema import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pairs.cider import Relevance
+from jitm.data.pairs.masking import Masking
+from jitm.data.pairs.mined_lists import OfflineNegatives
+from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.scenes import SceneSplit
 from jitm.data.splits import Split
-from jitm.hints import BOUNDS, KINDS
 from jitm.models.make import is_module
-from jitm.schema import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import RULES
 from jitm.training.source import Source
@@ -84,11 +84,12 @@ def arguments(function: Callable) -> Iterator[tuple[str, str, str]]:
 def public(package: str) -> Iterator[tuple[str, Callable]]:
     """Yields the name in a config and the object of each public function and class of a package, or of a module."""
     found = importlib.import_module(package)
-    modules = [f'{module.name}.' for module in pkgutil.iter_modules(getattr(found, '__path__', ()))] or ['']
-    for prefix in modules:
-        path = f'{package}.{prefix}'.rstrip('.')
+    modules = [module.name for module in pkgutil.walk_packages(getattr(found, '__path__', ()), f'{package}.')]
+    for path in modules or [package]:
+        prefix = f'{path.rpartition(".")[2]}.' if modules else ''
         for name, value in inspect.getmembers(importlib.import_module(path), callable):
-            if not name.startswith('_') and getattr(value, '__module__', '').startswith(path):
+            own = value.__module__ == path or getattr(value, '__module__', '').startswith(f'{path}.')
+            if not name.startswith('_') and own:
                 yield f'{prefix}{name}', value
 
 

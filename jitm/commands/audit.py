@@ -11,14 +11,14 @@ from pathlib import Path
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
+from jitm.devices import parallel
 from jitm.errors import require
-from jitm.evaluation import audit
+from jitm.evaluation import doubtful_pairs
+from jitm.files.outputs import OutputFolder
 from jitm.inference.scoring import ScoringOptions
-from jitm.outputs import OutputFolder
-from jitm.report.pictures import are_small, pictures_of, recorded_photos
-from jitm.report.render import Result, render
+from jitm.pages.pictures import are_small, pictures_of, recorded_photos
+from jitm.pages.render import Result, render
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import load_run, read_split
 
@@ -40,12 +40,12 @@ def main(values: flags.FlagValues) -> None:
     photos = shared.photos_folder(values)
     run = load_run(values.workdir, values.step, values.member)
     split = read_split([run], values.split, values.data_root, noisy=True)
-    folder = OutputFolder(Path(values.output or Path(values.workdir, 'audit')), audit.KIND)
-    folder.check([audit.LINES, audit.PAGE])
+    folder = OutputFolder(Path(values.output or Path(values.workdir, 'audit')), doubtful_pairs.KIND)
+    folder.check([doubtful_pairs.LINES, doubtful_pairs.PAGE])
     options = ScoringOptions(values.dtype, precision=values.precision)
-    doubt = audit.doubts(run, split, rounds=values.rounds, options=options, report=ProgressPrinter())
-    pairs = audit.describe(doubt, split, values.count)
-    summary = audit.summarize(pairs, split)
+    doubt = doubtful_pairs.doubts(run, split, rounds=values.rounds, options=options, report=ProgressPrinter())
+    pairs = doubtful_pairs.describe(doubt, split, values.count)
+    summary = doubtful_pairs.summarize(pairs, split)
     photos = photos or recorded_photos(split, values.data_root or run.config['data'].get('root'))
     pictures = pictures_of(split, {pair['image'] for pair in pairs}, photos)
     results = [
@@ -55,13 +55,13 @@ def main(values: flags.FlagValues) -> None:
         'audit.html',
         title=f'Doubtful pairs of {split.name}',
         summary=summary,
-        group=min(audit.PAIRS, split.num_texts),
+        group=min(doubtful_pairs.PAIRS, split.num_texts),
         results=results,
         small=are_small(split),
         command=shared.repeated('audit', values),
     )
-    audit.write(pairs, page, folder)
+    doubtful_pairs.write(pairs, page, folder)
     for pair in pairs[:5]:
         print(f'{pair["doubt"]:7.3f}  {pair["image_id"]}  {pair["caption"]}')
     print(summary)
-    print(f'written to {folder.path}  ({audit.LINES}, {audit.PAGE})')
+    print(f'written to {folder.path}  ({doubtful_pairs.LINES}, {doubtful_pairs.PAGE})')

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.data import choices as choices_lib
-from jitm.data.photos import load_folder
+from jitm.data.images.photos import load_folder
+from jitm.data.pairs import compositionality as choices_lib
 from jitm.data.scenes import SceneSplit
-from jitm.data.text import tokenize_split
-from jitm.data.token_vectors import TokenVectors
+from jitm.data.text.token_vectors import TokenVectors
+from jitm.data.text.word_level import tokenize_split
+from jitm.devices import parallel
 from jitm.encoders.text_network import of_run
 from jitm.errors import UserError
-from jitm.evaluation import choices as evaluation
+from jitm.evaluation import compositional as evaluation
 from jitm.evaluation import published
 from jitm.inference.pairs import PairScorer
 from jitm.inference.scoring import ScoringOptions, precision_of

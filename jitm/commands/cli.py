@@ -21,8 +21,9 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 import jitm
-from jitm import configs, names
+from jitm import configs
 from jitm.commands import flags as shared
+from jitm.config import names
 from jitm.errors import InterruptedRun, NotFiniteError, UserError, did_you_mean, printable
 from jitm.files import expand
 
@@ -154,7 +155,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     except flags.UnrecognizedFlagError as error:
         nearest = next(iter(difflib.get_close_matches(error.flagname, values, n=1)), None)
         if 'config' in values and not nearest:
-            from jitm.commands import overrides  # imports jax, which not every command needs
+            from jitm.config import overrides  # imports jax, which not every command needs
 
             key = overrides.find_key(configs.load('default').to_dict(), error.flagname)
             nearest = key and f'config.{key}{"".join(error.flagvalue.partition("=")[1:])}'

@@ -35,18 +35,19 @@ from typing import Any
 import safetensors.numpy
 from absl import flags
 
-from jitm import configs, schema
+from jitm import configs
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.data.vocabularies import describe_vocabulary, to_file
+from jitm.config import schema
+from jitm.data.text.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
-from jitm.importers import clip, joint, oscar_features, systems
+from jitm.files.outputs import OutputFolder
+from jitm.importers import clip_weights, joint_checkpoints, oscar_features, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
-from jitm.importers.joint import load_joint
+from jitm.importers.joint_checkpoints import load_joint
 from jitm.importers.released import ReleasedModel
-from jitm.importers.siglip import load_siglip
+from jitm.importers.siglip_weights import load_siglip
 from jitm.models.make import member_model
-from jitm.outputs import OutputFolder
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run
@@ -67,15 +68,15 @@ CONFIGS = {  # system -> its default --config, if that is not the first preset o
 PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads photos, if others of the system do not
 READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
-    'clip': lambda name, path, vocabulary, model: clip.load_clip(path, vocabulary),
+    'clip': lambda name, path, vocabulary, model: clip_weights.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
-    **dict.fromkeys(joint.JOINT_SYSTEMS, load_joint),
+    **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
 FEATURES = 'oscar_features'
 SOURCES = (*LOADERS, FEATURES)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, clip.TARGET, 'tfds')  # our names, a system's, or data
+TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
     **shared.common('config'),
@@ -104,7 +105,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
     if target == 'tfds':
-        from jitm.data import tfds  # slow to import
+        from jitm.data.images import tfds  # slow to import
 
         print(f'written      {tfds.write(words[0], folder)}')
         return
@@ -196,7 +197,7 @@ def _export(target: str, run: Run, folder: Path) -> None:
         weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
         files = {name: words.encode(), 'model.safetensors': weights}
     else:
-        files = clip.export_clip(model, run.variables, run.vocabulary)
+        files = clip_weights.export_clip(model, run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)
     output.claim(files)
     for name, content in files.items():

@@ -22,10 +22,10 @@ from typing import Any
 import tqdm
 from absl import flags
 
-from jitm import schema
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.data import photos
+from jitm.config import schema
+from jitm.data.images import photos
 from jitm.data.load import load_whole
 from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split, check_images

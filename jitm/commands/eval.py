@@ -17,17 +17,17 @@ from typing import Any
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.data import noise
+from jitm.data.pairs import noise
+from jitm.devices import parallel
 from jitm.errors import UserError, require
 from jitm.evaluation import eccv, explain, published, saved
 from jitm.evaluation.protocol import Shortlist, check_vectors, describe_protocol, evaluate_runs, vectors_of
 from jitm.files import locked
 from jitm.inference.scoring import FinishedBlocks, ScoringOptions
 from jitm.metrics import RECALLS_AT, table
+from jitm.pages.pictures import pixels_of, recorded_photos
 from jitm.report import explanations
-from jitm.report.pictures import pixels_of, recorded_photos
 from jitm.runs.checkpoint_files import unfinished
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter

@@ -12,10 +12,10 @@ import socket
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
+from jitm.devices import parallel
 from jitm.errors import UserError, require
-from jitm.report.pictures import NO_PICTURES, recorded_photos
+from jitm.pages.pictures import NO_PICTURES, recorded_photos
 from jitm.serving.explorer.app import in_url, serve
 from jitm.serving.explorer.explored import explore
 from jitm.serving.explorer.pages import Site

@@ -12,10 +12,10 @@ from typing import Any
 
 from absl import flags
 
-from jitm import job
+from jitm.devices import job
 from jitm.errors import UserError
 from jitm.files import cache_home
-from jitm.outputs import OutputFolder
+from jitm.files.outputs import OutputFolder
 
 WIDTH = 100
 DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
@@ -175,7 +175,7 @@ def keep_compiled(enabled: bool) -> None:
 
 
 def start_processes(values: flags.FlagValues) -> None:
-    """Joins the other processes, see `jitm.job.join`, which the flags of `PROCESS_FLAGS` name or jax finds.
+    """Joins the other processes, see `jitm.devices.job.join`, which the flags of `PROCESS_FLAGS` name or jax finds.
 
     Args:
       values: The parsed flags of a command.

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.data.candidates import MANIFEST
+from jitm.data.pairs.mined_lists import MANIFEST
+from jitm.devices import parallel
 from jitm.inference.scoring import ScoringOptions
-from jitm.mining.job import mine
+from jitm.mining.resumable_job import mine
 from jitm.mining.state import compare_with_batch, summarize
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter

@@ -35,8 +35,9 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.errors import UserError, did_you_mean, require
+from jitm.files.outputs import check_own, replacing_own
 from jitm.metrics import evenly_spaced
-from jitm.outputs import check_own, replacing_own
+from jitm.pages.figures import check_output, save
 from jitm.report import difficulty, distributions, feature_map, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
@@ -44,7 +45,6 @@ from jitm.report.groups import group_runs, read_groups
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
 from jitm.report.page import page
 from jitm.report.rows import read_rows, read_runs, update_rows
-from jitm.report.saving import check_output, save
 from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'

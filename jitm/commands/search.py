@@ -20,14 +20,14 @@ from typing import Any
 import tqdm
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.data.precomp import read_lines
 from jitm.data.splits import Split
+from jitm.devices import parallel
 from jitm.errors import UserError, printable, require
-from jitm.outputs import MARK, check_own, replacing_own
-from jitm.report.pictures import recorded_photos
-from jitm.report.render import format_score
+from jitm.files.outputs import MARK, check_own, replacing_own
+from jitm.pages.pictures import recorded_photos
+from jitm.pages.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run, read_split
 from jitm.serving.images import check_readable, open_images, photo_files

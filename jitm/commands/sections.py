@@ -2,8 +2,8 @@
 
 import functools
 
-from jitm.commands import overrides
-from jitm.commands.overrides import Section
+from jitm.config import overrides
+from jitm.config.overrides import Section
 from jitm.data.load import CHANGES
 from jitm.training.members import RULES, Member
 from jitm.training.objective import RankingTerm

@@ -75,7 +75,7 @@ def is_accepted(preset: str) -> bool:
 
 def show(config: Mapping[str, Any]) -> list[str]:
     """Returns what a config changes, as `key: default -> value`; also what its first stage does."""
-    from jitm.config import changes, flatten
+    from jitm.config.build import changes, flatten
 
     default, prefix = flatten(configs.load('default').to_dict()), 'stages.first.'
     last = {key: value for key, value in flatten(config).items() if not key.startswith(prefix)}

@@ -17,7 +17,7 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.commands.sections import override
-from jitm.config import flatten
+from jitm.config.build import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
 from jitm.report.summary import summary

@@ -13,12 +13,12 @@ from typing import Any
 
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
 from jitm.commands import programs
+from jitm.config.names import module_of
+from jitm.devices import parallel
 from jitm.metrics import table
 from jitm.models.make import member_model, own_names
-from jitm.names import module_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.stages import run_directory, train
 

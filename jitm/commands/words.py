@@ -14,18 +14,18 @@ import sys
 import numpy as np
 from absl import flags
 
-from jitm import parallel
 from jitm.commands import flags as shared
-from jitm.data.perturbations import MAX_PER_CAPTION, MIN_COUNT
+from jitm.data.pairs.perturbations import MAX_PER_CAPTION, MIN_COUNT
+from jitm.devices import parallel
 from jitm.errors import UserError, require
-from jitm.evaluation.discrimination.report import check_perplexity, evaluate, table
+from jitm.evaluation.discrimination.measures import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.inference.pairs import PairScorer
 from jitm.inference.scoring import ScoringOptions, precision_of
 from jitm.metrics import evenly_spaced
+from jitm.pages.pictures import pixels_of
 from jitm.report import explanations
-from jitm.report.pictures import pixels_of
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import describe_runs, load_run, read_split
 from jitm.synthesis.trained import load_generator

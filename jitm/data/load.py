@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jitm import names
-from jitm.config import bind, bind_named, choose
-from jitm.data import noise
+from jitm.config import names
+from jitm.config.build import bind, bind_named, choose
 from jitm.data.arrays import check_finite
-from jitm.data.scene_graphs.grammar import CaptionGraph
+from jitm.data.pairs import noise
+from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, sample_images
-from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import Tokenizer, load_vocabulary
+from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.types import Count
 

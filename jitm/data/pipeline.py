@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.data.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.pixels import Photos
-from jitm.data.scene_graphs.grammar import CaptionGraph
+from jitm.data.images.pixels import Photos
+from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
+from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
-from jitm.data.text import Tokens, join
-from jitm.data.vocabularies import Tokenizer
+from jitm.data.text.vocabularies import Tokenizer
+from jitm.data.text.word_level import Tokens, join
 from jitm.files import hash_arrays, hash_json
 from jitm.types import Batch, Images, Pairs, Texts
 

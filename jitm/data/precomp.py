@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data import token_vectors as token_vectors_lib
 from jitm.data.arrays import INTEGERS, Rows, check_finite, first_equal, number_runs, open_npy
 from jitm.data.splits import BOXES, Split, are_boxes
+from jitm.data.text import token_vectors as token_vectors_lib
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes, read_text, split_lines
 from jitm.types import Count, NotNegative
@@ -71,7 +71,7 @@ def load(
       root: The folder, such as `data/f30k_precomp`.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       min_tag_score: Object tags of a lower score are left out; an image where this leaves none keeps its first one.
-      token_vectors: Whether the vectors of the captions' tokens are opened, see `jitm.data.token_vectors`.
+      token_vectors: Whether the vectors of the captions' tokens are opened, see `jitm.data.text.token_vectors`.
 
     Returns:
       The split; `regions` [I, R, D] are rows of the memory-mapped file, each image once.

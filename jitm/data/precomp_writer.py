@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 from jitm.data.precomp import FEATURES, SHARED
-from jitm.outputs import OutputFolder
+from jitm.files.outputs import OutputFolder
 
 
 @dataclasses.dataclass(frozen=True)

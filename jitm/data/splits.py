@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Union
 import numpy as np
 
 from jitm.data.arrays import FLOATS, INTEGERS, Rows
-from jitm.data.pixels import Photos
-from jitm.data.text import Tokens
-from jitm.data.token_vectors import TokenVectors
+from jitm.data.images.pixels import Photos
+from jitm.data.text.token_vectors import TokenVectors
+from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
 from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Images, Index, Share, TextFormat, Texts
@@ -56,11 +56,12 @@ class Split:
       image_of_text: int32 [T], the image of each caption.
       image_ids: The names of the I images.
       boxes: float32 [I, R, 4] as x1 y1 x2 y2 in [0, 1], or None.
-      pixels: uint8 [I, H, W, 3] or `jitm.data.pixels.Photos`, which decodes them when indexed; None for features only.
+      pixels: uint8 [I, H, W, 3] or `jitm.data.images.pixels.Photos`, which decodes them when indexed; None for
+        features only.
       dataset: The name of the data set, such as `f30k`; '' if unknown.
       tags: The object tags of the I images, each in one string, '' for none; None if not known.
       encoded_by: The network that computed the regions, as JSON, see `jitm.encoders.networks`; None if not known.
-      original_image_of_text: int32 [T], the image of each caption before `jitm.data.noise` moved some, or None.
+      original_image_of_text: int32 [T], the image of each caption before `jitm.data.pairs.noise` moved some, or None.
       token_vectors: The vectors of the captions' tokens by a frozen encoder, or None.
     """
 

@@ -10,20 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitm import config as config_lib
-from jitm.data.pixels import Photos
+from jitm.config import build as config_lib
+from jitm.data.images.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.splits import Split, check_images, check_lengths, grid_boxes
-from jitm.data.text import tokenize_split
-from jitm.data.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
-from jitm.data.vocabularies import describe_vocabulary
+from jitm.data.text.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
+from jitm.data.text.vocabularies import describe_vocabulary
+from jitm.data.text.word_level import tokenize_split
 from jitm.encoders.networks import CROPS, FeatureNetwork, features_of
 from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
+from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import batches
-from jitm.outputs import OutputFolder
 
 KIND = 'a set of encoded features'
 BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'

@@ -11,8 +11,9 @@ import chex
 import jax
 import numpy as np
 
-from jitm import config as config_lib
-from jitm import parallel, schema
+from jitm.config import build as config_lib
+from jitm.config import schema
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays
 from jitm.importers.pretrained import load_pretrained, replace

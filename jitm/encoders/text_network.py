@@ -10,8 +10,8 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.text import Tokens
-from jitm.data.token_vectors import ENTRY
+from jitm.data.text.token_vectors import ENTRY
+from jitm.data.text.word_level import Tokens
 from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
 from jitm.files import hash_arrays

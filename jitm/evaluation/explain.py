@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket, pad_texts, take_images
-from jitm.data.text import join
+from jitm.data.text.word_level import join
 from jitm.encoders.text_network import TextNetwork, of_run
 from jitm.errors import UserError
 from jitm.inference.pairs import WORD_HEADS, PairScorer

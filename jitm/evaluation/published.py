@@ -112,7 +112,7 @@ def matching(
       rows: Published rows.
       protocol: The protocol of the evaluation's report: `data`, `dataset`, `split`, `images`, `texts` and `folds`.
       systems: Substrings of the names of systems to keep, case-insensitive; () keeps all.
-      noise: The noise of the training captions, see `jitm.data.noise.name`; '' for none.
+      noise: The noise of the training captions, see `jitm.data.pairs.noise.name`; '' for none.
 
     Returns:
       The rows, in their order.

@@ -18,7 +18,7 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.files import hash_arrays, parse_json
-from jitm.outputs import OutputFolder
+from jitm.files.outputs import OutputFolder
 
 EVALUATION = 'an evaluation'  # what an output folder holds
 METRICS = 'metrics.json'

@@ -13,12 +13,12 @@ from typing import Any
 import chex
 import numpy as np
 
-from jitm import config as config_lib
-from jitm.data.text import Vocabulary
-from jitm.data.vocabularies import FILES, Tokenizer, load_vocabulary
+from jitm.config import build as config_lib
+from jitm.data.text.vocabularies import FILES, Tokenizer, load_vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.importers import key_maps, systems
-from jitm.importers.cnn import FULLY_CONNECTED
+from jitm.importers.cnn_weights import FULLY_CONNECTED
 from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from jitm.data.pickles import Placeholder
 from jitm.errors import UserError
 from jitm.files import parse_json
+from jitm.files.pickles import Placeholder
 from jitm.importers import torch_files
 from jitm.importers.torch_files import Tensor
 

@@ -4,7 +4,7 @@ A checkpoint holds its modules as a list, images first, then texts, then the sim
 images is 'model.0.fc.weight'. A GRU of `torch.nn` has the rows of its three gates in one tensor.
 """
 
-from jitm.importers import bert
+from jitm.importers import bert_weights
 from jitm.importers.tensors import KeyMap
 
 GATES = ('reset', 'update', 'new')  # in the order of their rows
@@ -114,7 +114,7 @@ POOLED = KeyMap(  # VSE-infinity, ESA and RVSE++
         'image_pool/scores': 'model.0.linear1',
         **_TEXTS,
         'text/linear': 'model.1.linear',
-        **bert.modules_below('text/bert/', 'model.1.bert.'),
+        **bert_weights.modules_below('text/bert/', 'model.1.bert.'),
         **_gru('text_pool/gru', 'model.1.gpool.gru'),
         'text_pool/linear': 'model.1.gpool.linear',
         'text_pool/scores': 'model.1.linear1',

@@ -12,9 +12,9 @@ from jitm.data.precomp import files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, read_text, split_lines
+from jitm.files.outputs import OutputFolder
 from jitm.importers import torch_files
 from jitm.models.oscar import BOX_NUMBERS
-from jitm.outputs import OutputFolder
 
 FEATURES, TAGS = 'features.tsv', 'predictions.tsv'
 KIND = 'a set of converted features'

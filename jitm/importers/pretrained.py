@@ -12,9 +12,9 @@ from flax import traverse_util
 
 from jitm.errors import ArgumentError, UserError
 from jitm.files import open_file
-from jitm.importers.bert import load_bert
-from jitm.importers.cnn import load_network
-from jitm.importers.joint import load_oscar, load_uniter
+from jitm.importers.bert_weights import load_bert
+from jitm.importers.cnn_weights import load_network
+from jitm.importers.joint_checkpoints import load_oscar, load_uniter
 
 Replacements = dict[tuple[str, ...], np.ndarray]
 Variables = Mapping[str, chex.ArrayTree]

@@ -7,7 +7,7 @@ import chex
 import jax
 import numpy as np
 
-from jitm.data.vocabularies import Tokenizer
+from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import KeyMap, convert

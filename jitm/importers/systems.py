@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.importers import bert, cnn, key_maps
+from jitm.importers import bert_weights, cnn_weights, key_maps
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import KeyMap, shape_of
 from jitm.layers import cnn as networks
@@ -92,7 +92,7 @@ def _recognize_pooled(path: str, tensors: Tensors, mlp: str, dropout: float) -> 
     if PIECES in tensors:
         text = {
             'name': 'text.BERTEncoder',
-            'size': bert.size_of(path, shape_of(path, tensors, PIECES, 2)[1]),
+            'size': bert_weights.size_of(path, shape_of(path, tensors, PIECES, 2)[1]),
             'dropout': 0.1,
             'output_dropout': dropout,
             'dtype': 'float32',
@@ -186,7 +186,7 @@ SYSTEMS = {
             'normalize_images': ('no_imgnorm', _NOT),
             'absolute': ('use_abs', None),
         },
-        prepare=functools.partial(cnn.prepare, prefix=f'{key_maps.NETWORK}.'),
+        prepare=functools.partial(cnn_weights.prepare, prefix=f'{key_maps.NETWORK}.'),
         photos=True,
     ),
     'scan': ReleasedSystem(

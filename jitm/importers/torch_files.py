@@ -1,6 +1,6 @@
 """Reads files of `torch.save` and `torch.jit.save` without torch, and without running any code in them.
 
-A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before), see `jitm.data.pickles`.
+A file is a zip archive (torch 1.6 and later) or a sequence of pickles (before), see `jitm.files.pickles`.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pickles import BoundedUnpickler, Function, Placeholder
 from jitm.errors import UserError
+from jitm.files.pickles import BoundedUnpickler, Function, Placeholder
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 STORAGES = {

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import parallel
 from jitm.data.splits import LENGTH_MULTIPLE, bucket, pad_texts
-from jitm.data.text import Tokens
+from jitm.data.text.word_level import Tokens
+from jitm.devices import parallel
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher

@@ -6,9 +6,9 @@ import chex
 import jax
 import numpy as np
 
-from jitm import parallel
 from jitm.data.splits import Split, bucket, pad_texts, take_images
-from jitm.data.text import Tokens
+from jitm.data.text.word_level import Tokens
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.inference.engine import Engine, SelectedPairs, encode, score, score_selected
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jitm import parallel
 from jitm.data.splits import Split, pad_texts
-from jitm.data.text import Tokens
+from jitm.data.text.word_level import Tokens
+from jitm.devices import parallel
 from jitm.inference.engine import batches, first, pad
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
 from jitm.models import tiling

@@ -15,15 +15,15 @@ import chex
 import jax
 import numpy as np
 
-from jitm import parallel
 from jitm.data.splits import Split, pad_texts, take_images
-from jitm.data.text import Tokens
+from jitm.data.text.word_level import Tokens
+from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.files import hash_arrays, hash_json, replacing
+from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
 from jitm.inference.memory import BlockMemory
 from jitm.models.matcher import Encoding, Matcher
-from jitm.outputs import OutputFolder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
 from jitm.types import DTYPES, PRECISIONS, Precision

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.layers import normalization
 from jitm.layers.attention import EPSILON

@@ -6,7 +6,7 @@ import chex
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import collectives
+from jitm.devices import collectives
 
 EPSILON = 1e-5  # added to the variance of a batch normalization
 MOMENTUM = 0.9  # the weight of the old running statistics at each step (PyTorch's 0.1)

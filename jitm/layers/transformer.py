@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.types import Texts
 

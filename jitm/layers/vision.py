@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.errors import ArgumentError, check_choice
 from jitm.layers.linear import Linear, XavierLinear
 from jitm.layers.normalization import BatchNorm

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitm.data.candidates import expected_rank
+from jitm.data.pairs.mined_lists import expected_rank
 from jitm.data.splits import Split
-from jitm.evaluation.tables import table
 from jitm.files import replacing
+from jitm.pages.tables import table
 
 Lists = tuple[np.ndarray, np.ndarray]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from flax import linen as nn
 
-from jitm import names
-from jitm.config import bind, choose, flatten, parameters_of
+from jitm.config import names
+from jitm.config.build import bind, choose, flatten, parameters_of
+from jitm.config.hints import check_value
 from jitm.errors import ArgumentError, UserError
-from jitm.hints import check_value
 from jitm.models.matcher import Matcher
 from jitm.types import Count
 

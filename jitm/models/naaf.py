@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.models import tiling

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.types import Elements
 
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]

@@ -5,7 +5,7 @@ import einops
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.data.text import END
+from jitm.data.text.word_level import END
 from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.pages.figures import new_figure
 from jitm.report.groups import Group
-from jitm.report.saving import new_figure
 
 
 class Curve(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitm.errors import UserError
-from jitm.evaluation.tables import mean_and_deviation, table
+from jitm.pages.figures import new_figure
+from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.groups import Group, RunLog
-from jitm.report.saving import new_figure
 
 THIRDS = 3
 MAX_COLUMNS = 60  # of a panel

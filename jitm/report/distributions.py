@@ -11,10 +11,10 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
-from jitm.evaluation.tables import table
 from jitm.metrics import cross_retrieval_ranks
+from jitm.pages.figures import new_figure
+from jitm.pages.tables import table
 from jitm.report.matrices import Matrix
-from jitm.report.saving import new_figure
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BINS = 2**16  # over the range of all matrices; quantiles are exact to half a bin

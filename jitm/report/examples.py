@@ -10,11 +10,11 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.metrics import Retrieved, evenly_spaced, ranks
+from jitm.pages.pictures import NO_PICTURES, are_small, pictures_of, recorded_photos
+from jitm.pages.render import Column, Table
 from jitm.report.bootstrap import Hits
 from jitm.report.groups import Group
 from jitm.report.matrices import Matrix, load_split_of, retrieved
-from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, recorded_photos
-from jitm.report.render import Column, Table
 
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.files.outputs import OutputFolder
 from jitm.metrics import MATCH_THRESHOLD
-from jitm.outputs import OutputFolder
+from jitm.pages.figures import to_bytes
+from jitm.pages.pictures import SMALL, png, uri
+from jitm.pages.render import render
 from jitm.report.attention_figures import draw, shown_images
-from jitm.report.pictures import SMALL, png, uri
-from jitm.report.render import render
-from jitm.report.saving import to_bytes
 
 JSON, PAGE, INDEX = 'explain.json', 'explain.html', 'index.html'
 EXPLANATION = (

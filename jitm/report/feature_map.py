@@ -11,7 +11,7 @@ import numpy as np
 from jitm.errors import UserError, require
 from jitm.evaluation.saved import Saved, check_same_data, names_of, read_report
 from jitm.metrics import evenly_spaced
-from jitm.report.saving import new_figure
+from jitm.pages.figures import new_figure
 
 METHODS = {'tsne': 't-SNE', 'pca': 'PCA'}
 PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number

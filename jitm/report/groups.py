@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jitm.config import check_saved, differences, flatten
-from jitm.data.candidates import read_manifest
+from jitm.config.build import check_saved, differences, flatten
+from jitm.data.pairs.mined_lists import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, folders_of
 from jitm.files import parse_json

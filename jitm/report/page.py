@@ -5,15 +5,15 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
-from jitm.evaluation.tables import mean_and_deviation
+from jitm.pages.figures import to_bytes
+from jitm.pages.pictures import uri
+from jitm.pages.render import Cell, Column, Table, render
+from jitm.pages.tables import mean_and_deviation
 from jitm.report import bootstrap, training
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
 from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
-from jitm.report.pictures import uri
-from jitm.report.render import Cell, Column, Table, render
 from jitm.report.rows import row_of
-from jitm.report.saving import to_bytes
 from jitm.report.summary import DISTANCE, RECALLS, best_validations
 
 MINUS = '\N{MINUS SIGN}'  # as wide as the plus sign

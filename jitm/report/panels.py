@@ -9,12 +9,12 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation.saved import names_of
-from jitm.evaluation.tables import table
+from jitm.files.outputs import MARK, OutputFolder, replacing_own
 from jitm.metrics import Retrieved
-from jitm.outputs import MARK, OutputFolder, replacing_own
+from jitm.pages.pictures import png
+from jitm.pages.tables import table
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import Matrix, load_split_of, retrieved
-from jitm.report.pictures import png
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3

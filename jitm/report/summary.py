@@ -4,7 +4,7 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jitm.evaluation.tables import mean_and_deviation, table
+from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.groups import Group
 
 RECALLS = {

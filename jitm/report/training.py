@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jitm.evaluation.tables import mean_and_deviation, table
+from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.curves import Curve, by_epoch, draw_curves
 from jitm.report.groups import Group, RunLog
 

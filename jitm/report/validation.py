@@ -4,9 +4,9 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jitm.config import flatten
+from jitm.config.build import flatten
 from jitm.errors import UserError
-from jitm.evaluation.tables import mean_and_deviation, table
+from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.curves import Curve, by_epoch, curve, draw_curves
 from jitm.report.groups import Group, RunLog, group_runs
 

@@ -24,7 +24,7 @@ from absl import logging as absl_logging
 from flax import serialization
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import RESUMES, parse_json, writing
 from jitm.runs.checkpoint_files import (

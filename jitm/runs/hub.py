@@ -15,10 +15,10 @@ import safetensors.numpy
 from flax import traverse_util
 
 from jitm import metrics as metrics_lib
-from jitm.data.vocabularies import restore_vocabulary
+from jitm.data.text.vocabularies import restore_vocabulary
 from jitm.errors import UserError
 from jitm.files import hash_file, parse_json, read_bytes
-from jitm.outputs import OutputFolder
+from jitm.files.outputs import OutputFolder
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
 KIND = 'an exported model'

@@ -7,12 +7,12 @@ from typing import Any
 
 import chex
 
-from jitm import config as config_lib
+from jitm.config import build as config_lib
 from jitm.data.load import TRAIN_KEYS, load_split
 from jitm.data.splits import Split, check_images, check_lengths
-from jitm.data.text import Tokens, tokenize_split
-from jitm.data.token_vectors import add_vectors, check_encoders
-from jitm.data.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
+from jitm.data.text.token_vectors import add_vectors, check_encoders
+from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
+from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import expand
 from jitm.models.make import make_model, member_model, own_names

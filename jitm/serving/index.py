@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.pixels import NUM_THREADS
+from jitm.data.images.pixels import NUM_THREADS
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
+from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import concatenate
-from jitm.outputs import OutputFolder
 from jitm.serving.images import Entry, ImageReader
 from jitm.serving.search import Hit, VectorSearch
 from jitm.types import Images

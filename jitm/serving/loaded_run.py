@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import tqdm
 
+from jitm.data.images.transforms import is_photo
 from jitm.data.splits import Split, pad_texts
-from jitm.data.transforms import is_photo
 from jitm.encoders import features
 from jitm.encoders.networks import FeatureNetwork, restore
 from jitm.encoders.text_network import TextNetwork

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import parallel
 from jitm.data.splits import Split, bucket
+from jitm.devices import parallel
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
 from jitm.inference.engine import TILE, batches, pad, padded_count, products
 from jitm.layers.linear import product
-from jitm.report.pictures import pictures_of, thumbnail, uri
-from jitm.report.render import Result, render
+from jitm.pages.pictures import pictures_of, thumbnail, uri
+from jitm.pages.render import Result, render
 from jitm.serving.images import check_photos, photo_files
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Refills masked captions with sampled words and filters out true captions (TAGS: Fan et al., 2022, section 2.1).
 
-Pure functions of the masked views of one caption, of static shapes; `jitm.data.masking` decides which words are masked.
+Pure functions of the masked views of one caption, of static shapes; `jitm.data.pairs.masking` decides which words are
+masked.
 """
 
 import math

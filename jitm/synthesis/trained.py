@@ -9,12 +9,12 @@ import chex
 import jax
 import numpy as np
 
-from jitm import config as config_lib
-from jitm import parallel
+from jitm.config import build as config_lib
 from jitm.data.load import load_scene_graphs
-from jitm.data.masking import Masking, caption_words, find_phrases
+from jitm.data.pairs.masking import Masking, caption_words, find_phrases
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket, pad_texts, take_images
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run, read_tokens

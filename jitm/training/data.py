@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from jitm.config import flatten
-from jitm.data import noise
+from jitm.config.build import flatten
+from jitm.data.pairs import noise
 from jitm.data.pipeline import Pipeline
 from jitm.data.splits import Split, check_images, check_lengths
-from jitm.data.text import Tokens, tokenize_split
-from jitm.data.token_vectors import add_vectors, check_encoders
-from jitm.data.vocabularies import Tokenizer, kind_of
+from jitm.data.text.token_vectors import add_vectors, check_encoders
+from jitm.data.text.vocabularies import Tokenizer, kind_of
+from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError
 from jitm.models.make import check_matcher, heads_of, make_model
 from jitm.models.matcher import Matcher

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
 from jitm.types import Batch, Ranking

@@ -12,7 +12,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.files import RESUMES, writing
 from jitm.runs import log
 from jitm.runs.log import MetricsFile, read_metrics

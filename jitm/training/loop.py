@@ -11,10 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitm import agreement, metrics, parallel, schema
-from jitm import config as config_lib
-from jitm.data import noise
-from jitm.data.vocabularies import describe_vocabulary
+from jitm import metrics
+from jitm.config import build as config_lib
+from jitm.config import schema
+from jitm.data.pairs import noise
+from jitm.data.text.vocabularies import describe_vocabulary
+from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
 from jitm.inference.scoring import Scorer, ScoringOptions

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jitm.config import bind
+from jitm.config.build import bind
 from jitm.errors import UserError, did_you_mean
 from jitm.models.matcher import Matcher
 from jitm.training.optimizer import select_modules

@@ -10,8 +10,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm import config as config_lib
-from jitm import names
+from jitm.config import build as config_lib
+from jitm.config import names
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.types import Count, Index, Ranking, TokenPredictions, Weight
 

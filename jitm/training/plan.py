@@ -8,17 +8,17 @@ from typing import Any
 
 import optax
 
-from jitm import parallel
-from jitm.config import bind, bind_named, check_member, flatten
-from jitm.data.augmentation import Augmentation
+from jitm.config.build import bind, bind_named, check_member, flatten
+from jitm.config.schema import EvaluationKeys, RunKeys
 from jitm.data.load import change_train, load_split, load_whole, make_vocabulary, source_of
-from jitm.data.masking import Masking
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pairs.masking import Masking
 from jitm.data.splits import Split
-from jitm.data.vocabularies import Tokenizer
+from jitm.data.text.vocabularies import Tokenizer
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
-from jitm.schema import EvaluationKeys, RunKeys
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import optax
 
-from jitm import names, parallel
+from jitm.config import names
 from jitm.data.pipeline import Pipeline
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import member_model, model_keys, own_names

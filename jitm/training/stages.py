@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jitm import agreement, parallel, schema
-from jitm import config as config_lib
-from jitm.data.candidates import read_manifest
+from jitm.config import build as config_lib
+from jitm.config import schema
+from jitm.config.hints import check_keys
 from jitm.data.load import load_split
+from jitm.data.pairs.mined_lists import read_manifest
+from jitm.devices import agreement, parallel
 from jitm.errors import UserError
 from jitm.files import LOCK
-from jitm.hints import check_keys
 from jitm.inference.scoring import ScoringOptions
-from jitm.mining.job import check_top_h, describe, mine
+from jitm.mining.resumable_job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import Progress

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from jitm import config as config_lib
-from jitm.data.vocabularies import Tokenizer
+from jitm.config import build as config_lib
+from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements
 from jitm.models.joint import JointEncoder

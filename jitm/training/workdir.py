@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from jitm import agreement
-from jitm import config as config_lib
+from jitm.config import build as config_lib
+from jitm.devices import agreement
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
 from jitm.runs.checkpoint import Checkpoints

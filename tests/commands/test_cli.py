@@ -14,8 +14,9 @@ import jax
 import pytest
 
 import jitm.__main__
-from jitm import configs, schema
+from jitm import configs
 from jitm.commands import cli, flags, programs
+from jitm.config import schema
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from tests.conftest import ROOT, environment
 
@@ -32,7 +33,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'overrides', 'programs', 'sections'}
+    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'programs', 'sections'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out

@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 import jitm
-from jitm import parallel
 from jitm.commands.cli import main
-from jitm.importers.clip import load_clip
+from jitm.devices import parallel
+from jitm.importers.clip_weights import load_clip
 from jitm.runs.run import load_run
 from jitm.training.setup import set_up
-from tests.importers import test_clip as published
-from tests.importers import test_siglip
+from tests.importers import test_clip_weights as published
+from tests.importers import test_siglip_weights
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
 SIZE, LENGTH = 64, 16  # pixels of scenes, and ids of captions
@@ -142,7 +142,7 @@ def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys
 @pytest.mark.slow
 def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
     sizes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 32}
-    folder, _ = test_siglip.write(tmp_path / 'siglip', test_siglip.siglip_config(**sizes))
+    folder, _ = test_siglip_weights.write(tmp_path / 'siglip', test_siglip_weights.siglip_config(**sizes))
     run = str(tmp_path / 'run')
     arguments = ['--from', 'siglip', folder, '--out', run, '--config', 'siglip:scenes', *DATA]
     assert main(['convert', *arguments]) == 0, capsys.readouterr().err
@@ -162,11 +162,11 @@ def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
 
 
 def test_a_siglip_reads_whole_photos(tmp_path):
-    folder, _ = test_siglip.write(tmp_path / 'siglip', test_siglip.siglip_config())
+    folder, _ = test_siglip_weights.write(tmp_path / 'siglip', test_siglip_weights.siglip_config())
     assert main(['convert', '--from', 'siglip', folder, '--out', str(tmp_path / 'run')]) == 0
     run = jitm.load(tmp_path / 'run')
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
-    size = (test_siglip.SIZE, test_siglip.SIZE)
+    size = (test_siglip_weights.SIZE, test_siglip_weights.SIZE)
     whole = np.asarray(photo.resize(size, Image.Resampling.BICUBIC))
     np.testing.assert_array_equal(run.encode_image([photo]), run.encode_image(whole[None]))
     vectors = run.encode_text(['a dog', 'A dog!', 'a ball'])

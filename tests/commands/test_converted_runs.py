@@ -9,7 +9,7 @@ import pytest
 import jitm
 from jitm.commands.cli import main
 from jitm.data import scenes
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.runs.run import load_run
 from jitm.training.setup import set_up
 from tests.importers import authors_checkpoints as theirs

@@ -18,15 +18,15 @@ from PIL import Image
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.evaluation import saved
+from jitm.files.outputs import OWNED, OutputFolder
 from jitm.metrics import ranks
-from jitm.outputs import OWNED, OutputFolder
-from jitm.report import render
+from jitm.pages import render
+from jitm.pages.figures import FORMATS, save
+from jitm.pages.render import Cell, Column, Table, breakable
 from jitm.report.bootstrap import RESAMPLES
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
-from jitm.report.render import Cell, Column, Table, breakable
 from jitm.report.rows import read_rows
-from jitm.report.saving import FORMATS, save
 from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.checkpoint_files import checkpoint_digest

@@ -11,7 +11,7 @@ import pytest
 
 import jitm
 from jitm.commands import cli
-from jitm.data.pixels import Photos
+from jitm.data.images.pixels import Photos
 from jitm.data.scenes import load
 from jitm.data.splits import Split
 from jitm.errors import UserError

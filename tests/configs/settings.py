@@ -5,11 +5,12 @@ import importlib
 import json
 from pathlib import Path
 
-from jitm import configs, names
+from jitm import configs
 from jitm.commands import settings
-from jitm.config import parameters_of
+from jitm.config import names
+from jitm.config.build import parameters_of
+from jitm.config.schema import check
 from jitm.models.make import make_model
-from jitm.schema import check
 from jitm.training import stages
 from jitm.training.plan import make_plan
 

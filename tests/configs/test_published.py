@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitm import schema
+from jitm.config import schema
 from tests.configs.settings import load, of_losses, without_defaults
 
 ALWAYS = {'start_epoch': 0, 'end_epoch': None}

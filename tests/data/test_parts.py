@@ -7,8 +7,10 @@ import pytest
 
 from jitm.commands import cli
 from jitm.commands.sections import override
-from jitm.data import candidates, photos, precomp, scenes
+from jitm.data import precomp, scenes
+from jitm.data.images import photos
 from jitm.data.load import load_split, load_whole
+from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split, sample_images
 from jitm.errors import UserError
 from jitm.training import setup
@@ -100,10 +102,10 @@ def test_negatives_of_another_part_are_refused(tmp_path):
     """Also of a part of the same size, whose lists would have the same shape."""
     parts = [load_split(SCENES | {'train_share': 0.5, 'train_seed': seed}, 'train') for seed in (0, 1)]
     save_lists(tmp_path, parts[0], *make_lists(parts[0]))
-    assert candidates.load(tmp_path, parts[0]).i2t.shape == (6, 2)
+    assert mined_lists.load(tmp_path, parts[0]).i2t.shape == (6, 2)
     for other in (parts[1], load_split(SCENES, 'train')):
         with pytest.raises(UserError, match='were mined from other data than scenes/train; mine them again'):
-            candidates.load(tmp_path, other)
+            mined_lists.load(tmp_path, other)
 
 
 def test_a_run_on_a_part_has_the_vocabulary_of_all_captions(tiny_config):

@@ -5,12 +5,13 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.data import cider, masking, scenes
-from jitm.data.augmentation import Augmentation
+from jitm.data import scenes
+from jitm.data.pairs import cider, masking
+from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
-from jitm.data.text import Vocabulary, tokenize_split
+from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.errors import UserError
 from jitm.training.source import Source
 from jitm.training.sources import perturbed

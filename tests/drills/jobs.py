@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from jitm import job
+from jitm.devices import job
 from tests.conftest import free_port
 from tests.drills import runs
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jitm import schema
+from jitm.config import schema
 from tests.drills import jobs, runs
 from tests.same import assert_same_run
 from tests.training.models import make_clip, tiny_tags_dc

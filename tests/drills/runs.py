@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm import config as config_lib
 from jitm.commands import cli
+from jitm.config import build as config_lib
 from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import make_tiny_config
 

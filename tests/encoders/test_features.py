@@ -12,11 +12,12 @@ from flax import linen as nn
 from PIL import Image
 
 from jitm.commands import cli, encode
-from jitm.data import photos, precomp, scenes
+from jitm.data import precomp, scenes
+from jitm.data.images import photos
 from jitm.encoders import features, networks
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.outputs import OWNED
+from jitm.files.outputs import OWNED
 from jitm.serving.images import read_features
 from tests.models.test_matchers import make_vse
 

@@ -14,16 +14,16 @@ from PIL import Image
 from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.splits import grid_boxes
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.saved import EVALUATION
+from jitm.files.outputs import OWNED, OutputFolder
 from jitm.layers import text
 from jitm.metrics import Retrieved
-from jitm.outputs import OWNED, OutputFolder
+from jitm.pages.pictures import pixels_of
 from jitm.report import explanations
 from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions
-from jitm.report.pictures import pixels_of
 from jitm.runs.run import Run
 from jitm.serving.images import make_transform
 from jitm.training.loop import train_and_evaluate

@@ -13,15 +13,15 @@ import pytest
 
 from jitm import metrics
 from jitm.commands import cli
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol, saved
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.files import LOCK, hash_file, locked
+from jitm.files.outputs import OWNED, OutputFolder
 from jitm.inference import memory, scoring
 from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.models import vse
-from jitm.outputs import OWNED, OutputFolder
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split

@@ -6,10 +6,11 @@ import pytest
 from benchmarks import command
 from benchmarks.results import DOCS
 from experiments import catalog, flickr8k
-from jitm import config as config_lib
-from jitm import configs, schema
+from jitm import configs
 from jitm.commands import cli
 from jitm.commands.sections import override
+from jitm.config import build as config_lib
+from jitm.config import schema
 from jitm.configs.common import first_stage
 from jitm.report.rows import read_rows
 from tests.configs.settings import start

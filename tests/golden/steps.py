@@ -16,12 +16,13 @@ import jax
 import numpy as np
 
 import tests.conftest  # noqa: F401  sets the compiler flags that `steps.json` was made with
-from jitm import parallel
 from jitm.commands.cli import read_config
-from jitm.data import candidates, scenes
+from jitm.data import scenes
+from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split
-from jitm.data.text import Vocabulary, tokenize_split
-from jitm.data.token_vectors import TokenVectors
+from jitm.data.text.token_vectors import TokenVectors
+from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.devices import parallel
 from jitm.training.setup import set_up
 
 GOLDEN, SCORES = (json.loads(Path(__file__).with_name(name).read_text()) for name in ('steps.json', 'scores.json'))
@@ -68,9 +69,9 @@ def write_files(folder: Path) -> None:
     images, owners = split.num_images, split.image_of_text
     i2t = [[5 * ((image + n) % images) + n for n in range(1, 5)] for image in range(images)]
     t2i = [[(owner + n) % images for n in range(1, 5)] for owner in owners]
-    lists = candidates.Candidates(np.array(i2t, np.int32), np.array(t2i, np.int32))
+    lists = mined_lists.Candidates(np.array(i2t, np.int32), np.array(t2i, np.int32))
     scores = {'i2t': np.zeros(lists.i2t.shape, np.float32), 't2i': np.zeros(lists.t2i.shape, np.float32)}
-    candidates.save(lists, scores, {'data': split.identity}, 'train', folder / 'candidates')
+    mined_lists.save(lists, scores, {'data': split.identity}, 'train', folder / 'candidates')
 
 
 def _shrink(section: dict[str, Any]) -> dict[str, Any]:

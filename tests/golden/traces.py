@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jitm import parallel
+from jitm.devices import parallel
 from tests.golden.presets import PRESETS, compute, digest, main, make_setup, named
 
 ON_TWO_DEVICES = (

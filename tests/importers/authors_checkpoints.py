@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jitm.data.text import SPECIAL_WORDS, Vocabulary
+from jitm.data.text.word_level import SPECIAL_WORDS, Vocabulary
 from tests.importers.torch_pickles import Build, Call, Global, write_zip
 
 D, W, F, M, SLOTS = 6, 5, 7, 5, 3

@@ -10,10 +10,10 @@ import pytest
 import safetensors
 from safetensors.numpy import save_file
 
-from jitm import config as config_lib
 from jitm import configs
 from jitm.commands.cli import main
 from jitm.commands.convert import AUTHORS, CONFIGS
+from jitm.config import build as config_lib
 from jitm.configs import vse_infinity, vsepp
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint, load_checkpoint

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_tensors
 
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from jitm.importers.clip import export_clip, load_clip
-from tests.importers import test_clip as published
+from jitm.importers.clip_weights import export_clip, load_clip
+from tests.importers import test_clip_weights as published
 
 
 def write_files(folder, files):

@@ -11,7 +11,7 @@ import safetensors
 from jitm.commands.cli import main
 from jitm.configs import vsepp
 from jitm.errors import UserError
-from jitm.importers import cnn as importer
+from jitm.importers import cnn_weights as importer
 from jitm.importers.authors import export_checkpoint, load_checkpoint
 from jitm.importers.tensors import export
 from jitm.layers import cnn

@@ -7,11 +7,11 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.importers.joint import OSCAR_NAMES, load_oscar
+from jitm.importers.joint_checkpoints import OSCAR_NAMES, load_oscar
 from jitm.importers.pretrained import replace
 from jitm.models.oscar import OSCAR
 from jitm.types import Images, Texts
-from tests.importers.test_bert import drawn, saved
+from tests.importers.test_bert_weights import drawn, saved
 from tests.importers.test_pretrained import load_params
 
 V, F, H = 11, 10, 128

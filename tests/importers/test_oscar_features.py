@@ -8,8 +8,8 @@ import pytest
 from jitm.commands import cli
 from jitm.data import precomp
 from jitm.errors import UserError
+from jitm.files.outputs import OWNED
 from jitm.importers.oscar_features import write
-from jitm.outputs import OWNED
 from tests.conftest import state_of
 from tests.importers.torch_pickles import write_zip
 

@@ -5,11 +5,11 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.importers.bert import load_bert
-from jitm.importers.cnn import NAMES
+from jitm.importers.bert_weights import load_bert
+from jitm.importers.cnn_weights import NAMES
 from jitm.importers.pretrained import load_pretrained, load_word_vectors, replace
-from tests.importers.test_bert import PARAMS, published, saved
-from tests.importers.test_cnn import shapes
+from tests.importers.test_bert_weights import PARAMS, published, saved
+from tests.importers.test_cnn_weights import shapes
 from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 
 WORDS = ('<pad>', 'cat', 'ice-cream', "dog's", 'black/white', 'unknown', 'A.M.')

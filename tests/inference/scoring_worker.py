@@ -9,7 +9,7 @@ jax.config.update('jax_num_cpu_devices', int(devices))
 
 import numpy as np  # noqa: E402
 
-from jitm import job, parallel  # noqa: E402
+from jitm.devices import job, parallel  # noqa: E402
 
 if processes:
     coordinator, count, index = processes

@@ -17,15 +17,15 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import parallel
 from jitm.data.splits import Split, pad_texts, take_images
-from jitm.data.text import join
+from jitm.data.text.word_level import join
+from jitm.devices import parallel
 from jitm.errors import UserError
+from jitm.files.outputs import OWNED, OutputFolder
 from jitm.inference import engine, memory, scoring
 from jitm.inference.engine import Engine
 from jitm.inference.memory import BlockMemory, BlockShape
 from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
-from jitm.outputs import OWNED, OutputFolder
 from jitm.runs import progress
 from tests.conftest import ROOT, environment, free_port
 from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb

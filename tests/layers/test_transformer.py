@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.layers.transformer import (
     BASE,

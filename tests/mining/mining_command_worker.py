@@ -6,12 +6,12 @@ import sys
 import time
 
 from jitm.__main__ import main
-from jitm.mining import job, search
+from jitm.mining import resumable_job, top_h
 from jitm.runs import progress
 
 number, block = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-job.SAVE_EVERY = 0
-search.MAX_QUERIES = 1
+resumable_job.SAVE_EVERY = 0
+top_h.MAX_QUERIES = 1
 
 
 class Killer:

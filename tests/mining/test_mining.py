@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from jitm.commands import cli
-from jitm.data import candidates
-from jitm.data.candidates import MANIFEST, Candidates
+from jitm.data.pairs import mined_lists
+from jitm.data.pairs.mined_lists import MANIFEST, Candidates
 from jitm.data.splits import Split
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from jitm.mining import job as job_lib
-from jitm.mining import search as search_lib
-from jitm.mining.job import mine, search_all
-from jitm.mining.search import PairSearch, ProductSearch
+from jitm.files.outputs import OWNED
+from jitm.mining import resumable_job as job_lib
+from jitm.mining import top_h as search_lib
+from jitm.mining.resumable_job import mine, search_all
 from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
-from jitm.outputs import OWNED
+from jitm.mining.top_h import PairSearch, ProductSearch
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
+from tests.devices.test_parallel import ends, run_processes, started
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
-from tests.test_parallel import ends, run_processes, started
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
@@ -199,7 +199,7 @@ def test_command_writes_lists(trained, tmp_path, capsys):
     assert 'of the mined negatives are above every positive' in output
     run = load_run(trained)
     split = read_split([run], 'train')
-    lists = candidates.load(tmp_path / 'out', split)
+    lists = mined_lists.load(tmp_path / 'out', split)
     assert lists.i2t.shape == (split.num_images, 9)
     assert lists.t2i.shape == (split.num_texts, 4)
     scorer = job_lib.make_scorer(run, split)
@@ -293,7 +293,7 @@ def test_report_says_when_mined_negatives_can_help():
 def save_lists(folder, split, i2t, t2i, data=None):
     manifest = {'data': split.identity if data is None else data}
     scores = {'i2t': np.zeros(i2t.shape), 't2i': np.zeros(t2i.shape)}
-    candidates.save(Candidates(i2t.astype(np.int32), t2i.astype(np.int32)), scores, manifest, 'train', folder)
+    mined_lists.save(Candidates(i2t.astype(np.int32), t2i.astype(np.int32)), scores, manifest, 'train', folder)
 
 
 def make_lists(split, top_h=2):
@@ -308,7 +308,7 @@ def test_changed_lists_are_refused(tmp_path):
     lists = np.load(tmp_path / 'i2t_train.npy')
     np.save(tmp_path / 'i2t_train.npy', lists[:, ::-1])
     with pytest.raises(UserError, match='are not those that were mined; mine again'):
-        candidates.load(tmp_path, split)
+        mined_lists.load(tmp_path, split)
 
 
 def test_lists_without_a_manifest_are_read(tmp_path):
@@ -316,7 +316,7 @@ def test_lists_without_a_manifest_are_read(tmp_path):
     lists = make_lists(split)
     for name, array in zip(('i2t_coco', 't2i_coco'), lists, strict=True):
         np.save(tmp_path / f'{name}.npy', array.astype(np.int32))
-    assert_lists((candidates.load(tmp_path, split).i2t, candidates.load(tmp_path, split).t2i), lists)
+    assert_lists((mined_lists.load(tmp_path, split).i2t, mined_lists.load(tmp_path, split).t2i), lists)
 
 
 def test_lists_of_other_data_are_refused(tmp_path):
@@ -333,8 +333,8 @@ def test_lists_of_other_data_are_refused(tmp_path):
     for number, (message, (texts, images, data)) in enumerate(wrong.items()):
         save_lists(tmp_path / str(number), split, texts, images, data)
         with pytest.raises(UserError, match=message):
-            candidates.load(tmp_path / str(number), split)
+            mined_lists.load(tmp_path / str(number), split)
     with pytest.raises(UserError, match='does not exist; make it with'):
-        candidates.load(tmp_path / 'nowhere', split)
+        mined_lists.load(tmp_path / 'nowhere', split)
     with pytest.raises(UserError, match='has 0 files i2t'):
-        candidates.load(tmp_path, split)
+        mined_lists.load(tmp_path, split)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import collectives, parallel
+from jitm.devices import collectives, parallel
 from jitm.models import naaf
 from jitm.types import Elements
 from tests.golden.steps import reduce

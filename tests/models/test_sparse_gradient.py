@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.losses import anchored, offline, ranking
 from jitm.models import tiling
 from jitm.models.tiled import TiledMatcher

@@ -8,8 +8,8 @@ import pytest
 from flax import linen as nn
 
 import jitm
-from jitm import parallel
 from jitm.data import scenes
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.models.make import model_keys

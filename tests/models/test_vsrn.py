@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.data.text import END
+from jitm.data.text.word_level import END
 from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.data.text import SPECIAL_WORDS, Vocabulary
-from jitm.importers import joint, key_maps
+from jitm.data.text.word_level import SPECIAL_WORDS, Vocabulary
+from jitm.importers import joint_checkpoints, key_maps
 from jitm.importers.authors import load_checkpoint
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.joint import load_joint
+from jitm.importers.joint_checkpoints import load_joint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import SYSTEMS
 from jitm.importers.tensors import KeyMap, convert, export
@@ -44,7 +44,7 @@ GSMN = KeyMap(
     | {f'{ours}/{layer}': f'{of}.{layer}' for ours, of in READOUTS.items() for layer in ('kernels', 'hidden', 'score')},
     variables={f'{ours}/{x}/length': f'{of}.lengths.{x}' for ours, of in READOUTS.items() for x in ('hidden', 'score')},
 )
-NAMES = {'tags_dc': joint.UNITER_NAMES, 'oscar': joint.OSCAR_NAMES, 'gsmn': GSMN}
+NAMES = {'tags_dc': joint_checkpoints.UNITER_NAMES, 'oscar': joint_checkpoints.OSCAR_NAMES, 'gsmn': GSMN}
 PAIRS = 5
 SEED = 42  # with which NAAF mines its thresholds from two captions
 CHANGES = {'dropout': 0.0, 'output_dropout': 0.0, 'dtype': 'float32'}  # of keys of all models

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitm import configs, parallel
+from jitm import configs
 from jitm.configs import common
+from jitm.devices import parallel
 from jitm.importers.authors import export_checkpoint
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState

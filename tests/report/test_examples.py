@@ -9,12 +9,12 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 
-from jitm.data import transforms
-from jitm.data.pixels import Photos
+from jitm.data.images import transforms
+from jitm.data.images.pixels import Photos
+from jitm.pages.pictures import EDGE, are_small, pictures_of, pixels_of
 from jitm.report.examples import compare
 from jitm.report.matrices import Matrix
-from jitm.report.pictures import EDGE, are_small, pictures_of, pixels_of
-from tests.data.test_transforms import odd_photos
+from tests.data.images.test_transforms import odd_photos
 from tests.report.test_matrices import make_split
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.

@@ -10,7 +10,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.evaluation.saved import names_of
-from jitm.outputs import MARK, OutputFolder
+from jitm.files.outputs import MARK, OutputFolder
 from jitm.report import distributions, panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import read_matrices

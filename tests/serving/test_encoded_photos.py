@@ -13,12 +13,12 @@ from flax import traverse_util
 from PIL import Image
 
 import jitm
-from jitm import schema
 from jitm.commands import cli
+from jitm.config import schema
 from jitm.data import precomp
 from jitm.encoders import features, networks
 from jitm.errors import UserError
-from jitm.report.pictures import recorded_photos
+from jitm.pages.pictures import recorded_photos
 from jitm.runs.run import load_run
 from jitm.serving.explorer.explored import Explored
 from jitm.serving.explorer.pages import Site
@@ -28,7 +28,7 @@ from jitm.training.setup import set_up
 from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
 from tests.encoders.test_features import load, make_network
-from tests.importers import test_clip as published
+from tests.importers import test_clip_weights as published
 from tests.test_photos_runs import draw, write_config
 from tests.training.models import make_clip
 

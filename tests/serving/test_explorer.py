@@ -23,10 +23,10 @@ from PIL import Image
 from jitm.commands import cli
 from jitm.data.scenes import load
 from jitm.data.splits import take_images
-from jitm.data.text import Vocabulary
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.layers.text import GRUEncoder
-from jitm.report.pictures import pixels_of
+from jitm.pages.pictures import pixels_of
 from jitm.runs.run import Run, load_run
 from jitm.serving.explorer import app, explored, pages
 from jitm.serving.explorer.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from jitm.commands.search import _text
-from jitm.data import transforms
-from jitm.data.pixels import Photos
+from jitm.data.images import transforms
+from jitm.data.images.pixels import Photos
+from jitm.data.images.transforms import Transform
 from jitm.data.splits import Split
-from jitm.data.transforms import Transform
 from jitm.errors import UserError
-from jitm.report.pictures import thumbnail, uri
-from jitm.report.render import Result
+from jitm.pages.pictures import thumbnail, uri
+from jitm.pages.render import Result
 from jitm.serving import index as index_lib
 from jitm.serving import search
 from jitm.serving.images import ImageReader, as_split, open_images, photo_files, transform_of

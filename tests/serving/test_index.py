@@ -11,7 +11,7 @@ import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.outputs import OWNED
+from jitm.files.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
 from jitm.serving.images import Entry

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm import parallel
 from jitm.configs import clip
+from jitm.devices import parallel
 from jitm.training.objective import terms_of
 from jitm.training.plan import make_candidates
 from jitm.training.source import Context

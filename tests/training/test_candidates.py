@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive, softmax_contrastive
 from jitm.models.matcher import DualEncoder

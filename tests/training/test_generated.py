@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jitm import parallel
+from jitm.devices import parallel
 from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill

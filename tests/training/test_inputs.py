@@ -3,8 +3,8 @@
 import pytest
 
 from jitm.commands import cli
-from jitm.data.text import Vocabulary, tokenize_split
-from jitm.data.wordpiece import SPECIAL_PIECES, WordPiece
+from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.data import check_words
 from jitm.training.loop import train_and_evaluate

@@ -10,12 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from jitm import parallel
 from jitm.commands import cli
 from jitm.data import scenes
-from jitm.data.augmentation import Augmentation
+from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.text import Vocabulary, tokenize_split
+from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.losses import anchored, ranking
 from jitm.runs.log import read_metrics

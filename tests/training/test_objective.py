@@ -10,9 +10,9 @@ import optax
 import pytest
 
 from jitm.data import scenes
-from jitm.data.augmentation import Augmentation
+from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.text import Vocabulary, tokenize_split
+from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor

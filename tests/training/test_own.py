@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from jitm import parallel
 from jitm.commands import cli
+from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.runs import hub
 from jitm.runs.run import export_run, load_run
@@ -159,7 +159,7 @@ PARTS = """
 import jax.numpy as jnp
 import optax
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.training.source import Source
 from jitm.training.sources.labels import PairLabels
 from jitm.types import Ranking

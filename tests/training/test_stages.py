@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from jitm import parallel, schema
 from jitm.commands import cli
-from jitm.data.augmentation import Augmentation
-from jitm.data.candidates import Candidates, OfflineNegatives
+from jitm.config import schema
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pairs.mined_lists import Candidates, OfflineNegatives
 from jitm.data.pipeline import Pipeline
-from jitm.data.text import Vocabulary, tokenize_split
+from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.devices import parallel
 from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run
@@ -23,7 +24,7 @@ from jitm.training import stages
 from jitm.training.source import Context, Source
 from jitm.training.sources import mined
 from tests.configs.settings import load
-from tests.importers.test_cnn import published
+from tests.importers.test_cnn_weights import published
 from tests.mining.test_mining import make_lists, make_split, save_lists
 from tests.training.models import drawing
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.text import tokenize
+from jitm.data.text.word_level import tokenize
 from jitm.errors import UserError
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.runs.log import read_metrics

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm import names
+from jitm.config import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
 from jitm.training.objective import make_terms, objective

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jitm.data.scene_graphs.grammar import CaptionGraph, Reader, Span, Token
+from jitm.data.scene_graphs.tag_rules import CaptionGraph, Reader, Span, Token
 from jitm.data.splits import Split
-from jitm.data.text import find_tokens
+from jitm.data.text.word_level import find_tokens
 from jitm.errors import UserError, require
 from jitm.files import parse_json, read_text
 

@@ -13,7 +13,7 @@ import numpy as np
 from jitm.data.scenes import grammar
 from jitm.data.scenes.grammar import NUMERALS, PRONOUNS, SYNONYMS, TEMPLATES
 from jitm.data.scenes.graphs import COLOURS, INVERSE, SHAPES, SIZES, Phrase, Relation, SceneGraph, Statement, holds
-from jitm.data.text import tokenize
+from jitm.data.text.word_level import tokenize
 
 KINDS = (
     *('swap_attribute', 'swap_relation', 'replace_attribute', 'replace_object', 'replace_relation'),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data import perturbations, scene_graphs
+from jitm.data import scene_graphs
+from jitm.data.pairs import perturbations
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 from jitm.inference.engine import batches

@@ -8,11 +8,11 @@ import jax
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import audit
+from jitm.evaluation import doubtful_pairs
 from jitm.evaluation.explain import WordOutputs, has_word_outputs
 from jitm.inference.scoring import ScoringOptions
 from jitm.models.matcher import DualEncoder, Encoding
-from jitm.report.render import format_score
+from jitm.pages.render import format_score
 from jitm.runs.run import load_run, read_split, read_tokens
 from jitm.serving.images import view_of
 from jitm.serving.index import Index
@@ -74,8 +74,8 @@ class Explored:
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
         """The pairs of the split that are most likely mismatched, by `jitm audit` with one round, without noise."""
-        doubt = audit.doubts(self.run.run, self._data, rounds=1, options=ScoringOptions())
-        return audit.describe(doubt, self._data, DOUBTFUL)
+        doubt = doubtful_pairs.doubts(self.run.run, self._data, rounds=1, options=ScoringOptions())
+        return doubtful_pairs.describe(doubt, self._data, DOUBTFUL)
 
     def rank_all(self, photo: bytes) -> tuple[list[Hit], list[Hit]]:
         """Returns all images and all captions in descending order of their scores with a photo.

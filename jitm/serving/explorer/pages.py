@@ -14,12 +14,12 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation import audit
+from jitm.evaluation import doubtful_pairs
 from jitm.metrics import evenly_spaced
+from jitm.pages.figures import to_bytes
+from jitm.pages.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
+from jitm.pages.render import Result, render
 from jitm.report import attention_figures, explanations
-from jitm.report.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
-from jitm.report.render import Result, render
-from jitm.report.saving import to_bytes
 from jitm.serving.explorer.explored import Explored, check_caption
 from jitm.serving.search import Hit, best_and_first
 
@@ -183,7 +183,9 @@ class Site:
             }
             for run in self.runs
         ]
-        return self._render('doubtful', 'Doubtful pairs', runs=runs, group=min(audit.PAIRS, self.data.num_texts))
+        return self._render(
+            'doubtful', 'Doubtful pairs', runs=runs, group=min(doubtful_pairs.PAIRS, self.data.num_texts)
+        )
 
     def message(self, message: str) -> str:
         """Returns a page with a message instead of results."""

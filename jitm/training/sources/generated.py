@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
 from jitm.training.objective import GENERATED, HEADS, TokenTerm

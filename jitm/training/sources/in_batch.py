@@ -6,7 +6,7 @@ from typing import Any, Literal
 import chex
 import jax.numpy as jnp
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Context, Rankings, Scored, Source

@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm import collectives, parallel
+from jitm.devices import collectives, parallel
 from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher

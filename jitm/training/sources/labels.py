@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import collectives, parallel
+from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError, require
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
 from jitm.models.matcher import Encoding, Matcher

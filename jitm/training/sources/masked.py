@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import collectives
-from jitm.data.masking import Masking, caption_words, find_phrases
+from jitm.data.pairs.masking import Masking, caption_words, find_phrases
 from jitm.data.pipeline import Part, Pipeline, Sampler
+from jitm.devices import collectives
 from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import largest_array, map_images, read_captions

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from jitm import collectives
-from jitm.data.candidates import Candidates, OfflineNegatives, expected_rank, load
+from jitm.data.pairs.mined_lists import Candidates, OfflineNegatives, expected_rank, load
 from jitm.data.pipeline import Part, Pipeline, Sampler
+from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Context, Scored, Source

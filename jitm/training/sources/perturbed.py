@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import collectives
-from jitm.data.perturbations import is_file, perturber, reads_graphs
+from jitm.data.pairs.perturbations import is_file, perturber, reads_graphs
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.data.splits import pad_texts
-from jitm.data.text import Tokens, join
+from jitm.data.text.word_level import Tokens, join
+from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json
 from jitm.models.matcher import Encoding, Matcher
@@ -30,7 +30,8 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
 
     Args:
       same_image: See `in_batch`.
-      perturbations: The kinds, see `jitm.data.perturbations.perturber`; all but 'swap' take `scene_graphs.source`.
+      perturbations: The kinds, see `jitm.data.pairs.perturbations.perturber`; all but 'swap' take
+        `scene_graphs.source`.
     """
     if not perturbations:
         raise ArgumentError('perturbations', "is empty; give kinds, such as ('relation',)")

@@ -1,6 +1,6 @@
 """The words that a model predicts of matching pairs, such as those of a caption decoder."""
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import TokenTerm

@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm import collectives
+from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Memory, Models, Rankings, Scored, Source, View

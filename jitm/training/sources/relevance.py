@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from jitm import collectives
-from jitm.data.cider import Relevance
+from jitm.data.pairs.cider import Relevance
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.data.splits import Split
+from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
 from jitm.types import Batch

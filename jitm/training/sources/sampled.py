@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import collectives
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.in_batch import NOT_MINED, UNCHANGED, scored

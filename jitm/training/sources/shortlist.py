@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm import collectives, parallel
 from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Context, Scored, Source, View, each

@@ -13,21 +13,22 @@ from matplotlib.image import imread
 
 from jitm.commands import cli
 from jitm.data import scene_graphs, scenes
-from jitm.data.choices import Choice
-from jitm.data.masking import Masking
-from jitm.data.perturbations import perturber
+from jitm.data.pairs.compositionality import Choice
+from jitm.data.pairs.masking import Masking
+from jitm.data.pairs.perturbations import perturber
 from jitm.data.splits import Split, pad_texts, take_images
-from jitm.data.text import Vocabulary, join
-from jitm.data.wordpiece import WordPiece
+from jitm.data.text.word_level import Vocabulary, join
+from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.evaluation import explain
-from jitm.evaluation.choices import find_images, score
-from jitm.evaluation.discrimination import report as report_lib
+from jitm.evaluation.compositional import find_images, score
+from jitm.evaluation.discrimination import measures as report_lib
 from jitm.evaluation.discrimination import sets as sets_lib
-from jitm.evaluation.discrimination.report import check_perplexity, correct, evaluate, table
+from jitm.evaluation.discrimination.measures import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.evaluation.saved import EVALUATION
+from jitm.files.outputs import OutputFolder
 from jitm.inference.memory import BlockShape
 from jitm.inference.pairs import PairScorer, WordPredictions, word_mask
 from jitm.inference.scoring import ScoringOptions
@@ -35,7 +36,6 @@ from jitm.layers.text import GRUEncoder
 from jitm.metrics import Retrieved
 from jitm.models.joint import read_pairs
 from jitm.models.uniter import UNITER
-from jitm.outputs import OutputFolder
 from jitm.report import explanations
 from jitm.runs.run import Run, load_run, read_split
 from jitm.synthesis.generator import Synthesis

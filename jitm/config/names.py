@@ -1,0 +1,223 @@
+"""Names of functions and classes in a config: those of jitm, and those of the user's own modules."""
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jitm.errors import UserError, did_you_mean, stated_names
+
+_JITM = Path(__file__).parents[1]
+_LIBRARIES = ('site-packages', 'dist-packages', '<frozen', sysconfig.get_path('stdlib'))
+
+
+def resolve(
+    package: str,
+    name: str,
+    *,
+    where: str,
+    own: Callable[[Any], bool] | None = None,
+    imports: bool = True,
+) -> Callable:
+    """Returns a function or class of a package of jitm, or of a module of the user.
+
+    Importing a module runs it. A config that the user did not write must therefore not decide what is imported.
+
+    Args:
+      package: The package, such as `jitm.losses`, or a module.
+      name: A dotted path in the package, such as `ranking.max_of_hinges`. With `own`, also the dotted path of another
+        module that can be imported in the working directory, such as `my_losses.my_hinge`, or a file and a name,
+        such as `path/to/my_losses.py:my_hinge`.
+      where: The config key with the name, for messages.
+      own: Whether an object of a module of the user may be named; None for objects of jitm only.
+      imports: Whether a module of the user is imported; otherwise the user must have imported it.
+
+    Raises:
+      UserError: If the module does not exist, cannot be imported or has no such public name.
+    """
+    wrong = f"config key '{where}' is '{name}', but"
+    file, colon, attribute = name.rpartition(':')
+    if own and '/' in name and not colon:
+        raise UserError(f'{wrong} a function of a file has the form path/to/FILE.py:NAME')
+    if own and colon:
+        return _attribute(_import_file(Path(file), wrong) if imports else _imported(file, wrong), attribute, wrong, own)
+    module_name, _, attribute = name.rpartition('.')
+    if not module_name and name in _modules(package):
+        module_name = name  # the function that has the name of its module
+    elif not module_name and _modules(package):
+        raise UserError(f'{wrong} names of {package} have the form MODULE.NAME{_near_full_name(package, name)}')
+    path = _modules(package).get(module_name, f'{package}.{module_name}') if module_name else package
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not path.startswith(error.name or ' '):
+            raise
+        if own and (module := _import_module(module_name, wrong) if imports else _imported(module_name, wrong)):
+            return _attribute(module, attribute, wrong, own)
+        near = did_you_mean(module_name, _modules(package))
+        if own and 'did you mean' not in near:
+            near = f', and no {module_name} in {os.getcwd()}'
+        raise UserError(f'{wrong} there is no module {path}{near}') from None
+    known = _public(module)
+    if attribute not in known:
+        papers = stated_names({name: getattr(module, name) for name in known})
+        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known, papers)}")
+    return getattr(module, attribute)
+
+
+def import_own(module: str) -> None:
+    """Imports a module of the user, whose classes runs may then name.
+
+    Args:
+      module: The dotted path of a module that can be imported in the working directory, or the path of a file.
+
+    Raises:
+      UserError: If there is no such module, or it cannot be imported.
+    """
+    wrong = f"--import is '{module}', but"
+    if module.endswith('.py'):
+        _import_file(Path(module), wrong)
+    elif not _import_module(module, wrong):
+        raise UserError(f'{wrong} there is no module {module} in {os.getcwd()}')
+
+
+def module_of(name: str) -> str:
+    """Returns the module of a name that `resolve` takes: its dotted path, or that of its file."""
+    return name.rpartition(':' if ':' in name else '.')[0]
+
+
+def _public(module: ModuleType) -> list[str]:
+    """Returns the names of the public functions and classes that a module defines."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    return [key for key, value in public.items() if callable(value) and value.__module__ == module.__name__]
+
+
+def _modules(package: str) -> dict[str, str]:
+    """Returns the dotted paths of the modules of a package and its folders by their names; none if it is a module."""
+    path = getattr(importlib.import_module(package), '__path__', ())
+    modules = [module.name for module in pkgutil.walk_packages(path, f'{package}.')]
+    found = {module.rpartition('.')[2]: module for module in sorted(modules, key=len, reverse=True)}
+    return dict(sorted(found.items()))
+
+
+def _near_full_name(package: str, name: str) -> str:
+    """Returns a hint to append to a message about a name without its module."""
+    modules = _modules(package)
+    known, papers = {module: f'{module}.NAME' for module in modules}, {}
+    for module, path in modules.items():
+        with contextlib.suppress(ImportError):  # of an optional library
+            public = _public(imported := importlib.import_module(path))
+            known |= {one: one if one == module else f'{module}.{one}' for one in public}
+            papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
+    meant = papers.get(name.lower()) or next((known[near] for near in difflib.get_close_matches(name, known, n=1)), '')
+    return f", did you mean '{meant}'?" if meant else '; see jitm/configs/default.py'
+
+
+def is_own(value: Any) -> bool:
+    """Whether a function or class is not of jitm."""
+    return str(value.__module__).partition('.')[0] != 'jitm'
+
+
+def _attribute(module: ModuleType, name: str, wrong: str, own: Callable[[Any], bool]) -> Callable:
+    """Returns a public object of a module of the user."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
+    known = {key: value for key, value in public.items() if own(value) and is_own(value)}
+    if name in known:
+        return known[name]
+    if name in public:
+        kinds = 'a loss is a function, a source a function of split, a model a class of flax.linen.Module'
+        raise UserError(f'{wrong} {kinds}: name one of your own')
+    raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
+
+
+def _import_module(name: str, wrong: str) -> ModuleType | None:
+    """Imports a module as Python does in the working directory; None if there is none."""
+    folder = os.getcwd()
+    with _importing(wrong):
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not f'{name}.'.startswith(f'{error.name}.'):
+                raise
+            return None
+        finally:
+            sys.path.remove(folder)
+
+
+def _import_file(file: Path, wrong: str) -> ModuleType:
+    """Imports a file once; the name of its module is the stem of the file with a hash of its path."""
+    if not file.is_file():
+        raise UserError(f'{wrong} there is no file {file}')
+    path = file.resolve()
+    name = f'{file.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None:
+            raise UserError(f'{wrong} {file} is not a file of Python')
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        with _importing(wrong):
+            try:
+                spec.loader.exec_module(sys.modules[name])
+            except BaseException:
+                del sys.modules[name]
+                raise
+    return sys.modules[name]
+
+
+def _imported(module: str, wrong: str) -> ModuleType:
+    """Returns a module, by its dotted path or that of its file, that the user has imported from any folder."""
+    if module in sys.modules:
+        return sys.modules[module]
+    file = Path(module).name if module.endswith('.py') else f'{module.rpartition(".")[2]}.py'
+    for one in list(sys.modules.values()):
+        path = getattr(one, '__file__', None) or ''
+        if Path(path).name == file and _is_of_user(path):
+            return one
+    raise UserError(f'{wrong} {module} is not of jitm: if you trust it, give --import {module}, in Python import it')
+
+
+def _is_of_user(file: str) -> bool:
+    return not any(part in file for part in _LIBRARIES) and not Path(file).is_relative_to(_JITM)
+
+
+@contextlib.contextmanager
+def _importing(wrong: str) -> Iterator[None]:
+    """Names file and line of an error in a module of the user, which can raise anything."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f'{wrong} its module cannot be imported: {describe(error)}') from None
+
+
+def describe(error: BaseException) -> str:
+    """Returns what an error is and where it was raised: in code of the user if there is any on the way.
+
+    Args:
+      error: An error that was caught.
+
+    Returns:
+      One line, such as 'TypeError in line 7 of my_losses.py (x + y): unsupported operand'.
+    """
+    if isinstance(error.__cause__, AttributeError) and not isinstance(error, AttributeError):
+        error = error.__cause__  # which Flax leaves out, but it names the attribute
+    message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'
+    frames = traceback.extract_tb(error.__traceback__)
+    inner = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
+    frame = ([frame for frame in inner if _is_of_user(frame.filename)] or inner)[-1]
+    return f'{kind} in line {frame.lineno} of {frame.filename}: {frame.line}: {message}'

@@ -1,0 +1,1 @@
+"""Photos: files, decoding, cropping, and prepared data sets of them."""

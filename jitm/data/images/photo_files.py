@@ -1,0 +1,285 @@
+"""The photos of a folder or of tar archives with their captions, and those of a split.
+
+Captions are in files that list many photos, see `jitm.data.images.caption_files`, or in a file for each photo with its
+name,
+as img2dataset writes them. The names of files and folders decide the split.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jitm.data.images.caption_files import (
+    DEV,
+    RESTVAL,
+    SPLITS,
+    SUFFIXES,
+    Columns,
+    Listed,
+    Unknown,
+    captions_in,
+    read_file,
+)
+from jitm.data.images.transforms import RAW
+from jitm.errors import UserError, did_you_mean, printable
+from jitm.files import Member, check_within, open_file, parse_json, read_text, split_lines
+
+FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
+TABLES = ('.csv', '.json', '.jsonl', '.token', '.tsv', '.txt')
+OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # are no captions
+
+
+class Listing(NamedTuple):
+    """The images of a split.
+
+    Attributes:
+      images: The images in their order; an image may be listed several times.
+      folders: The folders where the image files may be; the first that has the first file is preferred.
+      members: Name -> file, of images in tar archives.
+    """
+
+    images: list[Listed]
+    folders: list[Path]
+    members: Mapping[str, Member] = {}
+
+
+def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Lists the image files of a folder and of the folders in it, without hidden ones.
+
+    Links are followed, but the photos of a folder that a link leads to as well are listed once.
+
+    Returns:
+      The names, relative to the folder, and name -> reason, of those that cannot be read: folders without permission.
+
+    Raises:
+      UserError: If there are none, or the folder cannot be read.
+    """
+    names, seen = [], set()
+    errors, tops = [], [str(folder)]  # and the linked folders, after all others
+    for top in tops:
+        for parent, folders, files in os.walk(top, onerror=errors.append):
+            if (real := os.path.realpath(parent)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith('.'))
+            tops += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
+            names += (os.path.relpath(os.path.join(parent, name), folder) for name in filter(_is_photo, files))
+    problems = {
+        os.path.relpath(error.filename, folder): f'cannot be read ({error.strerror}): make it readable'
+        for error in errors
+    }
+    if os.curdir in problems:
+        raise UserError(f'{folder} {problems[os.curdir]}')
+    if not (names := sorted([*names, *problems])):
+        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
+    return names, problems
+
+
+def _is_photo(name: str) -> bool:
+    """Returns whether the name of a file is that of a photo."""
+    return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not os.path.basename(name).startswith('.')
+
+
+def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Listed]:
+    """Lists the photos that have captions in `.txt` (one per line) or `.json` files of their names.
+
+    Args:
+      folder: A folder, or a tar archive.
+      members: Name -> file in the archive; None for a folder.
+
+    Returns:
+      The photos, those without such a file without captions; [] if no photo has one.
+
+    Raises:
+      UserError: If two photos share a file, or one is damaged.
+    """
+    listed, photos, names = [], {}, members or ()
+    if members is None:
+        with contextlib.suppress(UserError):  # it has no photos
+            names = list_files(folder)[0]
+    for name in filter(_is_photo, names):
+        stem, captions = os.path.splitext(name)[0], []
+        texts = [members.get(text) if members else folder / text for text in (f'{stem}.txt', f'{stem}.json')]
+        for text in [text for text in texts if text and (members or text.is_file())][:1]:
+            if photos.setdefault(stem, name) != name:
+                raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
+            content = read_text(text)
+            captions = [line for line in split_lines(content) if line.strip()]
+            if text == texts[1]:
+                try:
+                    captions = captions_in({**parse_json(content)}, str(text))
+                except (ValueError, TypeError):
+                    raise UserError(f'{text} is not a JSON object: write it again') from None
+        listed.append(Listed(name, captions, f'{folder}/{name}'))
+    return listed if photos else []
+
+
+def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, Member]]:
+    """Lists the photos with captions of a shard of webdataset, see `beside`, and name -> file of all its files.
+
+    Raises:
+      UserError: If the file is not an uncompressed tar archive, has a name twice, or damaged captions.
+    """
+    members: dict[str, Member] = {}
+    try:
+        with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
+            for one in filter(tarfile.TarInfo.isfile, archive):
+                if (name := os.path.normpath(one.name)) in members:
+                    raise UserError(f'{path} has two files {name}: rename one of them')
+                members[name] = Member(str(path), name, one.offset_data, one.size)
+    except (OSError, tarfile.TarError) as error:
+        raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
+    listed = [one._replace(name=f'{path.name}/{one.name}') for one in beside(path, members)]
+    return listed, {f'{path.name}/{name}': member for name, member in members.items()}
+
+
+@dataclasses.dataclass
+class _Folder:
+    """A folder of image files; `unknown` collects the files in it that have no captions."""
+
+    root: Path
+    columns: Columns
+    unknown: list[str] = dataclasses.field(default_factory=list)
+
+    def tables(self, folders: Iterable[Path], belongs: Callable[[str], bool] = bool) -> dict[Path, list[Listed]]:
+        """Returns the images of each file of captions in some folders whose stem belongs to what is asked for."""
+        paths = [*itertools.chain.from_iterable(map(_files, folders))]
+        photos = {path.with_suffix('') for path in paths if path.suffix.lower() in SUFFIXES}  # captions are beside them
+        found = {}
+        for path in paths:
+            known = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
+            if known and not OTHERS.match(path.name) and belongs(path.stem):
+                try:
+                    found[path] = read_file(path, self.columns)
+                except OSError as error:
+                    raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
+                except Unknown as problem:
+                    self.unknown.append(f'{path.relative_to(self.root)} {problem}')
+        return {path: found[path] for path in found if '.lemma.' not in path.name} or found  # Flickr8k has both
+
+    def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
+        """Returns the photos of shards whose stem belongs to what is asked for, or else of files with captions."""
+        shards = [path for path in _files(folder) if path.name.endswith('.tar')]
+        if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
+            listed, members = zip(*map(beside_in_tar, shards), strict=True)
+            if not any(listed) and (found := [*itertools.chain(*members)]):
+                raise UserError(
+                    f'{folder} has {printable(", ".join(found[:3]))}, but photos are read with captions in .txt or '
+                    '.json files of the same names, such as a.jpg and a.txt: write the shards again'
+                )
+            return Listing([*itertools.chain(*listed)], [folder], {name: of[name] for of in members for name in of})
+        listed = [] if belongs else beside(folder)
+        return Listing(listed, [folder]) if listed else None
+
+    def find(self, names: Sequence[str], whole: bool) -> Listing | None:
+        """Returns the images of a split, by the first of its names or else by the others, or of the whole data set."""
+        root, places = self.root, [self.root, self.root / 'annotations']
+        groups = [] if whole else [group for group in (names[:1], names[1:]) if group]
+        for group in groups:
+            if path := _one(root, tables := self.tables(root / name for name in group)):
+                return Listing(tables[path], [path.parent])
+        general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
+        if path := _one(root, [path for path, listed in general.items() if any(one.split for one in listed)]):
+            if whole:
+                raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
+            return Listing(general[path], _folders(root))
+        for group in map(set, groups):
+            tables = self.tables(places, lambda stem, group=group: bool(_words(stem) & group))
+            if path := _one(root, tables):
+                return Listing(tables[path], _folders(root, path.stem.removeprefix('captions_')))
+            shards = [self.photos(root, lambda stem, group=group: bool(_words(stem) & group))]
+            if found := [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]:
+                return found[0]
+        if not (path := _one(root, general)):
+            return self.photos(root) if whole else None
+        images = general[path] if whole else _in_list(path, general[path], root, names)
+        return Listing(images, _folders(root))
+
+
+def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str]) -> list[Listed]:
+    """Returns the images in a folder of the split, or that `trainImages.txt` or `train.txt` lists."""
+    if inside := [one for one in images if one.name.partition('/')[0] in names]:
+        return inside
+    named = re.compile(rf'(?:.*(?:{"|".join(names)})Images|(?:{"|".join(names)})(?:_images)?)\.txt')
+    lists = [one for one in _files(root) + _files(root / 'annotations') if named.fullmatch(one.name)]
+    if len(lists) != 1:
+        raise UserError(
+            f"{root} has {len(lists)} files that list the images of the split '{names[0]}': write their names to "
+            f'{names[0]}.txt, one per line, or sample the splits by config key data.held_out'
+        )
+    wanted = dict.fromkeys(line.strip() for line in split_lines(read_text(lists[0])) if line.strip())
+    listed = {one.name for one in images}
+    if missing := next((name for name in wanted if name not in listed), None):
+        raise UserError(f"{path} has no caption of {missing}, an image of the split '{names[0]}': add one")
+    return [one for one in images if one.name in wanted]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Returns what a folder has, sorted, without hidden files; nothing if there is no such folder."""
+    return sorted(path for path in folder.iterdir() if path.name[0] != '.') if folder.is_dir() else []
+
+
+def _words(stem: str) -> set[str]:
+    return {stem, *re.findall('[a-z]+', stem.lower())}
+
+
+def _one(root: Path, paths: Iterable[Path]) -> Path | None:
+    """Returns the only path, or None if there are none."""
+    first, *others = [*paths] or [None]
+    if others:
+        names = ' and '.join(str(path.relative_to(root)) for path in (first, *others))
+        raise UserError(f'{root} has {names}: leave one of them in the folder')
+    return first
+
+
+def _folders(root: Path, *names: str) -> list[Path]:
+    """Returns the folders in which a data set keeps its images: named ones, itself, and its direct subfolders."""
+    inner = sorted(path for path in root.iterdir() if path.is_dir())
+    return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
+
+
+def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -> Listing:
+    """Finds the captions of a folder and reads one split.
+
+    Args:
+      root: The folder.
+      split: The name of the split, such as 'train'; the names in `DEV` are the same.
+      restval: Whether 'train' includes images of the split `restval`.
+      columns: The names of columns and keys.
+      whole: Whether all images of a data set without splits are read instead.
+
+    Raises:
+      UserError: If there are no captions of a known format, a file is damaged, or an image lies outside of the folder
+        or has a name that cannot be shown.
+    """
+    if not root.is_dir():
+        raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
+    names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
+    folder = _Folder(root, columns)
+    if (listing := folder.find(names, whole)) is None:
+        image, caption = (' or '.join(known) for known in columns)
+        found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
+        raise UserError(
+            f"{root} has no captions of the split '{split}'{found}; name the column or key of images {image}, and that "
+            f'of captions {caption}, or set config keys data.image_column and data.caption_column; without splits, set '
+            'data.held_out'
+        )
+    if divided := {image.split for image in listing.images} - {''}:
+        wanted = {*names, *((RESTVAL,) if restval and split == 'train' else ())}
+        if wanted.isdisjoint(divided):
+            path = listing.images[0].where.partition(',')[0]
+            raise UserError(f"{path} has no images of the split '{split}'{did_you_mean(split, divided)}")
+        listing = listing._replace(images=[image for image in listing.images if image.split in wanted])
+    for image in listing.images:
+        check_within(image.name, image.where)
+        if printable(image.name) != image.name:
+            reason = 'has control characters or is not UTF-8'
+            raise UserError(f'{image.where} names {image.name!r}, which {reason}: rename the file')
+    return listing

@@ -1,0 +1,210 @@
+"""Photos with captions: a folder of image files, which are decoded when a batch needs them."""
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jitm.data import precomp
+from jitm.data.images.caption_files import DEV, Columns, Listed
+from jitm.data.images.photo_files import Listing, list_files, read
+from jitm.data.images.pixels import Photos, check_files
+from jitm.data.images.transforms import Transform
+from jitm.data.splits import Split
+from jitm.errors import UserError, printable, require
+from jitm.files import check_within, replacing
+from jitm.files.outputs import OutputFolder
+from jitm.types import Count, HeldOut, Index, Share
+
+KIND = 'a set of photos'
+METADATA = 'metadata.jsonl'
+
+
+def load(
+    split: str,
+    *,
+    root: str,
+    image_size: Count = 224,
+    short_side: Index = 256,
+    interpolation: str = 'bilinear',
+    crop: str = 'random',
+    min_area: Share = 0.08,
+    flip: bool = True,
+    restval: bool = True,
+    max_captions: Count | None = None,
+    dev_images: Count | None = 1000,
+    held_out: HeldOut | None = None,
+    held_out_seed: Index = 0,
+    image_column: str = '',
+    caption_column: str = '',
+) -> Split:
+    """Opens one split of a folder of image files with captions, and checks all of it.
+
+    Args:
+      split: The name of the split, `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
+      root: The folder; for the formats of captions see `jitm.data.images.photo_files`.
+      image_size: H and W of the pixels.
+      short_side, interpolation, crop, min_area, flip: See `jitm.data.images.transforms.Transform`.
+      restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
+      max_captions: The number of captions to keep of each image, the first ones; None for all.
+      dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
+      held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
+        see `_sample_split`; None for the splits of the folder.
+      image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
+
+    Returns:
+      A split with `pixels` and without features.
+
+    Raises:
+      UserError: If captions or image files are missing or damaged, or an image lies outside of the folder.
+      ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
+    """
+    transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
+    given = {'image': image_column, 'caption': caption_column}
+    columns = Columns(**{key: (name,) for key, name in given.items() if name})
+    listing = read(Path(root), split, restval, columns, held_out is not None)
+    captions = _merge(listing.images)
+    if not captions:
+        raise UserError(f"{root} has no images of the split '{split}': add some")
+    if held_out is not None:
+        captions = _sample_split(captions, split, held_out, held_out_seed)
+    kept = list(captions)[: dev_images if split in DEV else None]
+    texts = [captions[name][:max_captions] for name in kept]
+    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
+    return Split(
+        name=f'{os.path.basename(os.path.abspath(root))}/{split}',
+        regions=None,
+        counts=None,
+        captions=tuple(itertools.chain(*texts)),
+        image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), [*map(len, texts)]),
+        image_ids=tuple(kept),
+        pixels=Photos(files, transform, check_files(files)),
+        dataset=precomp.read_dataset(root),
+    )
+
+
+def load_folder(folder: Path, transform: Transform) -> Split:
+    """Opens a folder of photos without captions, and checks all of it.
+
+    Args:
+      folder: The folder, see `list_files`; its name is that of the split, and the paths within it those of the images.
+      transform: The way in which photos become pixels.
+
+    Returns:
+      A split with `pixels` and without captions.
+
+    Raises:
+      UserError: If there are no photos, one of them cannot be read, or has a name that cannot be written as a line.
+    """
+    names, problems = list_files(folder)
+    for name, problem in problems.items():
+        raise UserError(f'{folder / name} {problem}')
+    for name in names:
+        if name != printable(name.strip()):
+            raise UserError(
+                f'{folder} has a photo with the name {name!r}, which is not a line of plain text: rename it'
+            )
+    files = [str(folder / name) for name in names]
+    return Split(
+        name=folder.resolve().name,
+        regions=None,
+        counts=None,
+        captions=(),
+        image_of_text=np.zeros(0, np.int32),
+        image_ids=tuple(names),
+        pixels=Photos(files, transform, check_files(files)),
+    )
+
+
+def write(split: Split, root: str | Path) -> None:
+    """Writes the pixels and captions of a split, such as one of `scenes`, as PNG files with `metadata.jsonl`.
+
+    Args:
+      split: A split with pixels; its name ends in that of the split, such as `scenes/dev`.
+      root: The folder; the files are in a folder in it with the name of the split, which is new, empty, or was written
+        before.
+
+    Raises:
+      UserError: If that folder has files of somebody else, or the name of an image leads out of it.
+    """
+    output = OutputFolder(Path(root) / split.name.rpartition('/')[2], KIND)
+    for name in split.image_ids:
+        check_within(name, split.name)
+    files = [f'{name}.png' for name in split.image_ids]
+    pillow = require('PIL.Image', extra='photos')
+    output.claim([*files, METADATA])
+    texts, starts = split.texts_of_image
+    rows = []
+    for image, name in enumerate(files):
+        with replacing(output.path / name) as file:
+            pillow.fromarray(split.pixels[image]).save(file, 'PNG')
+        captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
+        rows.append(json.dumps({'file_name': name, 'captions': captions}) + '\n')
+    with output.replacing(METADATA) as file:
+        file.write(''.join(rows).encode())
+    output.remove({*output.names} - {*files, METADATA})
+
+
+def _find_files(listing: Listing, names: Sequence[str]) -> list[str]:
+    """Returns the path of each image file.
+
+    They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
+    except in those with files of the same names, such as smaller copies or another split.
+    """
+    main = next((folder for folder in listing.folders if os.path.exists(os.path.join(folder, names[0]))), None)
+    if main is None:
+        where = next(image.where for image in listing.images if image.name == names[0])
+        raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file')
+    found: dict[str, str] = {}
+    for folder in (main, *listing.folders):
+        if len(found) == len(names):
+            break
+        paths = {name: path for name in names if os.path.exists(path := os.path.join(folder, name))}
+        if found.keys().isdisjoint(paths):
+            found |= paths
+    return [found.get(name, os.path.join(main, name)) for name in names]
+
+
+def _merge(images: Iterable[Listed]) -> dict[str, list[str]]:
+    """Returns name -> captions, without blanks around and within them, of images that may be listed several times.
+
+    Images without captions are left out, and their number is logged.
+
+    Raises:
+      UserError: If a caption is blank.
+    """
+    merged: dict[str, list[str]] = {}
+    for name, captions, where, _ in images:
+        captions = [' '.join(caption.split()) for caption in captions]
+        if '' in captions:
+            raise UserError(f'{where} has a blank caption: write the caption, or remove it')
+        merged.setdefault(name, []).extend(captions)
+    kept = {name: captions for name, captions in merged.items() if captions}
+    if left_out := len(merged) - len(kept):
+        logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
+    return kept
+
+
+def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:
+    """Samples a split of a data set without splits; the order of the images is kept.
+
+    Args:
+      captions: Name -> captions of all images.
+      split: 'train', 'test', or a name in `DEV`.
+      held_out: The share of the images in 'test', and the same in 'dev'; 'train' has the others.
+      seed: The seed; the sample depends on it and on the names only.
+
+    Raises:
+      UserError: If there is no such split, or it would be empty.
+    """
+    order = sorted(captions, key=lambda name: hashlib.sha256(f'{seed}/{name}'.encode()).digest())
+    count = max(1, round(held_out * len(order)))
+    parts = {'test': order[:count], 'dev': order[count : 2 * count], 'train': order[2 * count :]}
+    if not (part := {*parts.get('dev' if split in DEV else split, ())}):
+        raise UserError(f"data.held_out={held_out} leaves none of {len(order)} images for the split '{split}'")
+    return {name: captions[name] for name in captions if name in part}

@@ -1,0 +1,142 @@
+"""Photos that are decoded when they are indexed, and checked once."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import tqdm
+
+from jitm.data.images.transforms import Photo, Transform, check_image, decode
+from jitm.errors import UserError
+from jitm.files import cache_home, hash_arrays, replacing
+
+# The number of cores that this process may use.
+NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
+    """Returns function(0) to function(count - 1), computed on all cores."""
+    with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(function, range(count)))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Photos:
+    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
+
+    Attributes:
+      files: I paths, the bytes of I image files, or I photos of Pillow.
+      transform: The way in which a photo becomes pixels.
+      content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
+    """
+
+    files: Sequence[Photo]
+    transform: Transform
+    content_hash: str = ''
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """I, H, W, 3."""
+        return len(self.files), self.transform.image_size, self.transform.image_size, 3
+
+    def __len__(self) -> int:
+        """Returns I."""
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Decodes photos as in evaluation.
+
+        Args:
+          index: A number, a slice, or int [N].
+
+        Returns:
+          uint8 [H, W, 3] for a number, otherwise [N, H, W, 3].
+        """
+        rows = np.arange(len(self))[index]
+        return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
+
+    def take(self, rows: np.ndarray) -> 'Photos':
+        """Returns some of the photos, of the rows int [N]."""
+        known = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])
+        return dataclasses.replace(self, files=[self.files[row] for row in rows], content_hash=known)
+
+    def sample(self, index: np.ndarray, make_generator: Callable[[int], np.random.Generator]) -> np.ndarray:
+        """Decodes photos as training examples.
+
+        Args:
+          index: int [N].
+          make_generator: A function that returns the random generator of the example at a position.
+
+        Returns:
+          uint8 [N, H, W, 3].
+        """
+        views = [functools.partial(self.transform.sample, rng=make_generator(n)) for n in range(len(index))]
+        return np.stack(in_threads(lambda n: decode(self.files[index[n]], views[n]), len(index)))
+
+    def crops(self, index: np.ndarray) -> np.ndarray:
+        """Decodes the ten crops of photos: uint8 [N, 10, H, W, 3], see `Transform.evaluate_crops`."""
+        return self._decode(index, self.transform.evaluate_crops)
+
+    def _decode(self, index: np.ndarray, view: Callable) -> np.ndarray:
+        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view, f'image {index[n]}'), len(index)))
+
+
+def check_files(files: Sequence[str]) -> str:
+    """Decodes every image file once, on a terminal with a progress bar.
+
+    Files that have been checked before, and whose sizes and times have not changed, are not read again.
+
+    Returns:
+      SHA-256 of the bytes of all files, as hex.
+
+    Raises:
+      UserError: If a file is missing, or no image.
+    """
+
+    def check() -> str:
+        terminal = {'disable': None, 'dynamic_ncols': True, 'leave': False}
+        with tqdm.tqdm(desc='checking', total=len(files), unit=' photos', **terminal) as bar:
+            hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
+        return hashlib.sha256(''.join(hashes).encode()).hexdigest()
+
+    return remember(files, check)
+
+
+def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> str:
+    """Returns the result of a check of files, which is kept until their sizes or times change.
+
+    Args:
+      files: The paths of the files.
+      check: A function that reads the files and returns a text.
+      what: A name of what is checked, for several checks of the same files.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    digest = hashlib.sha256(what.encode())
+    for path in files:
+        try:
+            stat = os.stat(path)
+        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
+        line = f'{os.path.abspath(str(path))} {stat.st_size} {stat.st_mtime_ns}\n'
+        digest.update(line.encode(errors='surrogateescape'))
+    checked = cache_home() / 'checked_photos' / digest.hexdigest()
+    with contextlib.suppress(OSError):
+        if result := checked.read_text():
+            return result
+    result = check()
+    with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
+        checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(checked) as file:
+            file.write(result.encode())
+    return result

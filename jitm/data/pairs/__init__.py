@@ -1,0 +1,1 @@
+"""Changes of pairs of images and captions, and negatives for them."""

@@ -1,0 +1,128 @@
+"""Reading and storing of vocabularies of any kind: words, word pieces, byte pairs or subwords."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jitm.data.text.pieces import BPE, Subwords
+from jitm.data.text.word_level import Vocabulary
+from jitm.data.text.wordpiece import WordPiece
+from jitm.errors import UserError
+from jitm.files import open_file, parse_json, read_bytes, read_text
+from jitm.files.pickles import BoundedUnpickler
+
+Tokenizer = Vocabulary | WordPiece | BPE | Subwords
+KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
+FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
+
+
+def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
+    """Reads a vocabulary of words from a JSON file or a pickle, the word pieces of a BERT from a `.txt`, or others.
+
+    CLIP's byte pairs are read from `merges.txt` or a file that ends in `.gz`, SigLIP's pieces from a `.model`, those of
+    all three from `tokenizer.json`.
+
+    Args:
+      path: The path of the file.
+      max_length: The number of ids to which a CLIP or SigLIP cuts captions; None for the published one.
+
+    Raises:
+      UserError: If the file is missing or damaged.
+    """
+    limit = {} if max_length is None else {'max_length': max_length}
+    content, model = b'', {}  # an error below says why a file cannot be read, or has no model
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        content = read_bytes(path)
+        model = dict(parse_json(content)['model']) if path.endswith('tokenizer.json') else {}
+    if path.endswith('.model') or model.get('type') == 'Unigram' or model.get('byte_fallback') is True:
+        return Subwords.load(path, **limit)
+    if path.endswith(('.gz', 'merges.txt', 'tokenizer.json')) and model.get('type') != 'WordPiece':
+        return BPE.load(path, **limit)
+    if path.endswith(('.pkl', '.pickle', '.p')) or content.startswith(b'\x80'):  # a pickle of protocol 2 or later
+        return _read_pickle(path)
+    if path.endswith(('.txt', 'tokenizer.json')):
+        return WordPiece.load(path)
+    return Vocabulary.from_json(read_text(path, 'give the path of a vocabulary'), path)
+
+
+class _Unpickler(BoundedUnpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
+        return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
+
+
+def _read_pickle(path: str) -> Vocabulary:
+    """Reads a vocabulary that authors published as a pickle, without running anything in it.
+
+    Args:
+      path: A pickle of an object or a dict with `word2idx` and perhaps `idx2word` and `idx`, or of a dict {word: id},
+        written by any version of Python. Words that are bytes are read as UTF-8.
+
+    Raises:
+      UserError: If the file is missing or damaged, or has anything else.
+    """
+    try:
+        with open_file(path) as file:
+            content = _Unpickler(file, os.path.getsize(path), {}, 'utf-8').load()
+        fields = vars(content) if isinstance(content, types.SimpleNamespace) else content
+        if not isinstance(fields, Mapping) or not fields:
+            raise ValueError(f'it has {content!r:.60}')
+        if 'word2idx' in fields and 'idx2word' not in fields:
+            fields = fields['word2idx']
+        elif 'word2idx' in fields:
+            known = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
+            fields = {'idx': len(fields['word2idx'])} | known
+            if isinstance(words := fields['idx2word'], list):
+                fields['idx2word'] = dict(enumerate(words))
+        text = json.dumps(_decoded(fields))
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error
+    except Exception as error:  # Unpickling a damaged file can raise anything.
+        detail = f'{type(error).__name__}: {error}'.removesuffix(': ')
+        raise UserError(f'{path} is not the pickle of a vocabulary ({detail}): give another file') from error
+    return Vocabulary.from_json(text, path)
+
+
+def _decoded(value: Any) -> Any:
+    """Returns the contents of a pickle with text in place of bytes."""
+    if isinstance(value, Mapping):
+        return {_decoded(key): _decoded(word) for key, word in value.items()}
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def kind_of(vocabulary: Tokenizer) -> str:
+    """Returns the kind of a vocabulary, a key of `KINDS`."""
+    return next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
+
+
+def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
+    """Returns the name and the text of a file that `load_vocabulary` reads."""
+    if isinstance(vocabulary, Vocabulary):
+        return FILES[0], vocabulary.to_json()
+    return FILES[1], '\n'.join(vocabulary.words) + '\n'
+
+
+def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
+    """Returns a JSON value from which `restore_vocabulary` makes the same vocabulary."""
+    return {
+        'kind': kind_of(vocabulary),
+        **{name: list(texts) for name, texts in dataclasses.asdict(vocabulary).items()},
+    }
+
+
+def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokenizer:
+    """Makes the vocabulary of a description, see `describe_vocabulary`.
+
+    Raises:
+      KeyError, TypeError, ValueError: If it is of an unknown kind, or has something else than lists of strings.
+    """
+    fields = {name: tuple(texts) for name, texts in description.items() if name != 'kind'}
+    if any(type(text) is not str for texts in fields.values() for text in texts):
+        raise ValueError('a vocabulary has something else than strings')
+    vocabulary = KINDS[description['kind']](**fields)
+    len(vocabulary)  # a ValueError if it is no tokenizer
+    return vocabulary

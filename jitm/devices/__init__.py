@@ -1,0 +1,1 @@
+"""Devices and processes: the only folder that depends on how many there are."""

@@ -1,0 +1,131 @@
+"""What the devices of a step exchange, within `data_parallel`: gathers, sums, and their gradients."""
+
+import collections
+import math
+from collections.abc import Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitm.devices import parallel
+from jitm.devices.parallel import AXIS
+
+PACKED_ROW_BYTES = 1024  # arrays with smaller rows are gathered together
+
+
+def _on_cpus() -> bool:
+    """Whether the devices are several CPUs, where XLA adds in another order across processes than within one.
+
+    There arrays are exchanged and then added in the order of the devices, by one program for any number of processes.
+    """
+    return parallel.platform() == 'cpu' and jax.device_count() > 1
+
+
+def _sum_of_rows(x: chex.Array) -> chex.Array:
+    """Adds the arrays [N * B, ...] of the N devices, and returns the rows of this device, [B, ...]."""
+    if not _on_cpus():
+        return jax.lax.psum_scatter(x, AXIS, tiled=True)
+    rows = x.reshape(jax.lax.axis_size(AXIS), -1, *x.shape[1:])
+    return jax.lax.all_to_all(rows, AXIS, 0, 0).sum(0)
+
+
+@jax.custom_vjp
+def _all_gather(x: chex.Array) -> chex.Array:
+    return jax.lax.all_gather(x, AXIS, tiled=True)
+
+
+def _gradient_of_rows(_: None, cotangent: chex.Array) -> tuple[chex.Array | None]:
+    return (None if cotangent.dtype == jax.dtypes.float0 else _sum_of_rows(cotangent),)
+
+
+_all_gather.defvjp(lambda x: (_all_gather(x), None), _gradient_of_rows)
+
+
+def _sum_in_order(x: chex.Array) -> chex.Array:
+    rows = jnp.pad(x.ravel(), (0, -x.size % jax.lax.axis_size(AXIS)))
+    return _all_gather(_sum_of_rows(rows))[: x.size].reshape(x.shape)
+
+
+def _sum(tree: chex.ArrayTree) -> chex.ArrayTree:
+    return jax.tree.map(_sum_in_order, tree) if _on_cpus() else jax.lax.psum(tree, AXIS)
+
+
+def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device.
+
+    Every operation waits for all devices, so small arrays of a dtype are packed into one; large ones are not, which
+    would copy them and keep a TPU from gathering them in the type of the product that reads them.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    groups, alone = collections.defaultdict(list), jax.lax.axis_size(AXIS) == 1
+    for number, leaf in enumerate(leaves):
+        packed = not alone and leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
+        groups[(leaf.dtype, len(leaf)) if packed else number].append(number)
+    for numbers in groups.values():
+        for number, gathered in zip(numbers, _gather_as_one([leaves[n] for n in numbers]), strict=True):
+            leaves[number] = gathered
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
+    if len(arrays) == 1:
+        return [_all_gather(arrays[0])]
+    rows = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
+    together = _all_gather(jnp.concatenate(rows, axis=1))
+    parts = jnp.split(together, np.cumsum([x.shape[1] for x in rows])[:-1], axis=1)
+    return [part.reshape(-1, *x.shape[1:]) for part, x in zip(parts, arrays, strict=True)]
+
+
+@jax.custom_vjp
+def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Concatenates the rows of all devices as `all_gather` does, for what every device computes alike from them.
+
+    If all devices compute the same loss from the result, its gradient is the same on all of them. Each takes that of
+    its own rows, times the number of devices, which equals the sum over the devices without a transfer.
+    """
+    return all_gather(tree)
+
+
+def _gradient_of_own_rows(_: None, cotangents: chex.ArrayTree) -> tuple[chex.ArrayTree]:
+    devices, device = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
+
+    def own(x: chex.Array) -> chex.Array | None:
+        if x.dtype == jax.dtypes.float0:
+            return None
+        rows = len(x) // devices
+        return devices * jax.lax.dynamic_slice_in_dim(x, device * rows, rows)
+
+    return (jax.tree.map(own, cotangents),)
+
+
+gather_results.defvjp(lambda tree: (all_gather(tree), None), _gradient_of_own_rows)
+
+
+def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Averages the arrays of all devices in `data_parallel`.
+
+    A gradient there is that of the sum of all devices' losses. If each of them is the loss of the global batch, the
+    mean is the gradient of this loss.
+    """
+    return jax.tree.map(lambda x: x / jax.lax.axis_size(AXIS), _sum(tree))
+
+
+def device_key(key: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns a different random key on each device in `data_parallel`, and the key itself on a single device."""
+    return key if jax.lax.axis_size(AXIS) == 1 else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+
+
+def _in_data_parallel() -> bool:
+    return AXIS in jax.sharding.get_abstract_mesh().manual_axes
+
+
+def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Sums the arrays of all devices in `data_parallel`, and returns them elsewhere: for layers and models."""
+    return _sum(tree) if _in_data_parallel() else tree
+
+
+def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+    """Gathers rows as `all_gather` in `data_parallel`, and returns them elsewhere: for layers and models."""
+    return all_gather(tree) if _in_data_parallel() else tree

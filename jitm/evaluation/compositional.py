@@ -1,0 +1,262 @@
+"""How often a model scores what belongs together above what does not, in sets of choices (SugarCrepe, ARO)."""
+
+import collections
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from jitm.data.images.photo_files import SUFFIXES
+from jitm.data.images.pixels import Photos
+from jitm.data.images.transforms import Transform
+from jitm.data.pairs.compositionality import Choice, Cut
+from jitm.data.splits import Split
+from jitm.errors import UserError
+from jitm.evaluation.published import Row
+from jitm.inference.pairs import PairScorer
+from jitm.pages import tables
+from jitm.runs.run import read_tokens
+
+SCORES = ('text', 'image', 'group')
+ALL, MEAN = 'all', 'mean of categories'  # rows of a group with several categories
+LEVEL = 0.95  # of the intervals
+
+
+def find_images(
+    choices: Sequence[Choice],
+    split: Split | None,
+    pictures: Mapping[str, bytes],
+    transform: Transform | None,
+    name: str,
+) -> tuple[Split, list[tuple[Choice, list[int]]], list[str]]:
+    """Finds the images of choices by their names, see `_row_of`.
+
+    Args:
+      choices: The choices.
+      split: Images with names; None if all are `pictures`.
+      pictures: Name -> image file, of images that a file of choices contains.
+      transform: How photos become pixels; None for those of the split.
+      name: The name of the new split in messages.
+
+    Returns:
+      A split of the images with all captions, the choices that have their images, each with their rows in the split,
+      and the names of the images that are missing.
+
+    Raises:
+      UserError: If none of the choices has its images, a name is of several, or boxes or photos come with images that
+        are not files.
+    """
+    ids, texts, photos = (split.image_ids, split.num_texts, split.pixels) if split else ((), 0, Photos((), transform))
+    cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
+    rows_of = collections.defaultdict(list)
+    numbered = all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
+    for row, image in enumerate(() if numbered else ids):  # numbers of images or captions name no file
+        rows_of[_short(image)].append(row)
+    if not cut and (pictures or any(choice.box for choice in choices)):
+        raise UserError(
+            f'{name} has boxes or photos, but the images of {split.name} are not files: give the folder of the photos '
+            'as --photos, with a model of photos'
+        )
+    used, kept, missing = {}, [], {}
+    for choice in choices:
+        sources = {name: name if name in pictures else _row_of(name, split, rows_of) for name in choice.images}
+        absent = [image for image, source in sources.items() if source is None]
+        missing |= dict.fromkeys(absent)
+        if not absent:
+            where = f"{name}, entry '{choice.id}'"
+            taken = [used.setdefault((sources[i], choice.box), (len(used), where))[0] for i in choice.images]
+            kept.append((choice, taken))
+    if not kept:
+        raise UserError(
+            f'{name} has no choice whose images are given: give the folder of its photos as --photos, or a split with '
+            'the file names of its images as ids'
+        )
+    captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
+    new = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
+    if not cut:
+        taken = split.take(np.array([row for row, _ in used]))
+        return dataclasses.replace(taken, token_vectors=None, **new), kept, [*missing]
+    files = Cut(
+        (pictures[s], box, s) if isinstance(s, str) else (photos.files[s], box, where)
+        for (s, box), (_, where) in used.items()
+    )
+    pixels = Photos(files, transform or photos.transform)
+    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **new), kept, [*missing]
+
+
+def _stem(name: str) -> str:
+    path = PurePath(name)
+    return path.stem if path.suffix.lower() in SUFFIXES else path.name
+
+
+def _short(name: str) -> str:
+    return re.sub(r'^(COCO_(train|val|test)\d{4}_)?0*(?=\d+$)', '', _stem(name))
+
+
+def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:
+    """Returns the image that a name is of, with or without folders and suffix; None if there is none.
+
+    `COCO_val2014_` and leading zeros need not be the same in a split of COCO, nor if the name is one of COCO and the id
+    more than a number. Between several images, the whole name, or else the file's name in the same folders, decides.
+
+    Raises:
+      UserError: If they do not.
+    """
+    stem = _stem(name)
+    ids = {row: split.image_ids[row] for row in rows_of.get(_short(name), ())}
+    coco = re.fullmatch(r'COCO_.*|\d{12}', stem)
+    ids = {n: i for n, i in ids.items() if _stem(i) == stem or split.dataset == 'coco' or (coco and not i.isdecimal())}
+    if len(ids) < 2:
+        return next(iter(ids), None)
+    parts = PurePath(name).parts[::-1]
+    # The same file, suffix included, and the same folders, as far as both have some.
+    alike = (row for row in ids if all(a == b for a, b in zip(PurePath(ids[row]).parts[::-1], parts, strict=False)))
+    named = [row for row in ids if ids[row] == name] or [*alike]
+    if len(named) != 1:
+        found = ' or '.join(ids.values())
+        raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
+    return named[0]
+
+
+def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequence[int]]]) -> list[np.ndarray]:
+    """Scores choices: for each float32 [I, C]. Pairs with equal tokens are scored once.
+
+    Args:
+      scorer: The scorer of the split.
+      split: The images and captions, as `find_images` returns them.
+      choices: The choices with the rows of their images.
+
+    Raises:
+      UserError: If a score is not finite.
+    """
+    tokens = read_tokens(scorer.run, split)
+    rows = {caption: row for row, caption in enumerate(split.captions)}
+    keys = [tuple(tokens.ids[start:stop]) for start, stop in itertools.pairwise(tokens.starts)]
+    pairs, places = {}, []
+    for choice, images in choices:
+        texts = [rows[caption] for caption in choice.captions]
+        places.append([[pairs.setdefault((n, keys[t]), (len(pairs), n, t))[0] for t in texts] for n in images])
+    _, images, texts = np.array([*pairs.values()]).T
+    scores = scorer.score(images, tokens.take(texts))
+    if not np.isfinite(scores).all():
+        raise UserError('scores of the choices are not finite: the model is broken')
+    return [scores[np.array(place)] for place in places]
+
+
+def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, bool]:
+    """Returns what a model gets right of one choice; equal scores count against it.
+
+    Args:
+      scores: float [I, C].
+      matches: The images and captions that belong together.
+
+    Returns:
+      `text`, whether every match scores above all captions of its image that do not match; `image`, whether it does
+      above all such images of its caption; `group`, both (Thrush et al., 2022); and `ties`, whether a match scores as
+      high as one of them. Without what nothing is compared with.
+    """
+    belong = np.zeros(scores.shape, bool)
+    belong[tuple(np.array([*matches]).T)] = True
+    right, ties = {}, False
+    for name, rows, match in (('text', scores, belong), ('image', scores.T, belong.T)):
+        compared = [(row[m], row[~m]) for row, m in zip(rows, match, strict=True) if m.any() and not m.all()]
+        ties |= any(np.isin(positives, others).any() for positives, others in compared)
+        if compared:
+            right[name] = all(positives.min() > others.max() for positives, others in compared)
+    return right | ({'group': all(right.values())} if len(right) == 2 else {}) | {'ties': ties}
+
+
+def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count: int = 1) -> list[dict[str, Any]]:
+    """Evaluates scored choices.
+
+    Args:
+      choices: The choices.
+      scores: The scores of each, [I, C].
+      min_count: The choices that a category has at least; smaller ones have no row and are not in the mean.
+
+    Returns:
+      A row for each category that is large enough, and unless this is all of a group, for all its choices and for the
+      mean of these categories: the group as `test`, the `category`, the number of `choices`, and in percent `SCORES`,
+      with intervals, and `ties`.
+    """
+    decided = collections.defaultdict(lambda: collections.defaultdict(list))
+    for choice, one in zip(choices, scores, strict=True):
+        decided[choice.group][choice.category].append(decide(one, choice.matches))
+    report = []
+    for group, categories in decided.items():
+        rows = [_summarize(group, name, of) for name, of in sorted(categories.items()) if len(of) >= min_count]
+        report += rows
+        if len(categories) > 1 or not rows:
+            report.append(_summarize(group, ALL, [one for of in categories.values() for one in of]))
+        if len(categories) > 1 and rows:
+            names = [name for name in SCORES if all(name in row for row in rows)]
+            means = {name: float(np.mean([row[name] for row in rows])) for name in names}
+            report.append({'test': group, 'category': MEAN} | means)
+    return report
+
+
+def _summarize(group: str, category: str, decided: Sequence[Mapping[str, bool]]) -> dict[str, Any]:
+    """Returns the row of some choices, with Wilson's intervals."""
+    from scipy.stats import binomtest
+
+    row = {'test': group, 'category': category, 'choices': len(decided)}
+    for name in (*SCORES, 'ties'):
+        if len(right := [one[name] for one in decided if name in one]) == len(decided):
+            row[name] = 100 * float(np.mean(right))
+            ends = binomtest(sum(right), len(right)).proportion_ci(LEVEL, method='wilson')
+            row[f'{name}_interval'] = [100 * float(end) for end in ends]
+    return row
+
+
+def table(report: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the rows of `evaluate` as a Markdown table."""
+
+    def cell(row: Mapping[str, Any], name: str) -> str:
+        ends = row.get(f'{name}_interval') if name in SCORES else None
+        return _number(row.get(name)) + (' ({:.1f} to {:.1f})'.format(*ends) if ends else '')
+
+    names = ('test', 'category', 'choices')
+    cells = [
+        [*(str(row.get(name, '')) for name in names), *(cell(row, name) for name in (*SCORES, 'ties'))]
+        for row in report
+    ]
+    return tables.table([*names, *SCORES, 'ties'], cells)
+
+
+def _number(value: float | None) -> str:
+    return '-' if value is None else f'{value:.1f}'
+
+
+def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool = False) -> str:
+    """Returns tables of the published numbers of the tests in a report, with its own; '' if there are none.
+
+    A number of `ARO relation` is the mean of its categories, one of `Winoground` that of all choices. A mean of which a
+    published category is missing is left out.
+
+    Args:
+      report: The rows of `evaluate`.
+      rows: Published rows.
+      part: Whether the report is of a part of the tests.
+    """
+    ours = collections.defaultdict(dict)
+    for row in report:
+        test, _, group = row['test'].partition(' ')
+        whole = {MEAN: f'{group}/'} if group else {ALL: ''}
+        prefix = whole.get(row['category'], f'{row["category"]}/')
+        ours[test.lower()] |= {f'{prefix}{name}': row[name] for name in SCORES if name in row}
+    tested = []
+    for test, metrics in ours.items():
+        published = [row for row in rows if row.dataset == test]
+        known = {key for row in published for key in row.metrics}
+        lacking = tuple(key.partition('_')[0] + '/' for key in known - metrics.keys() if '_' in key)
+        keys = [key for key in metrics if key in known and not key.startswith(lacking)]
+        cells = [['ours (part)' if part else 'ours', *(_number(metrics[key]) for key in keys), '']]
+        for row in (row for row in published if row.metrics.keys() & {*keys}):
+            numbers = [_number(row.metrics.get(key)) for key in keys]
+            cells.append([f'{row.system} {row.backbone}'.strip(), *numbers, row.cited])
+        tested += [tables.table([test, *keys, 'source'], cells)] if keys else []
+    return '\n\n'.join(tested)

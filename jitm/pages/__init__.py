@@ -1,0 +1,1 @@
+"""HTML pages, pictures, figures and tables, which commands print and save."""

@@ -1,0 +1,63 @@
+"""Figures of matplotlib: new ones, their bytes, and their files."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from jitm.errors import UserError, require
+from jitm.files.outputs import MARK, check_own, replacing_own
+
+# Suffix of a figure -> the arguments of `savefig` that write MARK into the file.
+FORMATS = {
+    'png': {'metadata': {'Software': MARK.decode()}},
+    **{suffix: {'pil_kwargs': {'comment': MARK}} for suffix in ('jpg', 'jpeg')},
+    **{suffix: {'metadata': {'Creator': MARK.decode()}} for suffix in ('svg', 'pdf', 'eps', 'ps')},
+}
+
+
+def new_figure(width: float, height: float, note: str = '') -> Any:
+    """Returns an empty matplotlib figure of a size in inches, with a note at the bottom."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout='constrained')
+    if note:
+        figure.supxlabel(note, fontsize='small', color='gray')
+    return figure
+
+
+def to_bytes(figure: Any, kind: str) -> bytes:
+    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg'; equal figures give equal bytes."""
+    import matplotlib as mpl
+
+    buffer = io.BytesIO()
+    with mpl.rc_context({'svg.hashsalt': 'jitm'}):
+        figure.savefig(buffer, format=kind, metadata={'Date': None})
+    return buffer.getvalue()
+
+
+def check_output(output: Path) -> str:
+    """Returns the format of a figure's file, that of its suffix, PNG without one.
+
+    Raises:
+      UserError: If matplotlib is missing, or a figure cannot be written to the file.
+    """
+    require('matplotlib', extra='report')
+    kind = output.suffix[1:].lower() or 'png'
+    if kind not in FORMATS:
+        raise UserError(f'{output} has the suffix {output.suffix}; give --output one of {", ".join(FORMATS)}')
+    check_own(output)
+    return kind
+
+
+def save(figure: Any, output: Path) -> None:
+    """Saves a matplotlib figure in the format of the file's suffix.
+
+    Raises:
+      UserError: If the file was written by somebody else, or cannot be written.
+    """
+    kind = check_output(output)
+    try:
+        with replacing_own(output) as file:
+            figure.savefig(file, format=kind, **FORMATS[kind])
+    except ValueError as error:  # of a figure that is too large
+        raise UserError(f'{output} cannot be drawn ({error}); compare fewer files') from None

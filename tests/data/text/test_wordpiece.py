@@ -1,0 +1,188 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from jitm.data.text.vocabularies import load_vocabulary
+from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.wordpiece import WordPiece
+from jitm.errors import UserError
+from tests.conftest import SHARED
+
+PUBLISHED = SHARED / 'vocab' / 'bert-base-uncased-vocab.txt'
+CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
+needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason='needs the vocabulary in ../shared/vocab')
+
+NASTY = [
+    '',
+    '  \t ',
+    'A Man in a RED hat.',
+    "it isn't the boys' well-known U.S. flag!?",
+    'CAFÉ naïve Ångström e\u0301 \u01c5 İstanbul Straße',
+    'unaffable skateboarders snowboarding',
+    '我 看見 two狗 人',
+    'zero\u200bwidth\u00adhyphen\x00nul\ufffdbad\u2028line',
+    'no\u00a0break\u3000wide\r\nnew\tline',
+    '“quoted” \u2013 em—dash … 50% $5 #1 a_b ~x^ `y`',
+    '👍🏽 smile 😀dog ∑ ½ ²',
+    'x' * 100 + ' ' + 'y' * 101,
+    'กขค हिन्दी שָׁלוֹם ﬁne ǆ',
+    '##ing a ## b',
+]
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+
+
+@pytest.fixture
+def pieces():
+    return WordPiece.of((*SPECIAL, 'a', 'dog', '##s', 'cafe', '.', '[', ']', 'un', '##do', '##g', '狗'))
+
+
+@pytest.fixture(scope='module')
+def published():
+    return WordPiece.load(str(PUBLISHED))
+
+
+@pytest.mark.parametrize(
+    ('caption', 'words'),
+    [
+        ('', []),
+        ('A dog.', ['a', 'dog', '.']),
+        ('dogs', ['dog', '##s']),
+        ('undog undo', ['un', '##do', '##g', 'un', '##do']),
+        ('undone', ['[UNK]']),
+        ('Café CAFE\u0301', ['cafe', 'cafe']),
+        ('a狗a', ['a', '狗', 'a']),
+        ('a\x00 do\ufffdg\ta', ['a', 'dog', 'a']),
+        ('[a]', ['[', 'a', ']']),
+        ('dog' + 's' * 97, ['dog'] + ['##s'] * 97),
+        ('dog' + 's' * 98, ['[UNK]']),
+    ],
+)
+def test_pieces_of_a_caption(pieces, caption, words):
+    ids = [pieces.words.index(word) for word in ('[CLS]', *words, '[SEP]')]
+    np.testing.assert_array_equal(pieces.encode(caption), np.array(ids, np.int32), strict=True)
+
+
+def test_pieces_with_capitals_keep_capitals_and_accents():
+    cased = WordPiece.of((*SPECIAL, 'A', 'a', 'dog', 'Caf\u00e9', 'cafe'))
+    assert [cased.words[i] for i in cased.encode('A dog a Caf\u00e9 cafe Dog')[1:-1]] == [
+        'A', 'dog', 'a', 'Caf\u00e9', 'cafe', '[UNK]',
+    ]  # fmt: skip
+
+
+def test_unknown_words_have_no_pieces(pieces):
+    unknown = pieces.unknown_words('Undogs a Zebra, dog zebra \N{DOG FACE} zebra')
+    assert unknown == ['Zebra', ',', 'zebra', '\N{DOG FACE}']
+    assert pieces.unknown_words('a dog.') == []
+
+
+def test_offsets_are_those_of_the_pieces(pieces):
+    caption = ' A  Undog, Cafe\u0301 xyz.'
+    offsets = pieces.offsets(caption)
+    assert offsets.shape == (len(pieces.encode(caption)), 2)
+    assert offsets.dtype == np.int32
+    said = ['', 'A', 'Un', 'do', 'g', ',', 'Cafe', 'xyz', '.', '']
+    assert [caption[start:stop] for start, stop in offsets] == said
+    assert offsets[[0, -1]].tolist() == [[0, 0], [0, 0]]
+
+
+def test_where_words_of_text_begin(pieces):
+    assert pieces.first_word == 5
+    assert WordPiece.of(('[PAD]', 'x', '[MASK]', '[SEP]', '[CLS]', '[UNK]', '[unused]', '!', 'a')).first_word == 7
+
+
+@pytest.mark.parametrize('name', SPECIAL)
+def test_names_of_special_pieces_are_text(pieces, name):
+    """`[`, a word nobody knows, `]`."""
+    assert pieces.encode(f'a {name}').tolist() == [2, 5, 10, 1, 11, 3]
+
+
+def test_decode_puts_words_together(pieces):
+    ids = np.append(pieces.encode('Dogs undog cats .'), [0, 0])
+    assert pieces.decode(ids) == 'dogs undog [UNK] .'
+
+
+@needs_published
+def test_published_ids(published):
+    assert len(published) == 30522
+    ids = {'[PAD]': 0, '[UNK]': 100, '[CLS]': 101, '[SEP]': 102, '[MASK]': 103, '!': 999}
+    assert {piece: published.words.index(piece) for piece in ids} == ids
+    words = [published.words[i] for i in published.encode('Two unaffable CAFÉ-goers play.')]
+    assert words == ['[CLS]', 'two', 'una', '##ffa', '##ble', 'cafe', '-', 'go', '##ers', 'play', '.', '[SEP]']
+    assert published.encode('a man').tolist() == [101, 1037, 2158, 102]
+
+
+@needs_published
+@pytest.mark.parametrize('kind', ['tokenization_bert_legacy.BertTokenizerLegacy', 'tokenization_bert.BertTokenizer'])
+def test_ids_are_those_of_transformers(published, kind):
+    """The first is written in Python, the second on the library we use as well."""
+    module, name = kind.split('.')
+    theirs = getattr(pytest.importorskip(f'transformers.models.bert.{module}'), name)(str(PUBLISHED))
+    assert len(theirs) == 30522
+    for caption in NASTY:
+        assert published.encode(caption).tolist() == theirs.encode(caption), caption
+
+
+@needs_published
+@pytest.mark.skipif(not CAPTIONS.is_file(), reason='needs the real data in ../shared/data')
+def test_real_captions(published):
+    captions = tuple(CAPTIONS.read_text(encoding='utf-8').splitlines())
+    tokens = tokenize_split(captions, published)
+    assert tokens.ids.dtype == np.int32
+    assert tokens.lengths.max() < 64
+    # The only character it does not know is a damaged one.
+    assert np.mean(tokens.ids == 100) < 1e-4
+    assert published.decode(tokens.ids[: tokens.starts[1]]) == ' '.join(re.findall(r'\w+|[^\w\s]', captions[0].lower()))
+
+
+def test_load_reads_a_line_per_piece(pieces, tmp_path):
+    path = tmp_path / 'vocab.txt'
+    text = '\n'.join((*pieces.words, 'a\u2028b', '\u00a0'))
+    for ending in ('', '\n'):
+        path.write_text(text + ending, encoding='utf-8')
+        assert WordPiece.load(str(path)).words == (*pieces.words, 'a\u2028b', '\u00a0')
+    path.write_bytes(text.replace('\n', '\r\n').encode())
+    assert WordPiece.load(str(path)).words == (*pieces.words, 'a\u2028b', '\u00a0')
+
+
+def test_hash_depends_on_pieces_order_and_kind(pieces):
+    words = pieces.words
+    assert re.fullmatch('[0-9a-f]{64}', pieces.hash)
+    others = {WordPiece.of(words[:-1]).hash, WordPiece.of((*words[:-2], *words[:-3:-1])).hash, Vocabulary(words).hash}
+    assert len({pieces.hash, *others}) == 4
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (None, 'cannot be read (No such file or directory): give the path of a vocab.txt'),
+        (b'\xff\xfe', ', line 1 is not UTF-8'),
+        ('[PAD]\n[UNK]\n[CLS]\na\n', 'lacks [SEP]: give the vocab.txt of a BERT'),
+        ('{"word2idx": {}}', 'lacks [PAD], [UNK], [CLS], [SEP]: give'),
+        ('a\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n', 'has [PAD] at line 5, but padding is 0: it must be line 1'),
+        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\nb\n', "has 'a' twice: give"),
+    ],
+)
+def test_files_that_are_no_vocabulary(tmp_path, text, message):
+    path = tmp_path / 'vocab.txt'
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=re.escape(f'{path}{"" if message[0] == "," else " "}{message}')):
+        WordPiece.load(str(path))
+
+
+def test_a_tokenizer_json_has_the_same_pieces(tmp_path, pieces):
+    path, ids = tmp_path / 'tokenizer.json', {word: number for number, word in enumerate(pieces.words)}
+    model = {'type': 'WordPiece', 'vocab': dict(reversed(ids.items()))}
+    path.write_text(json.dumps({'normalizer': {'type': 'BertNormalizer', 'lowercase': True}, 'model': model}))
+    assert load_vocabulary(str(path)) == pieces
+    for content, message in (
+        ({'normalizer': {'lowercase': False}, 'model': model}, 'pieces are not of cased text, but lowercase is False'),
+        ({'model': model | {'vocab': ids | {'x': 99}}}, 'its ids have gaps'),
+        ({'model': {'type': 'WordPiece'}}, "'vocab'"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=rf'tokenizer.json has no word pieces of a BERT \(.*{message}'):
+            load_vocabulary(str(path))

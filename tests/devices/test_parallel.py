@@ -1,0 +1,227 @@
+"""Losses and gradients do not depend on the number of devices and processes."""
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitm.devices import collectives, parallel
+from jitm.errors import UserError
+from tests.conftest import ROOT, environment, free_port, shared_folder
+from tests.models.test_matchers import WITHOUT_GRADIENT
+
+WORKER = str(ROOT / 'tests' / 'devices_worker.py')
+FEW = 'vsepp,scan_t2i,rvse_mlp'
+IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
+
+
+@contextlib.contextmanager
+def started(*commands: Sequence[object], **variables: str) -> Iterator[list[subprocess.Popen]]:
+    """Starts Python commands as the processes of one job, which are killed at the end of the block.
+
+    Args:
+      commands: those of process 0, 1, ...
+      variables: of their environment.
+    """
+    flags = f'--coordinator=localhost:{free_port()}', f'--num_processes={len(commands)}'
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True, 'cwd': ROOT}
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number, command in enumerate(commands):
+            words = [sys.executable, *map(str, command), *flags, f'--process_id={number}']
+            processes.append(subprocess.Popen(words, env=environment(**variables), **pipes))
+            stack.callback(processes[-1].kill)
+        yield processes
+
+
+def ends(processes: list[subprocess.Popen]) -> tuple[list[int], list[str], list[str]]:
+    """The exit codes, outputs and errors of processes, when they end."""
+    outputs = [process.communicate() for process in processes]
+    return [process.returncode for process in processes], *map(list, zip(*outputs, strict=True))
+
+
+def run_processes(count: int, *command: object, **variables: str) -> list[str]:
+    """The outputs of a Python command run as several processes of one job, which must all succeed."""
+    with started(*[command] * count, **variables) as processes:
+        codes, outputs, errors = ends(processes)
+    assert codes == [0] * count, errors
+    return outputs
+
+
+def start(*arguments) -> subprocess.Popen:
+    command = [sys.executable, WORKER, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*workers: subprocess.Popen) -> None:
+    for worker in workers:
+        output, _ = worker.communicate()
+        assert worker.returncode == 0, output
+
+
+@pytest.fixture(scope='session')
+def one_device_folder(tmp_path_factory):
+    """A folder with the initial states and the results of one device."""
+
+    def compute(folder):
+        folder.mkdir()
+        finish(start(folder / 'out.npz', folder / 'initial', 1, 'all'))
+
+    return shared_folder(tmp_path_factory, 'one_device', compute)
+
+
+@pytest.fixture
+def initial(one_device_folder):
+    """The file with the initial states."""
+    return one_device_folder / 'initial'
+
+
+@pytest.fixture
+def one_device(one_device_folder):
+    """The results of one device."""
+    return dict(np.load(one_device_folder / 'out.npz'))
+
+
+def check_same(out, one_device, devices):
+    got = dict(np.load(out))
+    assert got.pop('devices') == devices
+    for name in got:
+        if name.endswith(WITHOUT_GRADIENT):
+            continue
+        scale = max(np.abs(one_device[name]).max(), 1e-3)
+        atol = (
+            2e-5 if name.startswith(('clip_resnet/', *IN_CHUNKS)) else 1e-6
+        )  # its networks compute in float32 in any case
+        np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=atol, err_msg=name)
+    assert got['vsepp/step'] == 1
+
+
+@pytest.mark.slow
+def test_one_device_gradient_is_not_trivial(one_device):
+    gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
+    models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
+    models |= {'ncr', 'crcl', 'perturbed', 'queue', *IN_CHUNKS}
+    assert {name.split('/')[0] for name in gradients} == models
+    assert len(gradients) >= 3 * 13 + 72
+    assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1
+    for name, value in gradients.items():
+        assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
+    statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}
+    assert len(statistics) == 3 * 2 + 3 * 2 + 3 * 2 + 2 + 19 * 2
+    assert all(np.abs(value - name.endswith("'variance']")).max() > 1e-4 for name, value in statistics.items())
+    parts = one_device['vsrn_f30k/ranking_loss'], one_device['vsrn_f30k/terms/caption']
+    assert min(parts) > 0.1
+    np.testing.assert_allclose(one_device['vsrn_f30k/loss'], sum(parts), rtol=1e-6)
+    whole = {name for name in gradients if name.startswith('sigmoid/') and not name.endswith("['key']['bias']")}
+    assert {f"sigmoid/gradient['logit_{name}']" for name in ('scale', 'bias')} < whole
+    for name in ('sigmoid/loss', *whole):
+        scale = max(np.abs(one_device[name]).max(), 1e-3)
+        chunks = one_device[name.replace('sigmoid/', 'sigmoid_in_chunks/')]
+        np.testing.assert_allclose(chunks / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('devices', 'cases'), [(2, 'all'), (8, FEW)])
+def test_devices_agree(tmp_path, one_device, initial, devices, cases):
+    out = tmp_path / 'out.npz'
+    finish(start(out, initial, devices, cases))
+    check_same(out, one_device, devices)
+
+
+@pytest.mark.slow
+def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
+    out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
+    finish(*[start(out, initial, 2, FEW, coordinator, 2, index) for index in range(2)])
+    check_same(out, one_device, 4)
+
+
+@pytest.mark.parametrize(
+    ('given', 'want'), [('-1', len(os.sched_getaffinity(0))), pytest.param('3', 3, marks=pytest.mark.slow)]
+)
+def test_evaluation_uses_all_cores_unless_a_number_is_given(given, want):
+    script = 'import jax; from jitm.devices import parallel; parallel.use_all_cores(); print(jax.device_count())'
+    run = subprocess.run(
+        [sys.executable, '-c', script], env=environment(JAX_NUM_CPU_DEVICES=given), capture_output=True, text=True
+    )
+    assert int(run.stdout) == want, run.stderr
+
+
+def test_each_device_has_its_own_random_key():
+    keys = jax.vmap(collectives.device_key, axis_name=parallel.AXIS)(jnp.stack([jax.random.key(0)] * 3))
+    assert len(np.unique(jax.random.key_data(keys), axis=0)) == 3
+
+
+def test_cpus_add_in_the_order_of_the_devices(monkeypatch):
+    monkeypatch.setattr(collectives, '_on_cpus', lambda: True)
+    rng = np.random.default_rng(0)
+    arrays, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5, 7), (4, 20, 7)))  # of 4 devices
+    on_devices = functools.partial(jax.vmap, axis_name=parallel.AXIS)
+    mean = on_devices(collectives.mean)(arrays)
+    np.testing.assert_array_equal(mean, [sum(arrays) / 4] * 4)
+
+    def loss(rows, weight):
+        return (collectives.all_gather(rows) * weight).sum()
+
+    gradient = on_devices(jax.grad(loss))(arrays, weights)
+    np.testing.assert_array_equal(gradient, sum(weights).reshape(4, 5, 7))
+
+
+def test_indivisible_batch_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, 'device_count', lambda: 8)
+    parallel.check_batch_size(128)
+    with pytest.raises(UserError, match=r'batch_size 100 cannot be split over 8 devices.*104'):
+        parallel.check_batch_size(100)
+
+
+def test_prefetch_keeps_the_order_and_raises_errors():
+    made = list(parallel.prefetch(lambda step: {'x': np.full(2, step)}, range(5), depth=2))
+    assert [int(batch['x'][0, 0]) for batch in made] == [0, 1, 2, 3, 4]
+
+    def fail(step):
+        if step == 3:
+            raise UserError('row 3 is broken')
+        return {'x': np.zeros(1)}
+
+    batches = parallel.prefetch(fail, range(5), depth=2)
+    assert [next(batches) for _ in range(3)]
+    with pytest.raises(UserError, match='row 3'):
+        next(batches)
+
+
+def on_devices(function):
+    """Maps a function over 3 virtual devices."""
+    return jax.vmap(function, axis_name=parallel.AXIS, axis_size=3, in_axes=0)
+
+
+@pytest.mark.parametrize('gather', [collectives.all_gather, collectives.gather_results])
+def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
+    rng = np.random.default_rng(0)
+    tree = {
+        'packed': (rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2, 3))),
+        'large': rng.normal(size=(3, 2, collectives.PACKED_ROW_BYTES)),
+        'integers': (np.arange(6, dtype=np.int32).reshape(3, 2), rng.normal(size=(3, 2, 4)) > 0),
+    }
+    tree = jax.tree.map(lambda x: np.float32(x) if x.dtype == np.float64 else x, tree)
+
+    def loss(floats, integers):
+        gathered = gather(floats | {'integers': integers})
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(gathered)), gathered
+
+    floats = {name: tree[name] for name in ('packed', 'large')}
+    gradients, gathered = on_devices(jax.grad(loss, has_aux=True))(floats, tree['integers'])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, [y.reshape(6, *y.shape[2:])] * 3), gathered, tree)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 3 * np.cos(y), rtol=1e-5), gradients, floats)
+
+
+def test_several_devices_gather_small_arrays_of_a_dtype_as_one():
+    tree = jnp.zeros((2, 5)), jnp.zeros(2), jnp.zeros((2, 5), bool), jnp.zeros((4, 5)), jnp.zeros((2, 1000))
+    for devices, operations in ((3, 4), (1, 5)):
+        traced = jax.make_jaxpr(collectives.all_gather, axis_env=[(parallel.AXIS, devices)])(tree)
+        assert str(traced).count('all_gather[') == operations
