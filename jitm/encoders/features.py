@@ -1,5 +1,6 @@
 """Features of a model's image network, and vectors of tokens, in the layout that `jitm.data.precomp` reads."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -70,6 +71,14 @@ def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
     pixels = split.pixels
     parts = batches(np.arange(split.num_images), network.images_per_call)
     return network.encode(pixels.crops(rows) if network.crops > 1 else pixels[rows][:, None] for rows in parts)
+
+
+def encode_split(network: FeatureNetwork, split: Split) -> Split:
+    """Returns a split with the features of its photos, and the boxes of a grid, as `write` writes them."""
+    regions = np.concatenate([*encode(network, split)])
+    counts, boxes = np.full(len(regions), regions.shape[1], np.int32), grid_boxes(regions.shape[1])
+    boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
+    return dataclasses.replace(split, regions=regions, counts=counts, boxes=boxes)
 
 
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:

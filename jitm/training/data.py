@@ -135,7 +135,7 @@ def make_models(plan: Plan, data: Data) -> dict[str, Matcher]:
         if wanted not in (kind, None):
             key = 'text.name' if 'text' in section else 'name'
             raise UserError(
-                f"config key 'vocabulary.path' gives {kind}, but "
+                f"config key 'vocabulary.path' is '{plan.config['vocabulary']['path']}', which gives {kind}, but "
                 f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
                 'change the model'
             )

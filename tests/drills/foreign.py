@@ -46,6 +46,10 @@ FILES = {  # commands that write a file, after the last flag
     'report panels': ('report', 'panels', 'evaluated/sims.npy', '--output', f'{FOLDER}/panels.md'),
 }
 READ = {  # commands that read a folder or a file, of which they can make nothing
+    'train --config': ('train', '--config', f'{FOLDER}/config.json', '--workdir', 'new'),
+    'sweep --config': ('sweep', '--config', f'{FOLDER}/config.json', '--sweep', 'seed=0,1', '--workdir', 'new'),
+    'convert --config': ('convert', '--from', 'clip', 'run', '--out', 'new', '--config', f'{FOLDER}/config.json'),
+    'encode --config': ('encode', '--config', f'{FOLDER}/config.json', '--out', 'new'),
     'encode --workdir': ('encode', '--workdir', FOLDER, '--out', 'new'),
     'encode --images': ('encode', '--config', 'config.py', '--images', FOLDER, '--out', 'new'),
     'encode --out': ('encode', '--config', 'config.py', '--out', FOLDER),
