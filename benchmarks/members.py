@@ -32,7 +32,7 @@ from jitm.training.members import init_members
 from jitm.training.plan import make_plan
 from jitm.training.setup import compile_step as make_step
 from jitm.training.setup import set_up
-from jitm.training.source import score_as_anchor
+from jitm.training.source import score_in_evaluation
 from jitm.training.step import TrainState
 from jitm.types import Batch
 
@@ -79,7 +79,7 @@ def compile_forward(config: dict, words: int, state: TrainState, batch: Batch) -
     model, source = make_lib.make_model(config['model'], words), make_plan(config).source
     variables = jax.tree.map(jnp.copy, state.members['target'].variables)
     compiled = jax.pmap(
-        functools.partial(score_as_anchor, source, model),
+        functools.partial(score_in_evaluation, source, model),
         axis_name=parallel.AXIS,
         in_axes=(None, 0),
         out_axes=None,

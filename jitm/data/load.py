@@ -134,10 +134,10 @@ def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_coun
 
 def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[CaptionGraph] | None:
     """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
-    load = source_of(graphs, 'scene_graphs')
+    load = bind_loader(graphs, 'scene_graphs')
     return load and load(split)
 
 
-def source_of(section: Mapping[str, Any], where: str) -> Callable | None:
+def bind_loader(section: Mapping[str, Any], where: str) -> Callable | None:
     """Returns the function `split -> data` of a section dict(source=, ...) with the key `where`; None for source ''."""
     return bind_named(section, 'source', 'jitm.data', where=where, later=('split',), optional=True)

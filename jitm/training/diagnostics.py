@@ -20,7 +20,7 @@ MODULES = ('image_fc',)  # gradient norms of these modules are logged where a mo
 def step_metrics(
     values: Mapping[str, tuple[chex.Array, Mapping[str, chex.Array]]],
     rankings: Mapping[str, Mapping[str, Ranking]],
-    anchors: Mapping[str, Mapping[str, Ranking]],
+    untrained: Mapping[str, Mapping[str, Ranking]],
     gradients: Mapping[str, chex.ArrayTree],
     terms: Mapping[str, Mapping[str, Term]],
     epoch: chex.Numeric,
@@ -31,7 +31,7 @@ def step_metrics(
     Args:
       values: The loss of each trained model, and the value of each of its terms.
       rankings: The rankings of each trained model.
-      anchors: The rankings of each model that others learn from and that does not train.
+      untrained: The rankings of each model that others learn from and that does not train.
       gradients: The gradients of each trained model.
       terms: The objective of each trained model.
       epoch: int [].
@@ -52,7 +52,7 @@ def step_metrics(
         if GENERATED in own:
             metrics[name] |= {f'{GENERATED}/{key}': value for key, value in difficulty(own[GENERATED]).items()}
     epsilon = first_argument({key: term for one in terms.values() for key, term in one.items()}, 'epsilon', EPSILON)
-    metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in anchors.items()}
+    metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in untrained.items()}
     return {f'{name}/{key}': value for name, own in metrics.items() for key, value in own.items()}
 
 

@@ -2,7 +2,7 @@
 
 A member is a named matcher with its own parameters, batch statistics and update rule. One training step serves all
 scenarios: plain training; an anchor that is frozen (OAS of Diao et al., 2024), trains itself (OSS) or averages its
-target (MSS); mutual learning. A new rule is one more class here, and its name in `RULES`.
+target (MSS); mutual learning. A new rule without a gradient is one more class here, and its name in `RULES`.
 """
 
 import dataclasses

@@ -53,7 +53,7 @@ class Term:
       start_epoch: The first epoch in which the term is active.
       end_epoch: The first epoch in which it is no longer active; None for no end.
       reduction: The reduction over queries or captions, 'sum' or 'mean'.
-      arguments: The loss' own arguments from the config, which `loss` has bound.
+      arguments: Keyword arguments from the config, already bound to `loss`.
       name: The key of the term in `terms`, for messages.
 
     Raises:
@@ -79,7 +79,7 @@ class Term:
         return (epoch >= self.start_epoch) & (True if self.end_epoch is None else epoch < self.end_epoch)
 
     def reduce(self, losses: Iterable[chex.Array], epoch: chex.Numeric) -> chex.Array:
-        """Reduces, adds and weighs unreduced losses.
+        """Reduces, adds and weights unreduced losses.
 
         Args:
           losses: The unreduced losses: an array [Q] per ranking, or one array [N] for a token term.

@@ -10,7 +10,7 @@ import optax
 
 from jitm.config.build import bind, bind_named, check_member, flatten
 from jitm.config.schema import EvaluationKeys, RunKeys
-from jitm.data.load import change_train, load_split, load_whole, make_vocabulary, source_of
+from jitm.data.load import bind_loader, change_train, load_split, load_whole, make_vocabulary
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pairs.masking import Masking
 from jitm.data.splits import Split
@@ -37,7 +37,7 @@ from jitm.training.sources import generated, labels, masked, mined, predicted, r
 
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
-GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # to other sources
+GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
 
     Args:
       config: A nested dict, checked by `config.check`.
-      pending: Whether files that an earlier stage writes do not exist yet; everything else is checked.
+      pending: Whether the first stage has not written the files of this one yet; everything else is checked.
 
     Raises:
       UserError: If a key or a name is wrong, or two keys do not fit together.
@@ -110,7 +110,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     masking = bind(Masking, config['masking'], where='masking')()
     synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
     source, conditions = make_source(config, context, masking, synthesis)
-    load_scene_graphs = source_of(config['scene_graphs'], 'scene_graphs')
+    load_scene_graphs = bind_loader(config['scene_graphs'], 'scene_graphs')
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
@@ -154,7 +154,7 @@ def make_source(
         num_negatives = config['candidates'].get('num_negatives')
         source = make(source, num_negatives=num_negatives, context=context)
         conditions['offline.path'] = mined.CONDITIONS
-    if load := source_of(config['relevance'], 'relevance'):
+    if load := bind_loader(config['relevance'], 'relevance'):
         source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
     if estimate := make_labels(config['labels']):
         source, conditions['labels.source'] = labels.with_labels(source, estimate), labels.CONDITIONS

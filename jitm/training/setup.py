@@ -18,7 +18,7 @@ from jitm.models.make import member_model, model_keys, own_names
 from jitm.training.data import Data, load_data, make_models, make_pipeline
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.plan import Plan, make_plan
-from jitm.training.step import Clock, TrainState, train_step
+from jitm.training.step import RunConstants, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
 
@@ -124,8 +124,8 @@ def compile_step(
     plan: Plan, members: Mapping[str, Member], steps_per_epoch: int
 ) -> tuple[Callable, Callable, Callable | None]:
     """Returns `init_members`, `train_step` and `measure` of `Setup`."""
-    clock = Clock(plan.seed, steps_per_epoch, plan.epochs)
-    step = functools.partial(train_step, members=members, terms=plan.terms, source=plan.source, clock=clock)
+    constants = RunConstants(plan.seed, steps_per_epoch, plan.epochs)
+    step = functools.partial(train_step, members=members, terms=plan.terms, source=plan.source, constants=constants)
     revision = plan.source.revision
 
     def measure(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:

@@ -22,7 +22,7 @@ Memory = Mapping[str, chex.ArrayTree]  # what sources keep between steps, by the
 
 
 class View(NamedTuple):
-    """A step before its gradient.
+    """The inputs of a step that a source may read before the gradient.
 
     Attributes:
       models: All models that train together.
@@ -43,7 +43,7 @@ class Context(NamedTuple):
     Attributes:
       terms: The objective.
       batch_size: The number of pairs in a batch.
-      pending: Whether files that an earlier stage writes do not exist yet; zeros of the same shape replace them.
+      pending: Whether the first stage has not written its files yet; zeros of the same shape replace them.
     """
 
     terms: Mapping[str, Term]
@@ -76,7 +76,7 @@ class Revision(NamedTuple):
     """A change of the memory before an epoch, from an evaluation of its pairs.
 
     Attributes:
-      start_epoch: The first epoch that it precedes.
+      start_epoch: The first epoch before which the memory is revised.
       measure: `(models, trained, batch) -> {model: array [B]}`, for the pairs of the global batch in evaluation mode.
       revise: `(memory, rows, measured) -> memory`, in numpy: `rows` int [N] of the pairs of the epoch in the training
         split, and what was measured of them, [N] for each model.
@@ -91,13 +91,16 @@ class Source(NamedTuple):
     """A source of rankings, of losses of terms, or of both. Only `score` has a gradient.
 
     Attributes:
-      score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, given the encoded
-        images and texts of this device. A model that others learn from is scored with `train=False` and `seen=None`; a
-        source that has nothing for it returns nothing.
+      score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, the same on every
+        device (`collectives.gather_results`), given the encoded images and texts of this device. The rankings of
+        candidates are `i2t` and `t2i`. With `train=False` and `seen=None` a model is scored in evaluation mode, for
+        others that learn from it without that it trains, or for labels; a source that adds nothing there returns
+        `({}, {})`.
       look: `(view, keys) -> {model: seen}`, for each trained model what is decided before, such as the candidates it
-        ranks; `keys` are the random keys of the models by name.
-      init: `(models, trained, batch, pairs) -> memory` before the first step, for the names of the trained models and
-        the number of training pairs; of the batch only the shapes count.
+        ranks, of this device or of the global batch as `score` needs it. `keys` are the random keys of the models by
+        name, which dropout uses too: fold a number into them.
+      init: `(models, trained, batch, num_pairs) -> memory` before the first step, for the names of the trained models
+        and the number of training pairs; only the shapes of the batch count. Memory is the same on every device.
       remember: `(memory, seen, rankings) -> memory` after a step; `seen` and `rankings` of each model.
       samplers: `(pipeline) -> {name: sampler}`, what it draws on the host: `Batch.drawn`.
       revision: A change of the memory before an epoch; None for none.
@@ -106,7 +109,7 @@ class Source(NamedTuple):
 
     score: Callable[..., Scored]
     look: Callable[[View, Mapping[str, chex.PRNGKey]], dict[str, Any]] = lambda view, keys: dict.fromkeys(keys)
-    init: Callable[..., Memory] = lambda models, trained, batch, pairs: {}
+    init: Callable[..., Memory] = lambda models, trained, batch, num_pairs: {}
     remember: Callable[..., Memory] = lambda memory, seen, rankings: memory
     samplers: Callable[[Pipeline], dict[str, Sampler]] = lambda pipeline: {}
     revision: Revision | None = None
@@ -119,7 +122,7 @@ def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[s
 
 
 def together(*sources: Source) -> Source:
-    """Returns the source of all rankings, losses, memories and draws of some sources, in their order."""
+    """Combines sources in their order: all their rankings, losses, memories and draws, and the revision of one."""
 
     def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, list]:
         parts = [source.look(view, keys) for source in sources]
@@ -133,8 +136,9 @@ def together(*sources: Source) -> Source:
             losses |= of_terms
         return rankings, losses
 
-    def init(models: Models, trained: Collection[str], batch: Batch, pairs: int) -> Memory:
-        return {key: kept for source in sources for key, kept in source.init(models, trained, batch, pairs).items()}
+    def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
+        kept = [source.init(models, trained, batch, num_pairs) for source in sources]
+        return {name: values for memory in kept for name, values in memory.items()}
 
     def remember(memory: Memory, seen: Mapping[str, list], rankings: Mapping[str, Rankings]) -> Memory:
         for number, source in enumerate(sources):
@@ -148,7 +152,7 @@ def together(*sources: Source) -> Source:
     return Source(score, look, init, remember, samplers, revision)
 
 
-def score_as_anchor(source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Rankings:
+def score_in_evaluation(source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Rankings:
     """Scores the global batch in evaluation mode, for other models to learn from."""
 
     def score(matcher: Matcher) -> Rankings:

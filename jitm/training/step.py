@@ -13,12 +13,12 @@ from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
 from jitm.training.objective import DIRECTIONS, Term, objective
-from jitm.training.source import Losses, Memory, Rankings, Scored, Source, View, score_as_anchor
+from jitm.training.source import Losses, Memory, Rankings, Scored, Source, View, score_in_evaluation
 from jitm.types import Batch
 
 
-class Clock(NamedTuple):
-    """What the randomness and the schedules of a step depend on, besides its number.
+class RunConstants(NamedTuple):
+    """The numbers that the randomness and the schedules of a step depend on, besides that of the step.
 
     Attributes:
       seed: The seed of dropout and sampling.
@@ -52,7 +52,7 @@ def train_step(
     members: Mapping[str, Member],
     terms: Mapping[str, Mapping[str, Term]],
     source: Source,
-    clock: Clock,
+    constants: RunConstants,
 ) -> tuple[TrainState, dict[str, chex.Array]]:
     """Takes one step, within `parallel.data_parallel`.
 
@@ -65,7 +65,7 @@ def train_step(
       members: The models that train together; no gradient flows through the scores of another model.
       terms: The objective of each trained model.
       source: The source of rankings and losses.
-      clock: The seed and the lengths of the run.
+      constants: The seed and the lengths of the run.
 
     Returns:
       The state after the step, and metrics: `NAME/METRIC` of each model, and `finite`.
@@ -73,51 +73,53 @@ def train_step(
     Raises:
       UserError: While it is traced, if the members, terms and the source do not fit together.
     """
-    epoch, key = state.step // clock.steps_per_epoch, jax.random.fold_in(jax.random.key(clock.seed), state.step)
+    epoch, key = state.step // constants.steps_per_epoch, jax.random.fold_in(jax.random.key(constants.seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
 
-    # Look, without gradient: what each trained model ranks, and the scores of the models that only teach.
+    # Look, without gradient: the candidates of each trained model, and the scores of models that others learn from and
+    # that do not train. Those that train too are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
     teachers = {other for member in trained.values() for other in member.learn_from} - trained.keys()
-    anchors = {name: score_as_anchor(source, *models[name], batch) for name in members if name in teachers}
+    untrained = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in teachers}
 
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
-        # Score, with gradient. To a model, the scores of the others are constants.
+        # Score, with gradient. The scores of other models are constants, so that the gradient of the sum is each
+        # model's own.
         rankings, losses, batch_stats = {}, {}, {}
         for name, member in trained.items():
             variables = member.variables(params[name], state.members[name])
-            scored = score(source, member.model, variables, batch, seen[name], keys[name])
+            scored = score_in_training(source, member.model, variables, batch, seen[name], keys[name])
             rankings[name], losses[name], batch_stats[name] = scored
-        known = anchors | jax.lax.stop_gradient(rankings)
+        scores = untrained | jax.lax.stop_gradient(rankings)
         for name, member in trained.items():
-            rankings[name] = with_anchors(rankings[name], [known[other] for other in member.learn_from])
+            rankings[name] = with_anchors(rankings[name], [scores[other] for other in member.learn_from])
         # Sum the objectives.
         values = {name: objective(terms[name], rankings[name], epoch, losses[name]) for name in trained}
         return sum(total for total, _ in values.values()), (values, rankings, batch_stats)
 
     params = {name: state.members[name].params for name in trained}
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    gradients = collectives.mean(gradients)
+    gradients = collectives.mean(gradients)  # of the same global loss on each device
 
     # Update: first the models with a gradient, then those that follow them, then what the source keeps.
     updated = {
         name: member.take_gradient_step(state.members[name], gradients[name], batch_stats[name])
         for name, member in trained.items()
     }
-    progress = state.step / (clock.epochs * clock.steps_per_epoch)
+    progress = state.step / (constants.epochs * constants.steps_per_epoch)
     following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
     memory = source.remember(state.memory, seen, rankings)
     new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
-    metrics = diagnostics.step_metrics(values, rankings, anchors, gradients, terms, epoch, batch)
+    metrics = diagnostics.step_metrics(values, rankings, untrained, gradients, terms, epoch, batch)
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # A state that was not updated is no longer at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
     return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
 
 
-def score(
+def score_in_training(
     source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch, seen: Any, key: chex.PRNGKey
 ) -> tuple[Rankings, Losses, chex.ArrayTree]:
     """Scores the global batch with one model in training.

@@ -202,7 +202,7 @@ VALUES = [  # other values, and what the message says
     ('terms.ranking.loss', 'rnking', "'terms.ranking.loss' is 'rnking', but names of jitm.losses have"),
     ('terms.ranking.loss', 'rnking.max_of_hinges', "no module jitm.losses.rnking, did you mean 'ranking'"),
     ('terms.ranking.start_epoch', 1, "no term is active in epoch 0 of 1 for 'members.target': change the start_epoch"),
-    ('relevance', {'source': 'cider.from_captions'}, 'is set but unused: add a term with margins, or set it to'),
+    ('relevance', {'source': 'cider.from_captions'}, 'is set but unused: add a term whose loss takes relevance'),
     ('relevance', {'path': 'x.npy'}, "'relevance.source' is missing"),
     ('relevance', {'source': 'cider.from_capitons'}, "has no 'from_capitons', did you mean 'from_captions'"),
     ('relevance', {'source': 'cider.from_file'}, "'relevance.path' is missing"),

@@ -5,7 +5,7 @@ import pytest
 from jitm.runs.progress import Pace, repeated
 
 
-class Clock:
+class RunConstants:
     """A clock that is moved by hand."""
 
     def __init__(self):
@@ -17,7 +17,7 @@ class Clock:
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return RunConstants()
 
 
 def step(pace, clock, seconds):

@@ -13,7 +13,7 @@ from jitm.training.objective import terms_of
 from jitm.training.plan import make_candidates
 from jitm.training.source import Context
 from jitm.training.sources.predicted import predict_words
-from jitm.training.step import Clock, train_step
+from jitm.training.step import RunConstants, train_step
 from jitm.types import TextFormat
 from tests.configs.settings import load
 from tests.models.test_matchers import DIM, VOCABULARY, make_vse
@@ -22,7 +22,7 @@ from tests.models.test_matchers import DIM, VOCABULARY, make_vse
 def parts_of_step(members, terms, source, **clock):
     """The arguments of `train_step` for members that share some terms; `seed`, `steps_per_epoch` and `epochs`."""
     objectives = {name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains}
-    return {'members': members, 'terms': objectives, 'source': source, 'clock': Clock(**clock)}
+    return {'members': members, 'terms': objectives, 'source': source, 'clock': RunConstants(**clock)}
 
 
 def compile_step(**parts):

@@ -175,7 +175,7 @@ def test_runs_resume_exactly_in_each_phase(source, tiny_config, tmp_path, monkey
 
 def test_labels_without_a_reader_stop_with_an_error(tiny_config, tmp_path):
     config = config_of(tiny_config, 'MovingAverage') | {'terms': tiny_config['terms']}
-    with pytest.raises(UserError, match=r"'labels.source' is set but unused: add a term with labels"):
+    with pytest.raises(UserError, match=r"'labels.source' is set but unused: add a term whose loss takes labels"):
         loop.train_and_evaluate(config, tmp_path / 'run')
     config = config_of(tiny_config, 'CoTeaching') | {'labels': {'source': ''}}
     with pytest.raises(UserError, match=r"'terms.ranking' needs labels: set labels.source"):

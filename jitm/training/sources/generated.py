@@ -18,14 +18,14 @@ CONDITIONS = Conditions(
     needs={'masking.num_views': "config key 'synthesis' refills masked captions: set it"},
     members=('synthesis.generator',),
     gives=(GENERATED, *HEADS),
-    reader='a term of these captions',
+    reader='a term of the ranking generated, or of word discrimination or correction',
 )
 
 
 def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> Source:
-    """Ranks each image's caption against synthetic negatives, and reads their mismatched words in the same pass.
+    """Ranks each image's caption against synthetic negatives, and predicts their mismatched words in the same pass.
 
-    The ranking `generated` is [B, 1 + m].
+    The ranking `generated` is [B, 1 + m]. The captions that are refilled are those of `mask_captions`.
 
     Args:
       synthesis: The way in which the captions are generated and chosen.

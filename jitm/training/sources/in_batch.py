@@ -17,15 +17,15 @@ Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
 # What sources of other candidates exclude, by the config keys.
-OTHER_CANDIDATES = {
-    'augmentation.num_views': 'it has each pair once',
+EXCLUDES_OTHER = {
+    'augmentation.num_views': 'this source has one view of each pair',
     'relevance.source': ROWS_OF_BATCH,
     'labels.source': ROWS_OF_BATCH,
 }
-NOT_MINED = OTHER_CANDIDATES | {'offline.path': 'it scores no mined negatives'}
-OF_EACH_MODEL = NOT_MINED | {'members.*.learn_from': 'models keep the scores of different candidates'}
-SAME_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
-UNCHANGED = SAME_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
+EXCLUDES_UNMINED = EXCLUDES_OTHER | {'offline.path': 'it scores no mined negatives'}
+EXCLUDES_OWN = EXCLUDES_UNMINED | {'members.*.learn_from': 'models would learn from scores of other candidates'}
+EXCLUDES_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
+EXCLUDES_CHANGES = EXCLUDES_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
 
 
 def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None, *, context: Context) -> Source:
@@ -36,9 +36,8 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
     Args:
       same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
         or 'ignored'.
-      num_negatives: The number of pairs of the batch among which a query has its negatives, the negative set of Faghri
-        et al. (2018, section 3.6): those that follow its own in the random order of the batch, the first after the
-        last. None for all.
+      num_negatives: The number of pairs of the batch that are negatives of a query (Faghri et al., 2018, section 3.6):
+        the next ones in the random order of the batch, cyclically. None for all.
       context: The rest of the plan.
     """
     if num_negatives is not None and num_negatives >= context.batch_size:
@@ -62,6 +61,7 @@ def rank_batch(
     train: bool,
     same_image: str,
     num_negatives: int | None = None,
+    further: chex.Array | None = None,
 ) -> Rankings:
     """Scores this device's images with all texts, of which the first are those of the global batch.
 
@@ -72,27 +72,32 @@ def rank_batch(
       batch: The part of the batch on this device.
       train: Whether the model trains.
       same_image, num_negatives: See `in_batch`.
+      further: bool [N], which of this device's other texts are negatives of every image; None without others.
 
     Returns:
-      The rankings of both directions, i2t with the scores of the other texts but masks of the global batch only.
+      The rankings of both directions; the other texts are candidates of images only.
     """
-    rows = scored(matcher.similarity, matcher, images, all_texts, train)
+    rows = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
     scores, image_index = collectives.gather_results((rows, batch.image_index))
     views = len(scores) // len(image_index)
-    rows = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
-    positives, negatives = masks(rows, rows, same_image)
+    pairs = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
+    positives, negatives = masks(pairs, pairs, same_image)
     if num_negatives is not None:
         position = jnp.arange(len(image_index))
         offset = (position - position[:, None]) % len(position)  # the first pair follows the last
         negatives &= ((offset >= 1) & (offset <= num_negatives)).repeat(views, axis=0).repeat(views, axis=1)
     learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
-    return {
-        'i2t': Ranking(scores, positives, negatives, **learned),
-        't2i': Ranking(scores[:, : len(scores)].T, positives, negatives, **learned),
-    }
+    i2t, t2i = (Ranking(x, positives, negatives, **learned) for x in (scores, scores[:, : len(scores)].T))
+    if further is not None:
+        others = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
+        i2t = i2t.replace(
+            positives=jnp.concatenate([positives, jnp.zeros_like(others)], axis=1),
+            negatives=jnp.concatenate([negatives, others], axis=1),
+        )
+    return {'i2t': i2t, 't2i': t2i}
 
 
-def scored(score: Callable[..., chex.Array], matcher: Matcher, *pairs: Any) -> chex.Array:
+def on_training_scale(score: Callable[..., chex.Array], matcher: Matcher, *pairs: Any) -> chex.Array:
     """Scores pairs; the scores of an anchor, in evaluation mode, are mapped to the scale of those in training.
 
     Args:

@@ -14,7 +14,7 @@ from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
 from jitm.training.source import Conditions, Context, Scored, Source
-from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
+from jitm.training.sources.in_batch import EXCLUDES_OWN, SAME_IMAGE, masks
 from jitm.types import Batch, Count, Ranking
 
 
@@ -63,7 +63,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             losses |= {name: losses.get(name, 0) + values for name, values in of_terms.items()}
         return rankings, losses
 
-    return Source(score, conditions=Conditions(OF_EACH_MODEL))
+    return Source(score, conditions=Conditions(EXCLUDES_OWN))
 
 
 def check_dual(matcher: Matcher, source: str) -> None:

@@ -28,7 +28,7 @@ from jitm.training.source import (
     Scored,
     Source,
     View,
-    score_as_anchor,
+    score_in_evaluation,
 )
 from jitm.types import Batch, Index, Margin, Probability, Ranking, Temperature
 
@@ -248,7 +248,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
         inner, rows = source.look(view, keys), collectives.all_gather(view.batch.text_index)
 
         def evaluate(other: str) -> Rankings:
-            return score_as_anchor(source, *view.models[other], view.batch)
+            return score_in_evaluation(source, *view.models[other], view.batch)
 
         estimated = labels.of_batch(view.memory['labels'], rows, view.epoch, evaluate)
         return {name: (inner[name], estimated[name], rows) for name in keys}
@@ -262,17 +262,18 @@ def with_labels(source: Source, labels: Labels) -> Source:
             rankings |= {way: labelled(rankings[way], estimated) for way in DIRECTIONS}
         return rankings, losses
 
-    def init(models: Models, trained: Collection[str], batch: Batch, pairs: int) -> Memory:
-        return {**source.init(models, trained, batch, pairs), 'labels': labels.init(trained, pairs)}
+    def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
+        return {**source.init(models, trained, batch, num_pairs), 'labels': labels.init(trained, num_pairs)}
 
     def remember(memory: Memory, seen: Mapping[str, tuple], rankings: Mapping[str, Rankings]) -> Memory:
         memory = source.remember(memory, {name: inner for name, (inner, *_) in seen.items()}, rankings)
-        estimated, (*_, rows) = {name: one for name, (_, one, _) in seen.items()}, next(iter(seen.values()))
+        estimated = {name: pairs for name, (_, pairs, _) in seen.items()}
+        _, _, rows = next(iter(seen.values()))
         return {**memory, 'labels': labels.after_batch(memory['labels'], rows, estimated, rankings)}
 
     def measure(models: Models, trained: Collection[str], batch: Batch) -> dict[str, chex.Array]:
         pairs = len(batch.text_index) * jax.lax.axis_size(parallel.AXIS)
-        return {name: labels.hinges(score_as_anchor(source, *models[name], batch), pairs) for name in trained}
+        return {name: labels.hinges(score_in_evaluation(source, *models[name], batch), pairs) for name in trained}
 
     def revise(memory: Memory, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Memory:
         return {**memory, 'labels': labels.split(memory['labels'], rows, hinges)}
@@ -281,7 +282,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
     return source._replace(look=look, score=score, init=init, remember=remember, revision=revision)
 
 
-CONDITIONS = Conditions(gives=('labels',), reader='a term with labels')
+CONDITIONS = Conditions(gives=('labels',), reader='a term whose loss takes labels')
 
 
 def labelled(ranking: Ranking, pairs: PairLabels) -> Ranking:

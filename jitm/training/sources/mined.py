@@ -79,9 +79,10 @@ def with_mined(
 
 
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:
-    """Returns direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without it.
+    """Returns direction -> the scores [N] of each query with its mined negative, and the scores [N] of another pair.
 
-    This pair is that of both negatives for images, and that of their partners for texts.
+    For images it is the pair of both negatives, the mined image and caption; for captions the pair of their partners, a
+    caption of the mined image and the image of the mined caption.
     """
 
     def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:

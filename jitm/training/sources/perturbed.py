@@ -15,18 +15,18 @@ from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
-from jitm.training.sources.in_batch import OTHER_CANDIDATES, SAME_IMAGE, SAME_WORDS, rank_batch
+from jitm.training.sources.in_batch import EXCLUDES_OTHER, EXCLUDES_WORDS, SAME_IMAGE, rank_batch
 from jitm.types import Batch
 
 STREAM = 5  # separates these random numbers from those of other sources
-EXCLUDES = OTHER_CANDIDATES | SAME_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
+EXCLUDES = EXCLUDES_OTHER | EXCLUDES_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
 
 
 def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) -> Source:
     """Ranks the captions of the global batch and a perturbed caption of each pair for each image, [B, 2 B] (NegCLIP).
 
-    A perturbed caption is a negative of all images, and no query (Yuksekgonul et al., 2023, without their hard images).
-    It is sampled anew in every step, with equal probability of each kind that changes the caption.
+    A perturbed caption is a negative of all images, and never a query (Yuksekgonul et al., 2023, without their hard
+    images). It is sampled anew in every step, with equal probability of each kind that changes the caption.
 
     Args:
       same_image: See `in_batch`.
@@ -45,15 +45,9 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
     def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         del seen
         changed, is_perturbed = batch.drawn['perturbed']
-        further = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(changed, train))
-        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *further)
-        rankings = rank_batch(matcher, images, all_texts, batch, train, same_image)
-        # Perturbed captions are candidates of images.
-        own = rankings['i2t']
-        further = jnp.broadcast_to(collectives.all_gather(is_perturbed), own.positives.shape)
-        positives = jnp.concatenate([own.positives, jnp.zeros_like(further)], axis=1)
-        negatives = jnp.concatenate([own.negatives, further], axis=1)
-        return rankings | {'i2t': own.replace(positives=positives, negatives=negatives)}, {}
+        both = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(changed, train))
+        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *both)
+        return rank_batch(matcher, images, all_texts, batch, train, same_image, further=is_perturbed), {}
 
     graphs = "'candidates.perturbations' takes scene graphs: set it, such as to 'scene_graphs.rules'"
     needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}

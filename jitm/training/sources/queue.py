@@ -15,7 +15,7 @@ from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Memory, Models, Rankings, Scored, Source, View
-from jitm.training.sources.in_batch import OF_EACH_MODEL, SAME_IMAGE, masks
+from jitm.training.sources.in_batch import EXCLUDES_OWN, SAME_IMAGE, masks
 from jitm.training.sources.in_chunks import check_dual
 from jitm.types import Batch, Count, Ranking
 
@@ -27,8 +27,8 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
     """Ranks the pairs of the global batch and of past steps, [B, B + K], all encoded by another member (MoCo).
 
     The gradient flows through the query, not through the candidates, which `encoder` encodes in evaluation mode. A pair
-    that is in the queue since the epoch before is a positive, as it is in the batch. Until the queue is full, there are
-    fewer negatives.
+    that is still in the queue from the previous epoch is a positive, as it is in the batch. Until the queue is full,
+    there are fewer negatives.
 
     Args:
       same_image: See `in_batch`.
@@ -36,9 +36,9 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
       length: K, the number of pairs of past steps.
     """
 
-    def init(models: Models, trained: Collection[str], batch: Batch, pairs: int) -> Memory:
+    def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
         """Returns a queue without pairs."""
-        del trained, pairs
+        del trained, num_pairs
         model, variables = models[encoder]
         shapes = jax.eval_shape(functools.partial(encode, model), variables, batch)
         rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape[1:]), x.dtype), shapes)
@@ -75,7 +75,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
         return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
 
-    return Source(score, look, init, remember, conditions=Conditions(OF_EACH_MODEL, members=('candidates.encoder',)))
+    return Source(score, look, init, remember, conditions=Conditions(EXCLUDES_OWN, members=('candidates.encoder',)))
 
 
 def encode(model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Pairs:

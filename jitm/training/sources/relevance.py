@@ -41,10 +41,12 @@ def with_relevance(source: Source, load: Callable[[Split], Relevance]) -> Source
         phi = collectives.gather_results(batch.drawn['relevance'])
         views = len(rankings['i2t'].scores) // len(phi)
         phi = phi.repeat(views, axis=0).repeat(views, axis=1)
-        of_direction = {'i2t': phi, 't2i': phi.T}
-        return rankings | {way: rankings[way].replace(relevance=of) for way, of in of_direction.items()}, losses
+        both = {'i2t': phi, 't2i': phi.T}
+        return rankings | {way: rankings[way].replace(relevance=values) for way, values in both.items()}, losses
 
     return source._replace(score=score, samplers=samplers)
 
 
-CONDITIONS = Conditions(gives=('relevance',), reader='a term with margins')
+CONDITIONS = Conditions(
+    gives=('relevance',), reader='a term whose loss takes relevance, such as ranking.adaptive_margin'
+)

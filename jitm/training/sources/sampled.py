@@ -8,7 +8,7 @@ from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
-from jitm.training.sources.in_batch import NOT_MINED, UNCHANGED, scored
+from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_UNMINED, on_training_scale
 from jitm.types import Batch, Ranking
 
 STREAM = 4  # separates these random numbers from those of other sources
@@ -18,9 +18,9 @@ def sampled() -> Source:
     """Ranks the match of one query of each pair above one random negative [B, 2] (OSCAR: Li et al., 2020).
 
     With equal probability, the text or the image of a pair is replaced by that of another image, as released. The query
-    is the image if the text was replaced, the text otherwise. The other query has no negative, so a loss of 0.
+    is the image if the text was replaced, otherwise the text. The other query has no negative and a loss of 0.
     """
-    return Source(_score, samplers=_samplers, conditions=Conditions(NOT_MINED | UNCHANGED))
+    return Source(_score, samplers=_samplers, conditions=Conditions(EXCLUDES_UNMINED | EXCLUDES_CHANGES))
 
 
 def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
@@ -48,6 +48,6 @@ def _score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, se
     pairs, text_replaced = batch.drawn['sampled']
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
     both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
-    scores = scored(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
+    scores = on_training_scale(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
     scores, text_replaced = collectives.gather_results((scores, text_replaced[:, None]))
     return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}

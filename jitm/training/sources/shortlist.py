@@ -11,7 +11,7 @@ from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Context, Scored, Source, View, each
-from jitm.training.sources.in_batch import OF_EACH_MODEL, UNCHANGED
+from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_OWN
 from jitm.types import Batch, Count, Index, Ranking
 
 STREAM = 2  # separates these random numbers from those of other sources
@@ -76,7 +76,7 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 
         return model.apply(variables, method=choose_with)
 
-    excludes = OF_EACH_MODEL | (UNCHANGED if num_extra else {})
+    excludes = EXCLUDES_OWN | (EXCLUDES_CHANGES if num_extra else {})
     return Source(_score, each(choose), samplers=samplers, conditions=Conditions(excludes))
 
 
