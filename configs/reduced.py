@@ -32,7 +32,10 @@ def variants(file: str, *words: str) -> Callable[[Callable[..., ConfigDict]], Ca
 
 
 def dual_encoder(config: ConfigDict) -> ConfigDict:
-    """Halves a dual encoder, and trains it for 8 epochs; BERT is tiny and starts from random parameters."""
+    """Halves a dual encoder, and trains it for 8 epochs without augmentation.
+
+    A last hidden state becomes a mean over the words of a bidirectional GRU; BERT is tiny and randomly initialized.
+    """
     config.data = F8K
     common.set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=6)
     config.drop_last = True
