@@ -107,3 +107,12 @@ def is_finite(array: np.ndarray) -> bool:
     infinities = np.array([np.inf, -np.inf], array.dtype)
     positive, negative = infinities.view(signed.dtype)[0], infinities.view(unsigned.dtype)[1]
     return bool(signed.max() < positive and unsigned.max() < negative)
+
+
+def grid_boxes(regions: int) -> np.ndarray | None:
+    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
+    edge = math.isqrt(regions)
+    if regions == 1 or edge**2 != regions:
+        return None
+    row, column = np.divmod(np.arange(regions), edge)
+    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Union
 
@@ -330,12 +329,3 @@ def bucket(length: int, multiple: int, maximum: int | None = None) -> int:
     """Returns the padded length: the next multiple, so that few lengths are compiled, but at most the maximum."""
     padded = -(-int(length) // multiple) * multiple
     return padded if maximum is None else min(padded, maximum)
-
-
-def grid_boxes(regions: int) -> np.ndarray | None:
-    """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
-    edge = math.isqrt(regions)
-    if regions == 1 or edge**2 != regions:
-        return None
-    row, column = np.divmod(np.arange(regions), edge)
-    return (np.stack([column, row, column + 1, row + 1], axis=1) / edge).astype(np.float32)

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from jitm.config import build as config_lib
+from jitm.data.arrays import grid_boxes
 from jitm.data.images.pixels import Photos
 from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
-from jitm.data.splits import Split, check_images, check_lengths, grid_boxes
+from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.data.text.word_level import tokenize_split

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.splits import grid_boxes
+from jitm.data.arrays import grid_boxes
 
 TITLES = {
     't2i': 'each word attends to regions (t2i): its weights add up to 1 over the regions',

@@ -13,7 +13,7 @@ from PIL import Image
 
 from jitm.commands import cli
 from jitm.data import scenes
-from jitm.data.splits import grid_boxes
+from jitm.data.arrays import grid_boxes
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
