@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from annotated_types import Ge, Gt, Interval
 from flax import struct
 
-# Types and ranges of the arguments that a config sets, as hints of these arguments; `config.bind` checks them.
+# Types and ranges of the arguments that a config sets, as hints of these arguments; `config.build.bind` checks them.
 Count = Annotated[int, Ge(1)]
 Index = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]

@@ -26,7 +26,7 @@ from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.config import schema
 from jitm.data.images import photos
-from jitm.data.load import load_whole
+from jitm.data.load import bind_data
 from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split, check_images
 from jitm.encoders import features, networks
@@ -64,7 +64,8 @@ def _check(values: flags.FlagValues) -> None:
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
     """Returns the images by the names of their files, decoded as `data` of the config says."""
     if not values.images:
-        return {name: load_whole(data, name, values.data_root, imports=run is None) for name in values.split}
+        load = bind_data(data, values.data_root, imports=run is None)
+        return {name: load(name) for name in values.split}
     size = data.get('image_size') if run is None else run.image_size[0]
     if size is None:
         raise UserError("config key 'data.image_size' is missing: give a config whose data are photos, or --workdir")

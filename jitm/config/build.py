@@ -111,7 +111,13 @@ def bind_named(
 
     @functools.wraps(bound)
     def call(*args: Any, **others: Any) -> Any:
-        return bound(*args, **{name: value for name, value in others.items() if name in taken})
+        try:
+            return bound(*args, **{key: value for key, value in others.items() if key in taken})
+        except Exception as error:
+            if isinstance(error, UserError) or not names.is_own(function):
+                raise
+            described = names.describe(error)
+            raise UserError(f"config key '{where}.{key}' is '{name}', but it fails: {described}") from error
 
     return call
 

@@ -33,12 +33,15 @@ def load_split(
 ) -> Split:
     """Loads a split of the data set of a config; of the training split the part that `train_share` names.
 
-    The other arguments and errors are those of `load_whole`.
-
     Args:
+      data, root, imports: See `bind_data`.
+      split: The name of a split, such as 'dev'.
       noisy: Whether captions of the training split are moved as in training; for evaluation they are not.
+
+    Raises:
+      UserError: See `bind_data` and `change_train`.
     """
-    whole = load_whole(data, split, root, imports)
+    whole = bind_data(data, root, imports)(split)
     return change_train(whole, data, noisy) if split == 'train' else whole
 
 
@@ -57,21 +60,21 @@ def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> S
     return train
 
 
-def load_whole(data: Mapping[str, Any], split: str, root: str | None = None, imports: bool = False) -> Split:
-    """Loads a split of the data set of a config: dict(source='precomp.load', ...) -> Split.
+def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = False) -> Callable[[str], Split]:
+    """Returns the function that loads a split of the data set of a config, dict(source='precomp.load', ...).
 
     Args:
       data: The section `data` of the config.
-      split: The name of a split, such as 'dev'.
       root: The folder of the data, if it is not the config's `data.root`.
       imports: Whether the module of a source of the user is imported; only for a config that the user wrote.
 
+    Returns:
+      The function from the name of a split, such as 'dev'. It raises a UserError if the data cannot be read, or if a
+      source of the user fails or returns no consistent split.
+
     Raises:
-      UserError: If a root is given but the source reads no folder, or the data cannot be read; or if a source of the
-        user fails, or returns no consistent split.
+      UserError: If a key is wrong, or a root is given but the source reads no folder.
     """
-    if not isinstance(split, str) or split != os.path.basename(split):
-        raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
     if root is not None:
         if 'root' not in data:
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
@@ -79,13 +82,19 @@ def load_whole(data: Mapping[str, Any], split: str, root: str | None = None, imp
     source, keywords = choose(data, 'source', where='data')
     keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
     load = names.resolve('jitm.data', source, where='data.source', own=is_loader, imports=imports)
-    load_split_of = bind(load, keywords, where='data', later=('split',))
-    try:
-        return _load_own(load_split_of, source, split) if names.is_own(load) else load_split_of(split)
-    except UserError as error:
-        if os.path.exists(keywords.get('root', '.')):
-            raise
-        raise UserError(f'{error}; {PUBLISHED}') from None
+    bound = bind(load, keywords, where='data', later=('split',))
+
+    def load_whole(split: str) -> Split:
+        if not isinstance(split, str) or split != os.path.basename(split):
+            raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
+        try:
+            return _load_own(bound, source, split) if names.is_own(load) else bound(split)
+        except UserError as error:
+            if os.path.exists(keywords.get('root', '.')):
+                raise
+            raise UserError(f'{error}; {PUBLISHED}') from None
+
+    return load_whole
 
 
 def is_loader(value: Any) -> bool:

@@ -157,7 +157,7 @@ def of_config(
     """Returns the network with which a config starts to train.
 
     Args:
-      config: A nested dict, checked by `config.check`.
+      config: A nested dict, checked by `config.schema.check`.
       member: Name of the model in the config's `members`.
       image_size: H and W of the pixels.
       crops: See `FeatureNetwork`.

@@ -156,8 +156,7 @@ def mine(
       split: Images and texts.
       split_name: A name such as 'train'.
       folder: The output folder, which is new, is empty or has mined lists, see `jitm.data.pairs.mined_lists`; it also
-        keeps
-        unfinished work.
+        keeps unfinished work.
       top_h_texts: The number of texts per image, 300 as published.
       top_h_images: The number of images per text, 60 as published.
       options: The precision and the memory, by default those of the first run. Where scores are inner products, the

@@ -55,8 +55,9 @@ def load_data(plan: Plan) -> Data:
       UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
-    whole = plan.load_whole('train')
-    train, validation = plan.change_train(whole), plan.load_split(plan.evaluation['split'])
+    whole, split = plan.load_split('train'), plan.evaluation['split']
+    train = plan.change_train(whole)
+    validation = plan.change_train(whole, noisy=False) if split == 'train' else plan.load_split(split)
     if train.num_texts < plan.batch_size:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {plan.batch_size}')
     if train.feature_size != validation.feature_size:

@@ -10,7 +10,7 @@ import optax
 
 from jitm.config.build import bind, bind_named, check_member, flatten
 from jitm.config.schema import EvaluationKeys, RunKeys
-from jitm.data.load import bind_loader, change_train, load_split, load_whole, make_vocabulary
+from jitm.data.load import bind_data, bind_loader, change_train, make_vocabulary
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pairs.masking import Masking
 from jitm.data.splits import Split
@@ -35,6 +35,7 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
+MAY_BE_OWN = ('candidates.source', 'labels.source', 'optimizer.name')
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
@@ -47,9 +48,8 @@ class Plan:
     Attributes:
       config: The whole config, for the files of the run.
       seed, epochs, batch_size, drop_last, length_multiple, precision: The keys of these names.
-      load_whole: The function that loads a split as it is stored, by its name.
-      load_split: The function that loads a split for evaluation, by its name.
-      change_train: The changes of the training split, such as noise.
+      load_split: The function that loads a split as it is stored, by its name.
+      change_train: The function that changes the training split, without noise where `noisy` is False.
       make_vocabulary: The function `(whole training split, max_length) -> vocabulary`.
       augmentation: The augmentation of the examples.
       load_scene_graphs: The function that loads the scene graphs of a split; None without.
@@ -61,6 +61,7 @@ class Plan:
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
       load_pretrained: The function `(variables, words) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
+      own: The names of the source, the labels and the optimizer that are not of jitm.
       evaluation: The section `evaluation`.
       run: The section `run`.
       warnings: The settings that are allowed but suspicious.
@@ -73,9 +74,8 @@ class Plan:
     drop_last: bool
     length_multiple: int
     precision: str
-    load_whole: Callable[[str], Split]
     load_split: Callable[[str], Split]
-    change_train: Callable[[Split], Split]
+    change_train: Callable[..., Split]
     make_vocabulary: Callable[[Split, int | None], Tokenizer]
     augmentation: Augmentation
     load_scene_graphs: Callable | None
@@ -87,6 +87,7 @@ class Plan:
     make_optimizer: Callable[[int], tuple[optax.GradientTransformation, optax.Schedule]]
     load_pretrained: Callable[..., Mapping[str, Replacements]]
     generator: str
+    own: tuple[str, ...]
     evaluation: EvaluationKeys
     run: RunKeys
     warnings: tuple[str, ...]
@@ -96,7 +97,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     """Makes the plan of a config.
 
     Args:
-      config: A nested dict, checked by `config.check`.
+      config: A nested dict, checked by `config.schema.check`.
       pending: Whether the first stage has not written the files of this one yet; everything else is checked.
 
     Raises:
@@ -115,8 +116,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     plan = Plan(
         config=config,
         **{key: config[key] for key in ('seed', 'epochs', 'batch_size', 'drop_last', 'length_multiple', 'precision')},
-        load_whole=functools.partial(load_whole, data, imports=True),
-        load_split=functools.partial(load_split, data, imports=True),
+        load_split=bind_data(data, imports=True),
         change_train=functools.partial(change_train, data=data),
         make_vocabulary=bind(make_vocabulary, config['vocabulary'], where='vocabulary', later=('split', 'max_length')),
         augmentation=bind(Augmentation, config['augmentation'], where='augmentation')(),
@@ -129,6 +129,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         make_optimizer=optimizer,
         load_pretrained=make_initialize(config['initialize'], members),
         generator=synthesis.generator,
+        own=tuple(name for name in map(flatten(config).get, MAY_BE_OWN) if {'.', ':'} & {*name}),
         evaluation=config['evaluation'],
         run=config['run'],
         warnings=tuple(unreached_epochs(config)),

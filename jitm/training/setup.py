@@ -14,15 +14,13 @@ from jitm.data.pipeline import Pipeline
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
-from jitm.models.make import member_model, model_keys, own_names
+from jitm.models.make import model_keys, own_names
 from jitm.training.data import Data, load_data, make_models, make_pipeline
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.plan import Plan, make_plan
 from jitm.training.step import RunConstants, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
-
-NAMED = ('candidates', 'source'), ('labels', 'source'), ('optimizer', 'name')  # parts that may be of the user
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +86,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     """Makes every part of a run from its config.
 
     Args:
-      config: A nested dict, checked by `config.check`.
+      config: A nested dict, checked by `config.schema.check`.
       resuming: Whether the run resumes from a checkpoint, so that initial weights are not read.
       pending: Whether files that an earlier stage writes do not exist yet; everything else is checked.
 
@@ -98,10 +96,9 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     Raises:
       UserError: If a key, a name or the data are wrong.
     """
-    with own_parts(config):
-        plan = make_plan(config, pending)
+    plan = make_plan(config, pending)
     data = load_data(plan)
-    with own_parts(config):
+    with own_parts(plan):
         # The models, the batches that they read, and how they train.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
@@ -138,16 +135,15 @@ def compile_step(
 
 
 @contextlib.contextmanager
-def own_parts(config: Mapping[str, Any]) -> Iterator[None]:
-    """Names file and line of any error within the block if a config names parts that are not of jitm."""
+def own_parts(plan: Plan) -> Iterator[None]:
+    """Names file and line of any error within the block if a plan has parts that are not of jitm."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        models = [name for member in config['members'] for name in own_names(member_model(config, member))]
-        others = [config[section][key] for section, key in NAMED if {'.', ':'} & {*config[section][key]}]
-        own = [*(f"the model '{name}'" for name in models), *(f"'{name}'" for name in others)]
+        models = [f"the model '{name}'" for section in plan.models.values() for name in own_names(section)]
+        own = [*models, *(f"'{name}'" for name in plan.own)]
         if not own:
             raise
         raise UserError(f'{" or ".join(own)} fails: {names.describe(error)}') from error

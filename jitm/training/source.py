@@ -124,6 +124,9 @@ def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[s
 def together(*sources: Source) -> Source:
     """Combines sources in their order: all their rankings, losses, memories and draws, and the revision of one."""
 
+    if len(sources) == 1:
+        return sources[0]
+
     def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, list]:
         parts = [source.look(view, keys) for source in sources]
         return {name: [part[name] for part in parts] for name in keys}
@@ -148,8 +151,10 @@ def together(*sources: Source) -> Source:
     def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
         return {name: sampler for source in sources for name, sampler in source.samplers(pipeline).items()}
 
-    revision = next((source.revision for source in sources if source.revision), None)
-    return Source(score, look, init, remember, samplers, revision)
+    revisions = [source.revision for source in sources if source.revision]
+    if len(revisions) > 1:
+        raise ValueError('more than one source revises the memory')
+    return Source(score, look, init, remember, samplers, *revisions)
 
 
 def score_in_evaluation(source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Rankings:

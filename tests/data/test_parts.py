@@ -9,7 +9,7 @@ from jitm.commands import cli
 from jitm.commands.sections import override
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
-from jitm.data.load import load_split, load_whole
+from jitm.data.load import bind_data, load_split
 from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split, sample_images
 from jitm.errors import UserError
@@ -82,7 +82,7 @@ def test_parts_of_one_seed_are_nested_and_of_two_seeds_differ():
 def test_only_the_training_split_is_reduced():
     data = SCENES | {'train_share': 0.5}
     assert load_split(data, 'dev').num_images == 4
-    assert load_whole(data, 'train').num_images == 12
+    assert bind_data(data)('train').num_images == 12
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
 def test_own_sources_that_fail(source, keys, message, tmp_path):
     (tmp_path / 'failing.py').write_text(LOADER)
     with pytest.raises(UserError, match=message):
-        load_whole({'source': f'{tmp_path}/failing.py:{source}', **keys}, 'dev', imports=True)
+        bind_data({'source': f'{tmp_path}/failing.py:{source}', **keys}, imports=True)('dev')
 
 
 PROBLEMS = {
@@ -226,4 +226,4 @@ def test_own_splits_with_a_problem(name, tmp_path, monkeypatch):
         'from jitm.data.splits import Split\n\ndef load(split):\n    return Split.made()\n'
     )
     with pytest.raises(UserError, match=message):
-        load_whole({'source': f'{tmp_path}/made.py:load'}, 'dev', imports=True)
+        bind_data({'source': f'{tmp_path}/made.py:load'}, imports=True)('dev')

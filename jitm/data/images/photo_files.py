@@ -1,8 +1,7 @@
 """The photos of a folder or of tar archives with their captions, and those of a split.
 
 Captions are in files that list many photos, see `jitm.data.images.caption_files`, or in a file for each photo with its
-name,
-as img2dataset writes them. The names of files and folders decide the split.
+name, as img2dataset writes them. The names of files and folders decide the split.
 """
 
 import contextlib

@@ -53,7 +53,7 @@ class PairLabels(NamedTuple):
 
 @runtime_checkable
 class Labels(Protocol):
-    """A way to estimate labels; one with `hinges` and `split` revises them before each epoch."""
+    """A way to estimate labels."""
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
         """Returns what is stored before the first step, for the names of the models that train."""
@@ -65,6 +65,19 @@ class Labels(Protocol):
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
         """Returns what is stored after a batch, from the rankings of each model in training."""
+
+
+@runtime_checkable
+class RevisedLabels(Labels, Protocol):
+    """A way to estimate labels that revises them before each epoch from `warm_up_epochs` on."""
+
+    warm_up_epochs: int
+
+    def hinges(self, rankings: Mapping[str, Ranking], pairs: int) -> chex.Array:
+        """Returns the hinge of each of these pairs, [B], from the rankings of a model in evaluation mode."""
+
+    def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
+        """Returns what is stored before an epoch, given the rows [N] of its pairs and their hinges for each model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,7 +291,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
     def revise(memory: Memory, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Memory:
         return {**memory, 'labels': labels.split(memory['labels'], rows, hinges)}
 
-    revision = Revision(labels.warm_up_epochs, measure, revise) if hasattr(labels, 'split') else None
+    revision = Revision(labels.warm_up_epochs, measure, revise) if isinstance(labels, RevisedLabels) else None
     return source._replace(look=look, score=score, init=init, remember=remember, revision=revision)
 
 
