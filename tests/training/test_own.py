@@ -201,6 +201,10 @@ def broken():
     return Source(lambda *args: 1 / 0)
 
 
+def fails(scale):
+    return 1 / 0
+
+
 def unlabelled():
     return {}
 
@@ -254,6 +258,7 @@ def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_pat
     ('key', 'name', 'sentence'),
     [
         ('candidates', 'scald', r"has no 'scald', did you mean 'scaled'\?"),
+        ('candidates', 'fails', r'it fails: ZeroDivisionError in line \d+ of .*own_parts.py'),
         ('candidates', 'scores', 'it returns function: return a jitm.training.source.Source$'),
         ('labels', 'Constnt', r"has no 'Constnt', did you mean 'Constant'\?"),
         ('labels', 'unlabelled', 'it returns dict: return an object with init, of_batch and after_batch$'),
