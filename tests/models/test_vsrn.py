@@ -13,7 +13,7 @@ from jitm.models import vsrn
 from jitm.training.objective import make_terms
 from jitm.training.setup import set_up
 from jitm.training.source import together
-from jitm.training.step import score
+from jitm.training.step import score_in_training
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid, torch_gru
 from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
@@ -225,7 +225,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
 
     def shapes(*sources):
         def run(v, k):
-            return score(together(*sources), model, v, batch, [None] * len(sources), k)
+            return score_in_training(together(*sources), model, v, batch, [None] * len(sources), k)
 
         return jax.eval_shape(on_one_device(run), variables, jax.random.key(0))
 
@@ -253,7 +253,7 @@ def test_a_caption_term_needs_a_model_that_writes_captions(model):
 
     def run(key):
         variables = model.init(key, images, texts)
-        return score(source, model, variables, batch, None, key)
+        return score_in_training(source, model, variables, batch, None, key)
 
     with pytest.raises(UserError, match=r"'terms.caption' needs predictions for 'captioning', which \w+ as configured"):
         jax.eval_shape(on_one_device(run), jax.random.key(0))

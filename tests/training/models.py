@@ -19,10 +19,10 @@ from tests.configs.settings import load
 from tests.models.test_matchers import DIM, VOCABULARY, make_vse
 
 
-def parts_of_step(members, terms, source, **clock):
+def parts_of_step(members, terms, source, **constants):
     """The arguments of `train_step` for members that share some terms; `seed`, `steps_per_epoch` and `epochs`."""
     objectives = {name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains}
-    return {'members': members, 'terms': objectives, 'source': source, 'clock': RunConstants(**clock)}
+    return {'members': members, 'terms': objectives, 'source': source, 'constants': RunConstants(**constants)}
 
 
 def compile_step(**parts):
