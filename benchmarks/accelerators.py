@@ -40,9 +40,9 @@ SETTINGS = (
     *('vsepp:resnet152,scratch,f30k', 'clip:b32,softmax,f30k', 'oscar:alone,base,coco', 'aoq:vsrn,adapoffquin,f30k'),
 )
 PROGRAMS = ('step', 'images', 'texts', 'scores', 'mining')
-PAIRS_PER_CHIP = 8  # of a batch on more than 16 chips
-IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # of a block of scores
-CANDIDATES, TOP_H = 145_000, 300  # of mining: captions of Flickr30K, and kept for each image
+PAIRS_PER_CHIP = 8  # batch size per chip on more than 16 chips
+IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # sizes of a block of scores
+CANDIDATES, TOP_H = 145_000, 300  # mining: captions of Flickr30K, and the number kept for each image
 HOT = 6  # operations of a row
 OPTIONS = {'gpu': {'xla_gpu_enable_triton_gemm': False}}  # sizes of its products are chosen by timing them
 TRACED = {'psum': 'all-reduce', 'psum_invariant': 'all-reduce', 'pmax': 'all-reduce', 'pmin': 'all-reduce'}

@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, list[Row]]:
     """Returns command -> rows of a file of results.
 
     Raises:
-      UserError: if a line is not a result.
+      UserError: If a line is not a result.
     """
     return {command: line['rows'] for command, line in _read_lines(path).items()}
 

@@ -76,7 +76,7 @@ def devices(target: str) -> list[Any]:
     """Returns the devices of one of `TARGETS`, which compile but do not run.
 
     Raises:
-      UserError: if its compiler is not installed.
+      UserError: If its compiler is not installed.
     """
     kind, _, shape = target.partition(':')
     jax.config.update('jax_platforms', 'cpu')  # else the plugins look for devices

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # of OpenAI's models; most others have 'gelu'
+QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # OpenAI's models; most others have 'gelu'
 # Statistics of the images that CLIP was trained on.
 PIXELS = dict(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
 
@@ -50,7 +50,7 @@ SIZE = {  # tables 19 and 20
     'rn101': dict(embed_dim=512, image=resnet(3, 4, 23, 3), text=text(tower(512, 12, 8))),
 }
 LOSSES = ('softmax', 'max', 'sum', 'selhn')
-PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # of open_clip
+PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # open_clip
 DATA = {
     'f30k': common.photos('data/f30k_photos', **PHOTOS),
     'coco': common.photos('data/coco_photos', max_captions=5, **PHOTOS),

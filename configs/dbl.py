@@ -119,7 +119,7 @@ def _members(scenario: str, published: str, run: str, momentum: float) -> dict:
     else:
         shared = dict(rule='gradient', init_from=published)
         everyone = (*anchors, 'target')
-        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # of OSS
+        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # OSS
         if scenario.startswith('mutual'):
             others = {name: tuple(other for other in everyone if other != name) for name in anchors}
         members = {name: dict(shared, learn_from=others[name]) for name in anchors}

@@ -98,7 +98,7 @@ def _vsepp(system: str, network: str, tuning: str, data: str) -> ConfigDict:
     if photos:
         config.data = common.photos('data/f8k_photos', image_size=112, short_side=112, min_area=0.5)
         config.length_multiple = 12  # fewer lengths to compile
-    vectors = photos or data != 'f8k'  # of whole photos, whose scores need more epochs to spread
+    vectors = photos or data != 'f8k'  # vectors of whole photos need more epochs to spread scores
     if vectors:
         config.model.embed_dim = 256
     if tuning == 'finetuned':

@@ -22,7 +22,7 @@ def get_config(data: str) -> ConfigDict:
     config.data = common.DATA[data]
     config.model = dict(
         name='vsrn.VSRN',
-        embed_dim=2048,  # of the regions and of the joint space
+        embed_dim=2048,  # regions and joint space
         word_dim=300,
         graph_layers=4,
         caption=True,  # has a captioner; with False, terms.caption must be left out

@@ -56,7 +56,7 @@ def _from(run: str, *members: str) -> dict[str, str]:
     return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
 
 
-CELLS = {'data.root': 'data/f8k_cells_precomp'}  # of SqueezeNet
+CELLS = {'data.root': 'data/f8k_cells_precomp'}  # features of SqueezeNet
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
@@ -145,7 +145,7 @@ GROUPS = {
         **{f'{name}_selhn_sum': Experiment(f'{words},selhn') for name, words in ATTENTION.items()},
         'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
     },
-    'margins': {  # of the ranking loss alone; that of RM stays 0.2
+    'margins': {  # the margin of the ranking loss alone; RM keeps 0.2
         **{
             f'{name}_m{margin}': Experiment(setting, {'terms.ranking.margin': margin / 100})
             for name, setting in (
@@ -375,7 +375,7 @@ GROUPS = {
         )
     },
     'heads': {
-        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # of MobileNetEdgeTPU
+        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # features of MobileNetEdgeTPU
         'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
         'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
         'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),

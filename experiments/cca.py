@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Yields the recalls on the validation split.
 
     Raises:
-      UserError: if the folder cannot be read.
+      UserError: If the folder cannot be read.
     """
     train, dev = (precomp.load(split, root=args.data_root) for split in ('train', 'dev'))
     vocabulary = Vocabulary.build(train.captions)

@@ -70,7 +70,7 @@ def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
     """Trains a run, or resumes it, and saves its scores.
 
     Raises:
-      subprocess.CalledProcessError: if a command fails; its output is in `FOLDER/NAME.log`.
+      subprocess.CalledProcessError: If a command fails; its output is in `FOLDER/NAME.log`.
     """
     workdir, first_stage = directory(folder, name, seed), EXPERIMENTS[name].first_stage
     if first_stage and not workdir.exists():
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Trains the runs of the named groups, or lists all.
 
     Raises:
-      UserError: if a name is unknown, or a run fails; the others are trained.
+      UserError: If a name is unknown, or a run fails; the others are trained.
     """
     folder = args.folder or Path('runs', size(args.small))
     rows = ROOT / 'docs' / f'{size(args.small)}.jsonl'

@@ -1,7 +1,7 @@
 """Compares the runs of docs/results.md with their controls: intervals over images, differences over seeds.
 
-    python -m experiments intervals           # of the rows in docs/flickr8k.jsonl
-    python -m experiments intervals --small   # of those in docs/flickr8k_small.jsonl
+    python -m experiments intervals           # from the rows in docs/flickr8k.jsonl
+    python -m experiments intervals --small   # from docs/flickr8k_small.jsonl
 
 Every pair of experiments whose scores `python -m experiments flickr8k` has saved gets rows in
 docs/flickr8k_intervals.jsonl, one for each seed and metric: the difference, its interval of 95 % and the number of
@@ -29,9 +29,9 @@ from jitm.report.matrices import Matrix, read_matrices, saved_sims
 
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
 WAYS = 'i2t', 't2i'
-LEVEL, POWER = 0.05, 0.8  # of the test, two-sided
+LEVEL, POWER = 0.05, 0.8  # two-sided test
 MIN_SEEDS = 3  # two may be nearly equal by chance
-KEYS = ('size', 'pair', 'seed', 'metric')  # of a row, which replaces another one with the same
+KEYS = ('size', 'pair', 'seed', 'metric')  # a row replaces the one with the same values
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def rows_of(pair: Pair, seed: int, size: str, folder: Path) -> list[dict[str, An
       folder: The folder of the run directories.
 
     Raises:
-      UserError: if the scores are damaged, or of different images.
+      UserError: If the scores are damaged, or of different images.
     """
     runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)]
     if not all((run / 'config.json').exists() for run in runs):
@@ -358,7 +358,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Writes the intervals of all pairs with saved scores, and yields a line for each pair with rows.
 
     Raises:
-      UserError: if saved scores are damaged, or of different images.
+      UserError: If saved scores are damaged, or of different images.
     """
     size = catalog.size(args.small)
     folder, metrics = args.folder or Path('runs', size), {run: row['metrics'] for run, row in read_runs(size).items()}

@@ -150,7 +150,7 @@ def scope(section: str, source: Source) -> Source:
     """Returns the rows of the experiments that a section names; all if it names none.
 
     Raises:
-      UserError: if it names an experiment without a row.
+      UserError: If it names an experiment without a row.
     """
     given = [*tables.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
     if unknown := {*given} - source.names - catalog.GROUPS.keys():
@@ -162,7 +162,7 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     """Yields the heading of the section and the number, of each number of a page that no row has.
 
     Raises:
-      UserError: if a section names an experiment without a row.
+      UserError: If a section names an experiment without a row.
     """
     papers = of_references()
     for section in HEADING.split(page):
@@ -183,7 +183,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Yields the numbers without a row.
 
     Raises:
-      UserError: if a section names an experiment without a row.
+      UserError: If a section names an experiment without a row.
     """
     del args
     source = read_source()

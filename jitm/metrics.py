@@ -31,7 +31,7 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
     if np.isnan(sims).any():
         raise ValueError(f'{np.isnan(sims).sum()} of {sims.size} similarities are NaN')
     positives = sims[image_of_text, np.arange(texts)]
-    best = np.full(images, -np.inf, sims.dtype)  # of each image's positives
+    best = np.full(images, -np.inf, sims.dtype)  # best positive of each image
     np.maximum.at(best, image_of_text, positives)
     as_high = np.count_nonzero(sims >= best[:, None], axis=1)
     positives_as_high = np.bincount(image_of_text, positives >= best[image_of_text], images).astype(int)

@@ -21,11 +21,11 @@ NotNegative = Annotated[float, Ge(0)]
 Margin = Weight = NotNegative
 Temperature = Positive
 Probability = Annotated[float, Interval(ge=0, le=1)]
-Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
+Rate = Annotated[float, Interval(ge=0, lt=1)]  # dropout; a rate of 1 would drop everything
 Share = Annotated[float, Interval(gt=0, le=1)]
-HeldOut = Annotated[float, Interval(gt=0, lt=0.5)]  # of the images, for each of two splits
+HeldOut = Annotated[float, Interval(gt=0, lt=0.5)]  # share of the images for each of two splits
 Cosine = Annotated[float, Interval(ge=-1, le=1)]
-Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its sigmoid has no digits in float32
+Bias = Annotated[float, Interval(ge=-100, le=100)]  # logits beyond saturate the sigmoid in float32
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
@@ -45,8 +45,8 @@ TokenMask = Annotated[chex.Array, 'bool [N, L]']
 PerText = Annotated[chex.Array, 'float [N]']
 """A number for each text."""
 
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
-PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # encoders and encodings
+PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see docs/precision.md
 Precision = Literal[*PRECISIONS]
 
 

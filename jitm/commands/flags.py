@@ -18,7 +18,7 @@ from jitm.files import cache_home
 from jitm.files.outputs import OutputFolder
 
 WIDTH = 100
-DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
+DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # as in `jitm.types`, which imports jax
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
 Flag = functools.partial[Any]  # defines a flag, given its name and `flag_values`

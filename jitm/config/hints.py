@@ -156,7 +156,7 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # of ragged lists, and of tensors with gradients
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors with gradients
         raise ArgumentError(name, f'is not an array: {error}') from None
     known = jnp.issubdtype(array.dtype, np.integer) and not isinstance(array, jax.core.Tracer)
     if known and (kind == 'float' or (kind == 'bool' and np.isin(array, (0, 1)).all())):

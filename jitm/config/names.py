@@ -115,7 +115,7 @@ def _near_full_name(package: str, name: str) -> str:
     modules = _modules(package)
     known, papers = {module: f'{module}.NAME' for module in modules}, {}
     for module, path in modules.items():
-        with contextlib.suppress(ImportError):  # of an optional library
+        with contextlib.suppress(ImportError):  # an optional library is missing
             public = _public(imported := importlib.import_module(path))
             known |= {one: one if one == module else f'{module}.{one}' for one in public}
             papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})

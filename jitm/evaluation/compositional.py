@@ -23,7 +23,7 @@ from jitm.runs.run import read_tokens
 
 SCORES = ('text', 'image', 'group')
 ALL, MEAN = 'all', 'mean of categories'  # rows of a group with several categories
-LEVEL = 0.95  # of the intervals
+LEVEL = 0.95  # confidence level of the intervals
 
 
 def find_images(

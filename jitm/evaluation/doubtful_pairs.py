@@ -17,7 +17,7 @@ from jitm.runs.run import Run, read_tokens
 
 KIND = 'an audit'
 LINES, PAGE = 'audit.jsonl', 'audit.html'
-PAIRS = 128  # of a group, as in a batch of training
+PAIRS = 128  # group size, as in a training batch
 
 
 def doubts(

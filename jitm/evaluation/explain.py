@@ -24,7 +24,7 @@ from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
 from jitm.types import Images, Precision, Texts
 
-DECIMALS = 6  # of numbers in JSON
+DECIMALS = 6  # numbers in JSON are rounded to these
 TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
 
 

@@ -19,7 +19,7 @@ from jitm.errors import UserError
 
 LOCK = '.lock'
 PARTIAL = '.jitm_partial'
-PART_BYTES = 16 * 2**20  # of a large array
+PART_BYTES = 16 * 2**20  # large arrays are hashed in parts
 RESUMES = 'make room and repeat the command, which resumes the run'
 
 

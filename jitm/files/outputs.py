@@ -122,7 +122,7 @@ class OutputFolder:
         with self._changing() as known:
             for name in removed:
                 (self.path / name).unlink(missing_ok=True)
-                partial_path(self.path / name).unlink(missing_ok=True)  # of a process that was killed
+                partial_path(self.path / name).unlink(missing_ok=True)  # left by a killed process
             folders = {str(parent) for name in removed for parent in Path(name).parents[:-1]}
             for folder in sorted(folders, reverse=True):  # inner ones first
                 with contextlib.suppress(OSError):  # it is not empty, or gone

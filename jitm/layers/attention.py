@@ -21,7 +21,7 @@ from jitm.types import Elements
 FOCALS = ('equal', 'prob')
 AGGREGATIONS = ('LogSumExp', 'Mean', 'Max', 'Sum')
 EPSILON = 1e-8
-SLOPE = 0.1  # of the leaky ReLU that clips similarities
+SLOPE = 0.1  # leaky ReLU on negative similarities
 
 
 def unit_elements(vectors: chex.Array, mask: chex.Array) -> Elements:

@@ -17,7 +17,7 @@ from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
 
-GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # of the encoding of a rank and of the states, and of the softmax over ranks
+GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # size of rank encodings and states; temperature of the softmax over ranks
 
 
 def mean(features: chex.Array, mask: chex.Array) -> chex.Array:

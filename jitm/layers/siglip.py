@@ -10,8 +10,8 @@ from jitm.layers.transformer import ACTIVATIONS, layer_norm
 from jitm.layers.vit import ViT
 from jitm.types import Images, Index, Texts
 
-EPSILON = 1e-6  # of the normalizations
-MEAN = DEVIATION = (0.5, 0.5, 0.5)  # of the pixels
+EPSILON = 1e-6  # layer normalizations
+MEAN = DEVIATION = (0.5, 0.5, 0.5)  # pixels
 
 
 class AttentionPooling(nn.Module):

@@ -52,7 +52,7 @@ TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
-EPSILON = 1e-12  # of BERT's normalizations
+EPSILON = 1e-12  # BERT's layer normalizations
 
 
 def size_named(name: str) -> BERTSize:
@@ -77,7 +77,7 @@ def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, ep
 ACTIVATIONS = MappingProxyType(
     {
         'gelu': functools.partial(nn.gelu, approximate=False),
-        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # of OpenAI's CLIP
+        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
         'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     }
 )

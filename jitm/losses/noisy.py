@@ -17,7 +17,7 @@ from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_so
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature
 
 NO_EVIDENCE = -1e30  # the logarithm
-SHIFT = 8  # of gammaln and digamma, to where four terms of their series suffice
+SHIFT = 8  # moves arguments of gammaln and digamma to where four terms of their series suffice
 
 
 @checked

@@ -10,7 +10,7 @@ from jitm.layers.transformer import layer_norm, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
 
-MAX_WORDS = 70  # of a caption and its tags, special tokens included, as released
+MAX_WORDS = 70  # caption, tags and special tokens together, as released
 BOX_NUMBERS = 6  # x1 y1 x2 y2 width height, the first of `Images.locations`
 
 

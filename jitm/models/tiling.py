@@ -174,7 +174,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
 
         def add_tile(n: chex.Array, sums: tuple) -> tuple:
             numbers = 1 + n * size + jnp.arange(size)
-            index = jnp.searchsorted(counts, numbers, method='compare_all')  # of the pairs with these numbers
+            index = jnp.searchsorted(counts, numbers, method='compare_all')  # flat index of these pairs
             column, row = jnp.divmod(jnp.minimum(index, flat.size - 1), len(cotangents))
             weights = jnp.where(numbers <= counts[-1], cotangents[row, column], 0)
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)

@@ -59,5 +59,5 @@ def save(figure: Any, output: Path) -> None:
     try:
         with replacing_own(output) as file:
             figure.savefig(file, format=kind, **FORMATS[kind])
-    except ValueError as error:  # of a figure that is too large
+    except ValueError as error:  # the figure is too large
         raise UserError(f'{output} cannot be drawn ({error}); compare fewer files') from None

@@ -10,8 +10,8 @@ from jitm.metrics import RECALLS_AT, ranks
 from jitm.report.matrices import Matrix
 
 RESAMPLES = 1000
-BATCH = 50  # resamples at a time: of 5,000 images they take 6 MB
-LEVEL = 0.95  # of the intervals
+BATCH = 50  # resamples at a time: 6 MB for 5,000 images
+LEVEL = 0.95  # confidence level of the intervals
 DECIMALS = 9  # equal groups are not ahead by the last bit
 
 

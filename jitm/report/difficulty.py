@@ -12,7 +12,7 @@ from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.groups import Group, RunLog
 
 THIRDS = 3
-MAX_COLUMNS = 60  # of a panel
+MAX_COLUMNS = 60  # per panel
 PANELS_PER_ROW = 3
 NOTE = 'line: mean; above 0 a synthetic caption scores higher than the true caption'
 
@@ -66,7 +66,7 @@ def pool(logs: Sequence[Difficulty], parts: int) -> Difficulty:
     epochs, gaps, counts, shares = map(np.concatenate, zip(*logs, strict=True))
     ends = end * np.arange(1, parts + 1) / parts
     within = np.ceil(np.round(epochs / end * parts, 6)) == np.arange(1, parts + 1)[:, None]  # [parts, lines]
-    with np.errstate(invalid='ignore'):  # of parts without captions or lines
+    with np.errstate(invalid='ignore'):  # parts without captions or lines divide 0 by 0
         captions = within * counts / (within @ counts)[:, None]
         return Difficulty(ends, captions @ gaps, within @ counts / np.sum(within, axis=1), captions @ shares)
 

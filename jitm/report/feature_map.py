@@ -14,7 +14,7 @@ from jitm.metrics import evenly_spaced
 from jitm.pages.figures import new_figure
 
 METHODS = {'tsne': 't-SNE', 'pca': 'PCA'}
-PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number
+PERPLEXITY = 30.0  # t-SNE; with fewer than 90 points, a third of their number
 PANEL_SIZE = 4.5  # inches
 
 

@@ -110,7 +110,7 @@ def read_run_log(workdir: Path) -> RunLog:
         config = parse_json((workdir / 'config.json').read_text())
         path.stat()
     except (OSError, ValueError) as error:
-        if description and 'steps_per_epoch' not in description:  # of no training
+        if description and 'steps_per_epoch' not in description:  # a converted run, without training
             return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)

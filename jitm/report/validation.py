@@ -13,7 +13,7 @@ from jitm.report.groups import Group, RunLog, group_runs
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
 NOTE_BY_KEY = 'points: means over seeds; whiskers: minimum to maximum, none with one seed'
-LOG_SCALE = 8  # of positive values that span as much
+LOG_SCALE = 8  # a log axis if positive values span this factor
 
 # What depends on a key in runs that otherwise differ in the seed only: the runs, and by ascending value of the key the
 # best validation of each of them.

@@ -37,12 +37,12 @@ from jitm.runs.checkpoint_files import (
     write_manifest,
 )
 
-score_of = operator.itemgetter('rsum')  # of metrics, which selects the best checkpoint
+score_of = operator.itemgetter('rsum')  # the metric that selects the best checkpoint
 PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
 OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
 START = 2**20  # bytes of the other files of a new run
-FORMAT = 7  # of the content; to be raised when older checkpoints can no longer be read
+FORMAT = 7  # raise it when older checkpoints can no longer be read
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
 def unfinished(workdir: Path) -> str:
     """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
     described = read_description(workdir)
-    if not described or 'steps_per_epoch' not in described:  # of a run that was converted or exported
+    if not described or 'steps_per_epoch' not in described:  # a converted or exported run
         return ''
     step, total = list_steps(workdir / FOLDER)[-1], described['steps_per_epoch'] * described['config']['epochs']
     return f'step {step} of {total}' if step < total else ''
@@ -92,7 +92,7 @@ def held_files(checkpoint: Path) -> Iterator[Path]:
     killed process has left.
     """
     workdir = checkpoint.parent.parent
-    for left in workdir.glob(f'{READING}*'):  # of killed processes, whose links keep removed checkpoints
+    for left in workdir.glob(f'{READING}*'):  # links left by killed processes keep removed checkpoints
         if all(name == LOCK or name.isdecimal() for name in os.listdir(left)):
             with contextlib.suppress(UserError, OSError), locked(left, 'it is read'):
                 shutil.rmtree(left)

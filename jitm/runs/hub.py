@@ -22,7 +22,7 @@ from jitm.files.outputs import OutputFolder
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
 KIND = 'an exported model'
-FORMAT = 1  # of the content of config.json
+FORMAT = 1  # version of config.json
 _DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int, 'member': str}
 _PARTS = ('params', 'batch_stats')
 
@@ -96,7 +96,7 @@ def last_report(workdir: Path, step: int, member: str, digest: str) -> dict[str,
             report = dict(parse_json(read_bytes(path)))
             runs = [(run['step'], run['member'], run['digest']) for run in report['protocol']['runs']]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version
+            continue  # written by another version
         if runs == [(step, member, digest)] and 'shortlist' not in report['protocol']:
             return report
     return None

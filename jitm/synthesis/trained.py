@@ -64,7 +64,7 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
       member: The name of the trained model; None for the validated one.
 
     Raises:
-      UserError: if the run has no generator, or cannot be read.
+      UserError: If the run has no generator, or cannot be read.
     """
     run = load_run(workdir, step, member)
     name = run.config['synthesis']['generator']
@@ -103,7 +103,7 @@ def generate_captions(
       or have none.
 
     Raises:
-      UserError: if the run cannot read this split.
+      UserError: If the run cannot read this split.
     """
     # What is masked: the phrases of each caption, and the words that its image's captions have.
     run = generator.run

@@ -58,7 +58,7 @@ class Board:
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # of values whose error was raised, or which `metrics.jsonl` has
+        with contextlib.suppress(OSError):  # already raised, or the values are in `metrics.jsonl`
             self._events.close()
 
 
@@ -155,7 +155,7 @@ class Logs:
         for line in read_metrics(workdir):
             monitor.update(line)
         self._batch_size = batch_size
-        self._shown = []  # of the last logged step
+        self._shown = []  # metrics of the last logged step
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
 

@@ -123,7 +123,7 @@ class RankingTerm(Term):
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
             try:
                 losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            except Exception as error:  # of a loss that is not of jitm file and line are named
+            except Exception as error:  # for a loss outside of jitm, name the file and line
                 function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
                 if isinstance(error, UserError) or not names.is_own(function):
                     raise

@@ -14,10 +14,10 @@ from annotated_types import Interval
 from jitm.errors import UserError, did_you_mean
 from jitm.types import Count, NotNegative, Positive, Rate
 
-B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released; the first one also of open_clip
-CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # of open_clip
+B1, MIN_RATE = 0.9, 1e-8  # UNITER and OSCAR, as released; open_clip has the same b1
+CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # open_clip
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
-NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # of CLIP, as released by open_clip
+NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as released by open_clip
 MAX_LOGIT_SCALE = math.log(100)
 
 

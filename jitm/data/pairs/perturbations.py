@@ -21,7 +21,7 @@ from jitm.files import parse_json, read_text, split_lines
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
-MIN_CONCRETENESS = 0.6  # of a noun, if a list is given, as published
+MIN_CONCRETENESS = 0.6  # applies to nouns if a list is given, as published
 NUMBERS = ('one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine', 'ten', 'eleven', 'twelve')
 # The prepositions of a group may be synonyms; a preposition is replaced by those of other groups only.
 PREPOSITIONS = (
@@ -76,7 +76,7 @@ def read_concreteness(path: str) -> dict[str, float]:
       The score of each word.
 
     Raises:
-      UserError: if the file cannot be read, or a line has another format.
+      UserError: If the file cannot be read, or a line has another format.
     """
     scores = {}
     for number, line in enumerate(split_lines(read_text(path, 'give the path of a list of words')), 1):
