@@ -7,7 +7,7 @@
     scores = run.similarity(images, captions)
     hits = run.search('a red ring above a blue square', images, top_k=5)
 
-What a user can mend is a `UserError` of one sentence.
+Errors that a user can cause are a `UserError` of one sentence.
 """
 
 from collections.abc import Sequence
@@ -97,10 +97,10 @@ def score(
     boxes: np.ndarray | Sequence[np.ndarray] | None = None,
     tags: str | Sequence[str] | None = None,
 ) -> np.ndarray | np.float32:
-    """Scores one image or several with one caption or several; warns of words of one caption that the vocabulary lacks.
+    """Scores one image or several with one caption or several; warns of unknown words in a caption.
 
     Args:
-      run: A loaded run, or a run directory, which is read anew at each call.
+      run: A loaded run, or a run directory, which is loaded at each call.
       image: The features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
         For models of pixels a photo, see `LoadedRun.encode_image`, or uint8 [H, W, 3]; several: a list, or
         uint8 [I, H, W, 3].

@@ -65,8 +65,8 @@ CONFIGS = {  # system -> its default --config, if that is not the first preset o
     'rvsepp': 'vse:rvse,selhn,f30k',
     'tags_dc': 'tags:tags_dc,base,f30k',
 }
-PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads photos, if others of the system do not
-READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
+PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for models of photos, if the system has others
+READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> kind of its images
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
     'clip': lambda name, path, vocabulary, model: clip_weights.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
@@ -181,7 +181,7 @@ def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path)
     state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
     OutputFolder(folder, KIND).claim(['checkpoints'])
     with Checkpoints(folder) as checkpoints:
-        checkpoints.set_aside_damaged()  # what a killed process left
+        checkpoints.set_aside_damaged()  # left by a killed process
         checkpoints.save(state, 0, run, None)
 
 

@@ -75,7 +75,7 @@ def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagVal
 def _make_network(
     config: Mapping[str, Any], member: str, splits: Iterable[Split], *computed: int | str
 ) -> networks.FeatureNetwork:
-    """Returns the network with which a config starts to train; the last arguments are those of `networks.of_config`."""
+    """Returns the network with which a config starts to train; for the last arguments see `networks.of_config`."""
     reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
         check_images(split, reads)

@@ -57,7 +57,7 @@ FLAGS = {
 
 
 def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
-    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that do not fit to it."""
+    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that it excludes."""
     if bool(values.shortlist) != bool(values.top_m):
         raise UserError('--shortlist and --top_m go together; give both')
     if not values.shortlist:
@@ -82,7 +82,7 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
 
 
 def _describe_inputs(inputs: Mapping[str, Any]) -> str:
-    """Returns what a run expects of its data, as `runs.run.describe_inputs` states it."""
+    """Returns the inputs that a run expects, see `runs.run.describe_inputs`."""
     sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
     fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
     vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'

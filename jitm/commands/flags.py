@@ -1,4 +1,4 @@
-"""The flags that several commands share, what they do, and the text of `--help`."""
+"""Flags that several commands share, their effects, and the text of `--help`."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Ca
 
 
 class _Switch(flags.BooleanFlag):
-    """A flag without a value, and its negation; the error for another value names the two that it takes."""
+    """A boolean flag and its negation; the error for another value names the two that are allowed."""
 
     def parse(self, argument: str | bool) -> None:
         try:
@@ -136,7 +136,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Args:
       values: The parsed flags of a command that evaluates.
       workdir: The run directory.
-      further: Arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
+      further: Other arguments of `jitm.evaluation.saved.folder_of`.
 
     Raises:
       UserError: If it holds something else.

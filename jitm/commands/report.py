@@ -11,7 +11,7 @@ queries for which one group is right and another is not. Significance and exampl
 similarities that `jitm eval --workdir RUN --save_sims` writes. --rows also writes the numbers of each
 run to a file of rows, one JSON object per run.
 
-The kinds, with what they read:
+The kinds, with their inputs:
 
     summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
     training RUN...             loss, gradient, gap between scores, and recalls during training
@@ -21,11 +21,11 @@ The kinds, with what they read:
     cross_retrieval SIMS...     how far positive pairs rank in the worse of both directions
     distributions SIMS...       distributions of the similarities of positive and negative pairs
     panels SIMS...              what is retrieved for some images and captions, side by side
-    map VECTORS...              images and their captions as points of a plane
+    map VECTORS...              images and their captions as points in a plane
 
 RUN is a run directory; runs that differ only in the seed are averaged. ROWS is a file of --rows. SIMS
-is a file of `jitm eval --save_sims`, VECTORS one of `jitm eval --save_vectors`; several files must be
-of the same split.
+is a file of `jitm eval --save_sims`, VECTORS a file of `jitm eval --save_vectors`; several files must
+have the same split.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 
-# Kind -> how its figure is described and drawn, and what reads its files.
+# Kind -> the functions that describe and draw its figure, and the reader of its files.
 FIGURES = {
     'training': (training.training, training.draw, read_groups),
     'validation': (validation.validation, validation.draw, read_groups),

@@ -24,7 +24,7 @@ BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tq
 
 
 class Board:
-    """A file of TensorBoard, written in this thread: that of tensorboardX ends at a full disk and blocks training."""
+    """A TensorBoard file, written in this thread: tensorboardX's thread ends at a full disk and blocks training."""
 
     def __init__(self, folder: Path, step: int):
         """Opens a new file.

@@ -35,7 +35,7 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
-UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
+UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # to other sources
 
@@ -215,7 +215,7 @@ def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
 
 
 def _returned(key: str, name: str, value: Any, wanted: str) -> UserError:
-    """Returns the error of a function or class that a config key names and that does not return what is wanted."""
+    """Returns the error for a function or class, named by a config key, whose result has the wrong type."""
     return UserError(f"config key '{key}' is '{name}', but it returns {type(value).__name__}: return {wanted}")
 
 
@@ -245,7 +245,7 @@ def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
 def check_conditions(
     config: Mapping[str, Any], terms: Mapping[str, Term], conditions: Mapping[str, Conditions]
 ) -> None:
-    """Raises a UserError if a key is set that another one excludes, lacks, or that nothing reads.
+    """Raises a UserError if a key is set that another key excludes, that needs another key, or that nothing reads.
 
     Args:
       config: The whole config.

@@ -22,7 +22,7 @@ from jitm.training.step import Clock, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
 
-NAMED = ('candidates', 'source'), ('labels', 'source'), ('optimizer', 'name')  # parts that may be of the user
+NAMED = ('candidates', 'source'), ('labels', 'source'), ('optimizer', 'name')  # parts that users may define
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
             name: dataclasses.replace(member, model=models[name], optimizer=optimizer if member.trains else None)
             for name, member in plan.members.items()
         }
-        # The step. Its trace finds what a term or a model lacks.
+        # The step. Tracing it finds missing inputs of terms and models.
         init, step, measure = compile_step(plan, members, pipeline.steps_per_epoch)
         setup = Setup(plan, data, pipeline, members, init, step, measure, jax.jit(schedule), weights={})
         shapes = trace(setup)
@@ -139,7 +139,7 @@ def compile_step(
 
 @contextlib.contextmanager
 def own_parts(config: Mapping[str, Any]) -> Iterator[None]:
-    """Names file and line of any error within the block if a config names parts that are not of jitm."""
+    """Names file and line of any error within the block if a config names parts from outside of jitm."""
     try:
         yield
     except UserError:

@@ -1,4 +1,4 @@
-"""The workdir of a run: what it holds, and one job that writes to it."""
+"""The workdir of a run: its files, and the lock of the one job that writes to it."""
 
 import contextlib
 import secrets

@@ -72,7 +72,7 @@ class Columns(NamedTuple):
 
 
 class Unknown(Exception):
-    """A file has no captions; the message says what it has."""
+    """A file has no captions; the message describes its content."""
 
 
 def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[str]:
@@ -202,7 +202,7 @@ def _csv_rows(text: str, delimiter: str, width: int) -> list[tuple[int, list[str
 def _lines(
     path: Path, text: str, delimiter: str, names: list[str], columns: Columns
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line, where the caption is what the other columns leave."""
+    """Yields the fields of each line, where the caption is the remainder after the other columns."""
     caption = next((names.index(name) for name in columns.caption if name in names), None)
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():

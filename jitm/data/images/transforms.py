@@ -272,7 +272,7 @@ class Transform:
         return np.asarray(self._cut(self._resize(image)))
 
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
-        """Returns ten squares (10C): uint8 [10, H, W, 3], those of `CORNERS`, then of the mirror image."""
+        """Returns ten squares (10C): uint8 [10, H, W, 3], at `CORNERS` of the image, then of its mirror image."""
         resized = self._resize(image)
         views = resized, resized.transpose(MIRROR)
         return np.stack([self._cut(view, *corner) for view in views for corner in CORNERS])

@@ -16,7 +16,7 @@ Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or 
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
-# What sources of other candidates exclude, by the config keys.
+# What sources of other candidates exclude, by config key.
 OTHER_CANDIDATES = {
     'augmentation.num_views': 'it has each pair once',
     'relevance.source': ROWS_OF_BATCH,
@@ -63,7 +63,7 @@ def rank_batch(
     same_image: str,
     num_negatives: int | None = None,
 ) -> Rankings:
-    """Scores this device's images with all texts, of which the first are those of the global batch.
+    """Scores this device's images with all texts, where the texts of the global batch come first.
 
     Args:
       matcher: The bound model.

@@ -1,7 +1,7 @@
 """Correspondence labels of training pairs, estimated while training with noisy captions.
 
-A public class is a way to estimate them, which a config names in the section `labels`. What it stores for each pair of
-the training split is kept in the memory of the source, so that a resumed run continues exactly.
+A public class is a way to estimate them, which a config names in the section `labels`. Its values for each pair of the
+training split are kept in the memory of the source, so that a resumed run continues exactly.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from jitm.types import Batch, Index, Margin, Probability, Ranking, Temperature
 MIXTURE = {'max_iter': 10, 'tol': 1e-2, 'reg_covar': 5e-4}  # as released for NCR
 CLEAN = 0.5  # the posterior above which NCR calls a pair clean
 
-Stored = Mapping[str, dict[str, chex.Array]]  # model -> what is stored for it, by name, [T]
+Stored = Mapping[str, dict[str, chex.Array]]  # model -> its stored values by name, [T]
 Evaluate = Callable[[str], Mapping[str, Ranking]]  # model -> its rankings of the global batch in evaluation mode
 
 
@@ -71,7 +71,7 @@ class Labels(Protocol):
 class MovingAverage:
     """CRCL (Qin et al., 2023, released): a label is a moving average of the probability of its pair in the batch.
 
-    The released code starts the network anew several times, and keeps the labels; here it trains once.
+    The released code restarts the network several times and keeps the labels; here it trains once.
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
@@ -119,16 +119,16 @@ class MovingAverage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoTeaching:
-    """NCR (Huang et al., 2021): two models, each of which tells the other which pairs are clean.
+    """NCR (Huang et al., 2021): two models, each of which estimates for the other which pairs are clean.
 
     Before each epoch from `warm_up_epochs` on, both models evaluate the pairs of the epoch, batch by batch. A mixture
     of two normal distributions is fitted to the hinges of the pairs; the posterior w of the component of lower mean is
-    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q, that
-    of another pair the mean of both predictions.
+    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q; the
+    label of another pair is the mean of both predictions.
 
     The released code trains with clean and with other pairs in turn, in batches of 128 of each; here a batch has both,
-    which are not compared with each other, and takes one step. There q is scaled within a batch of one kind, here
-    within the batch.
+    which are not compared with each other, for one step. There q is scaled within a batch of one kind, here within
+    the batch.
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
@@ -151,10 +151,10 @@ class CoTeaching:
             )
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
-        """Returns a posterior of 1 of all pairs, for each of two models.
+        """Returns a posterior of 1 for all pairs and each of two models.
 
         Raises:
-          UserError: If not two models train.
+          UserError: Unless two models train.
         """
         if len(names) != 2:
             raise UserError(
@@ -220,7 +220,7 @@ class CoTeaching:
 def clean_posterior(losses: np.ndarray) -> np.ndarray:
     """Returns the posterior of the component of lower mean in a mixture of two normal distributions.
 
-    The mixture is that of the released code of NCR, fitted to the losses scaled to [0, 1].
+    The mixture has the settings of NCR's released code and is fitted to the losses scaled to [0, 1].
 
     Args:
       losses: float [N].

@@ -39,7 +39,7 @@ def with_mined(
       path: The folder that `jitm mine` wrote.
       top_h_texts: For each image, one of this many hardest captions is sampled; 300 as published.
       top_h_images: For each caption, one of this many hardest images is sampled; 60 as published.
-      num_negatives: The number of pairs of the batch among which a query has its negatives; None for all.
+      num_negatives: The number of pairs in the batch that are negatives of a query; None for all.
       context: The rest of the plan.
     """
 
@@ -81,7 +81,7 @@ def with_mined(
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:
     """Returns direction -> the scores [N] of each query with its negative, and the scores [N] of a pair without it.
 
-    This pair is that of both negatives for images, and that of their partners for texts.
+    For images this pair consists of both negatives, for texts of their partners.
     """
 
     def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:

@@ -14,7 +14,7 @@ from jitm.training.source import Conditions, Context, Scored, Source, View, each
 from jitm.training.sources.in_batch import OF_EACH_MODEL, UNCHANGED
 from jitm.types import Batch, Count, Index, Ranking
 
-STREAM = 2  # separates these random numbers from those of other sources
+STREAM = 2  # separates these random numbers from other sources' numbers
 Chosen = dict[str, tuple[chex.Array, chex.Array]]  # direction -> rows of the candidates, and which of them are real
 
 
@@ -83,7 +83,7 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 def _score(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Chosen | None, train: bool
 ) -> Scored:
-    """Scores the matching pairs and what was chosen."""
+    """Scores the matching pairs and the chosen negatives."""
     if not train:
         return {}, {}
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
