@@ -110,7 +110,7 @@ def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = Map
     Args:
       name: The unknown name.
       known: The known names.
-      meant: Other names of them.
+      meant: Aliases -> known names.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.

@@ -1,4 +1,4 @@
-"""Retrieval metrics of similarity matrices, what is retrieved, and metrics of word-level predictions. numpy only."""
+"""Retrieval metrics of similarity matrices, the best candidates, and metrics of word-level predictions. numpy only."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -77,7 +77,7 @@ def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
 
 
 def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
-    """Returns the mean similarity of positive pairs minus that of negative pairs (MD; Diao et al., 2024, section IV-A).
+    """Returns the mean similarity of positive pairs minus negative pairs (MD; Diao et al., 2024, section IV-A).
 
     Args:
       sims: [I, T], not normalized: the distances of models with different scales of scores are not comparable.
@@ -182,8 +182,8 @@ def _percent(right: np.ndarray) -> float:
 def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     """Returns the accuracy of matched and mismatched words (WoD: Fan et al., 2022, section 4.4).
 
-    A word is predicted to match if its match probability is above `MATCH_THRESHOLD`. The paper gives one number and
-    does not say over which words.
+    A word is predicted to match if its match probability is above `MATCH_THRESHOLD`. The paper reports one number
+    and does not state over which words.
 
     Args:
       match_prob: float [N, L], the match probability of the word at each token position.
@@ -207,7 +207,7 @@ def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.nda
 def word_correction(
     corrections: np.ndarray, originals: np.ndarray, replaced: np.ndarray, mask: np.ndarray
 ) -> dict[str, float]:
-    """Returns the accuracy of corrections (WoC; Fan et al., 2022, section 4.4, which reports one of these numbers).
+    """Returns the accuracy of corrections (WoC; Fan et al., 2022, section 4.4, reports one of these numbers).
 
     Args:
       corrections: int [N, L], the predicted original word at each token position.
@@ -242,7 +242,7 @@ def caption_discrimination(scores: np.ndarray, perturbed: np.ndarray, owners: np
 def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     """Returns exp of the mean negative log-likelihood of words, each predicted with only itself masked.
 
-    This is not the perplexity of table 3 of Fan et al. (2022), which is that of GPT-2.
+    This is not the perplexity in table 3 of Fan et al. (2022), which GPT-2 computes.
 
     Args:
       log_likelihoods: [N, L], in nats.

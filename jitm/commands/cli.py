@@ -222,7 +222,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _set_up_output() -> None:
-    """Sets up output: characters that the terminal lacks, warnings of the root logger on stderr, and only errors of absl."""
+    """Prints only characters of the terminal, warnings of the root logger on stderr, and errors of absl."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
     warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # Pillow; the photos raise an error

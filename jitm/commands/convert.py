@@ -113,7 +113,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
         print(f'written      {folder}')
         return
-    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for a folder of somebody else
+    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for other folders
     if target:
         _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')

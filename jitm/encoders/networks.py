@@ -52,7 +52,7 @@ class FeatureNetwork:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything besides the images that the features depend on, as JSON."""
+        """All inputs of the features besides the images, as JSON."""
         parameters = hash_arrays(jax.tree.leaves(jax.device_get(self.variables)))
         return {
             'network': repr(self.model.image),
@@ -74,7 +74,7 @@ class FeatureNetwork:
           batches: Crops of up to `images_per_call` images, uint8 [n, C, H, W, 3].
 
         Yields:
-          The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
+          The features of each batch, [n, R, F] of `dtype`: the inputs of the encoder after the network, normalized if
           `normalize_features` is set.
         """
         compiled, started = parallel.map_rows(features_of, self.model, precision=self.precision), None
@@ -231,10 +231,10 @@ def check_restored(read: Callable[[], tuple[Any, Mapping[str, Any]]], described:
     """Returns a network that a run needs.
 
     Args:
-      read: A function that returns the network, and the identity that the run has recorded of it.
-      described: What the run was trained on, for messages.
+      read: A function that returns the network, and its identity as recorded by the run.
+      described: The training inputs of the run, for messages.
       remedy: How to name a network that has moved.
-      outputs: What the network writes.
+      outputs: The outputs of the network, for messages.
 
     Raises:
       UserError: If the network cannot be read, or has another identity.

@@ -44,7 +44,7 @@ class TextNetwork:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything besides the captions that the vectors depend on, as JSON."""
+        """All inputs of the vectors besides the captions, as JSON."""
         parameters = jax.tree.leaves(self.run.variables['params']['text'])
         return {
             'network': repr(self.run.model.text),
@@ -56,7 +56,7 @@ class TextNetwork:
         }
 
     def encode(self, tokens: Tokens, index: np.ndarray) -> np.ndarray:
-        """Encodes the tokens of some texts, each of which is computed as if it were alone.
+        """Encodes the tokens of some texts, each as if it were alone.
 
         Args:
           tokens: The texts.

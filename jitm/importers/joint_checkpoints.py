@@ -45,7 +45,7 @@ UNITER_NAMES = KeyMap(
         'correct_head/dense': 'correction_output.predictions.transform.dense',
         'correct_head/norm': 'correction_output.predictions.transform.LayerNorm',
     },
-    # Heads that the model may lack, parts that only pre-training needs, and a constant.
+    # Heads that the model may lack, parts used in pre-training only, and a constant.
     unread=r'(rank_output|itm_output|disc_output|cls|correction_output|feat_regress|region_classifier|'
     r'uniter\.img_embeddings\.mask_embedding)\..*|uniter\.embeddings\.position_ids',
 )

@@ -12,7 +12,7 @@ from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 
-TEMPERATURE, BIAS = 0.1, -10.0  # at the start of training; a converted model has the learned ones
+TEMPERATURE, BIAS = 0.1, -10.0  # initial values; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
 BICUBIC = INTERPOLATIONS['bicubic']  # if a file states none

@@ -31,7 +31,7 @@ NETWORK = r'(conv\d|bn\d|layer\d|features|classifier|fc)\..*'  # torchvision's n
 class KeyMap(NamedTuple):
     """The published names of a model's variables, in a table that is read in both directions.
 
-    `*` stands for a number after `_` in a name of ours, such as the number of a block. `{}` is the place of 'weight' or
+    `*` matches a number after `_` in a name of ours, such as the number of a block. `{}` is the place of 'weight' or
     'bias' in a published name; without it they follow the module after a dot. A published name that ends in `[0]`,
     `[1]` or `[2]` is a third of the rows of a tensor; one that ends in `[T]` is stored transposed.
 

@@ -2,7 +2,7 @@
 
 The shape of a matrix product decides how it is rounded. An evaluation therefore encodes a fixed number of images or
 captions in each call of a dual encoder, pads each caption to a length that depends on its own length only, and scores
-tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
+tiles of a fixed shape. Neither a vector nor a score then depends on the other items in its call.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -111,7 +111,7 @@ def score_selected(model: Matcher, selected: SelectedPairs, variables: chex.Arra
 
 
 class Engine:
-    """A model on the devices of this process; equal models share what is compiled.
+    """A model on the devices of this process; equal models share compiled functions.
 
     Attributes:
       model: The model.
@@ -157,7 +157,7 @@ class Engine:
         return bucket(max(length, SHORTEST), multiple, self.model.text_format.max_length)
 
     def encode(self, method: str, items: chex.ArrayTree) -> Encoding:
-        """Encodes images or texts in one call, whose shape is that of the items.
+        """Encodes images or texts in one call, with the shape of the items.
 
         Args:
           method: 'encode_image' or 'encode_text'.
@@ -182,7 +182,7 @@ class Engine:
         return jax.tree.map(lambda x: x[np.argsort(np.concatenate(positions))], concatenate(parts))
 
     def calls(self, method: Method, tokens: Tokens, index: np.ndarray) -> list[tuple[np.ndarray, Encoding]]:
-        """Encodes texts as `encode_each_alike` does, those of one padded length together.
+        """Encodes texts as `encode_each_alike` does, texts of one padded length together.
 
         Args:
           method: 'encode_text', or a function of a model and texts.

@@ -50,8 +50,8 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
 def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
     """Returns the maximum over square windows of [I, H, W, F] with edges of `size`, `stride` apart.
 
-    It takes the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal
-    values share the gradient, which torch gives to the first; after a ReLU only zeros are equal.
+    It is the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values
+    share the gradient, which in torch flows to the first; after a ReLU only zeros are equal.
     """
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     for axis in (1, 2):
@@ -96,7 +96,7 @@ def convolve_and_normalize(
 
 
 class ConvolutionalNetwork(nn.Module):
-    """What all networks share.
+    """The base class of all networks.
 
     Attributes:
       pooled: Returns one global vector instead of the cells of the last map.

@@ -100,12 +100,12 @@ class KernelInits(NamedTuple):
 
 
 class BlockOptions(NamedTuple):
-    """The sizes and the kind of a block: BERT's by default.
+    """The sizes and the variant of a block: BERT's by default.
 
     Attributes:
       heads: The number of attention heads.
       mlp_dim: The number of rows of W_1.
-      dropout: The rate of dropout, also that of the attention weights.
+      dropout: The rate of dropout, also for the attention weights.
       dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
         are float32.
       kernel_init: The initializer of all W, or of each of them.
@@ -138,7 +138,7 @@ class TransformerBlock(nn.Module):
 
         Args:
           tokens: The sequences.
-          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], those that each token attends to; None
+          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
             for all.
           train: Applies dropout, from the stream 'dropout'.
         """

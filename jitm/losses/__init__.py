@@ -74,6 +74,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Names the loss that is meant, also by a name that its docstring states, such as `infonce`."""
+    """Suggests a loss for an unknown name, also by a name in its docstring, such as `infonce`."""
     papers = stated_names({loss: globals()[loss] for loss in __all__})
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}{did_you_mean(name.lower(), __all__, papers)}')

@@ -110,7 +110,7 @@ def online_quintuplet(
     """OnlineQuin (AOQ, table 3): eq. 4 with pairs of the hardest negatives in the batch; scores are square.
 
     Row q and column q are the two sides of a pair. Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for
-    the queries i and t, so each direction takes half of both hinges. A pair that is not a negative, such as ibar with
+    the queries i and t, so each direction has half of both hinges. A pair that is not a negative, such as ibar with
     its own text, has no hinge.
     """
     negatives, _ = prepare(positives, negatives)

@@ -29,8 +29,8 @@ class TaggedRegions(struct.PyTreeNode):
 class OSCAR(JointBERT):
     """Classifies whether a caption matches an image, from the caption, the image's object tags and its regions.
 
-    The score is the difference of the two logits in evaluation and the probability of a match in training, of which
-    `ranking.matching_cross_entropy` is the released loss. Tags follow the caption, at the next positions and as the
+    The score is the difference of the two logits in evaluation and the probability of a match in training, for
+    the released loss `ranking.matching_cross_entropy`. Tags follow the caption, at the next positions and as the
     second segment, and are cut where both have more than `MAX_WORDS` word pieces.
 
     Attributes:

@@ -13,8 +13,8 @@ from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
 HEADS = ('itm', 'mlm', 'discriminate', 'correct')
-# Each head of these is initialized as a copy of another one: rank as the row of class 1, the others as they are. It
-# holds for random parameters, for a run that lacks the head and for published weights that lack it.
+# Each of these heads is initialized as a copy of another one: rank as the row of class 1, the others as they are. This
+# applies to random parameters, and to runs and published weights without the head.
 HEAD_SOURCES = MappingProxyType({'rank': 'itm', 'discriminate': 'itm', 'correct': 'mlm'})
 
 
@@ -54,7 +54,7 @@ def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initial
 
 
 class UNITER(JointBERT):
-    """Embeds words and regions, reads those of a pair with BERT's blocks and scores the first state.
+    """Embeds words and regions, reads each pair with BERT's blocks and scores the first state.
 
     The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training, as released. Pairs with
     the same image or text share the dropout of its embedding, and no other dropout. Parts that only pre-training needs

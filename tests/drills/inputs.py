@@ -868,7 +868,7 @@ ARGUMENTS = [
     (('words', '--workdir', 'run', '--perturbations', 'nuon'), "--perturbations has 'nuon'"),
     (
         ('words', '--workdir', 'run', '--perturbations', 'noun', '--perplexity'),
-        "the head 'mlm', which that of run lacks",
+        "the head 'mlm', which run lacks",
     ),
     (('words', '--workdir', 'absent', '--perturbations', 'noun'), 'absent'),
     ((*runs.EVALUATE, '--import=absent'), 'there is no module absent in'),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
-MAX_BOX = 2  # sides of a box to those of its photo
+MAX_BOX = 2  # sides of a box relative to its photo
 
 
 class Choice(NamedTuple):
@@ -40,8 +40,8 @@ class Choice(NamedTuple):
       images: The names of the images.
       captions: The captions.
       matches: The images and captions that belong together, by their positions.
-      box: x, y, width and height in pixels, to which the images are cut; None for whole images. What lies outside of an
-        image is black.
+      box: x, y, width and height in pixels, to which the images are cut; None for whole images. The part outside
+        of an image is black.
     """
 
     id: str
@@ -171,7 +171,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f'{path} cannot be read ({reason}): give the path of a file of choices') from None
-    except ValueError as error:  # pyarrow's errors are such, too
+    except ValueError as error:  # includes pyarrow's errors
         raise UserError(f'{path} is damaged ({str(error).splitlines()[0]}): restore the file') from None
     for key, row in rows.items():
         if not isinstance(row, dict):
@@ -198,7 +198,7 @@ def _parse(text: str) -> dict[Any, Any]:
 
 
 def of_scenes(split: SceneSplit) -> list[Choice]:
-    """Makes the choices of `scenes`: for each caption one of each kind of `parser.KINDS`, with known truth."""
+    """Makes the choices of `scenes`: one of each kind in `parser.KINDS` for each caption, with known truth."""
     choices = []
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
         for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():

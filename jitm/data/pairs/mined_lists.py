@@ -43,7 +43,7 @@ def expected_rank(count: int, batch_size: int) -> float:
     """Returns the expected rank, among all candidates of a query, of the hardest negative in a random batch.
 
     In Chen et al. (2020, introduction) it is 500,000 / 128 = 4,000. Where h, the number of mined negatives of a query,
-    is far below, mined negatives are harder than those of the batch.
+    is far below, mined negatives are harder than in-batch negatives.
 
     Args:
       count: The number of candidates of a query, the negatives of the whole split.
@@ -56,7 +56,7 @@ def output_folder(folder: Path, name: str) -> OutputFolder:
     """Returns the folder to which lists of a split are written.
 
     Raises:
-      UserError: If it has files of somebody else that are in the way.
+      UserError: If files that jitm did not write are in the way.
     """
     output = OutputFolder(folder, KIND)
     output.check([MANIFEST, *(array.format(name) for array in ARRAYS)])
@@ -116,7 +116,7 @@ def load(folder: str | Path, split: Split) -> Candidates:
       split: The training split.
 
     Raises:
-      UserError: If they are missing, damaged, of other data, or contain corresponding pairs.
+      UserError: If they are missing or damaged, belong to other data, or contain corresponding pairs.
     """
     folder = Path(folder)
     if not folder.is_dir():

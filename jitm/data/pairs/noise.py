@@ -41,15 +41,15 @@ def mix(split: Split, *, noise_rate: Share, noise_seed: Index = 0, noise_of: Lit
 
 
 def read(split: Split, *, noise_file: str) -> Split:
-    """Moves captions as a published file says.
+    """Moves captions according to a published file.
 
     Args:
       split: The training split.
       noise_file: The path of an integer `.npy` file with an image for each caption [T] (NCR, BiCro), or for each image
-        [I], whose captions it takes (DECL, RCL).
+        [I], whose captions it gets (DECL, RCL).
 
     Raises:
-      UserError: If it cannot be read, or is of other data.
+      UserError: If it cannot be read, or belongs to other data.
     """
     array = open_npy(noise_file, INTEGERS)
     if array.shape not in ((split.num_texts,), (split.num_images,)):
@@ -69,7 +69,7 @@ def read(split: Split, *, noise_file: str) -> Split:
 
 
 def drop(split: Split, *, noise_dropped: bool) -> Split:
-    """Drops the mixed pairs, which a training run cannot know: what the best choice of pairs could reach.
+    """Drops the mixed pairs, which training cannot know: an upper bound for methods that select clean pairs.
 
     Args:
       split: A mixed training split.
@@ -100,7 +100,7 @@ def write(split: Split, folder: Path) -> None:
 
 
 def describe(split: Split) -> str:
-    """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it hits."""
+    """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it affects."""
     original, wrong = split.original_image_of_text, ~split.clean
     if not wrong.any():
         return f'{split.name} has noise of which no pair is left: its {split.num_texts} pairs are clean'

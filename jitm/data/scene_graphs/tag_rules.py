@@ -41,7 +41,7 @@ def _words(text: str) -> frozenset[str]:
 
 # The letters of words: a noun N, plural S; adjective J; participle before a noun M; number C; measure Q; determiner D,
 # for one thing a; pronoun E; possessive 's H; verb V, -s Z, past L, -ing G, past participle Y; auxiliary B, or U if
-# that depends on the next word; to T, of an infinitive I; preposition P; adverb R; and/or A; comma K; who/which W; a
+# that depends on the next word; to T, in infinitives I; preposition P; adverb R; and/or A; comma K; who/which W; a
 # word that starts a clause X; anything else O.
 _LETTERS = {
     'NN': 'N', 'NNP': 'N', 'NNS': 'S', 'NNPS': 'S', 'JJ': 'J', 'JJR': 'J', 'JJS': 'J', 'CD': 'C', 'DT': 'D', 'PDT': 'D',

@@ -93,7 +93,7 @@ def read(text: str) -> Parsed | None:
       text: A caption in any case. Synonyms may be mixed, and `a` and `an` confused; nothing else may differ.
 
     Returns:
-      What `grammar.render` makes the caption of; None if it is not in the grammar.
+      The arguments with which `grammar.render` makes the caption; None if it is not in the grammar.
     """
     text = ' '.join(tokenize(text))
     for template in TEMPLATES:
@@ -130,7 +130,7 @@ def falsify(caption: str, graph: SceneGraph, rng: np.random.Generator) -> dict[s
       rng: The random generator.
 
     Returns:
-      Some of `KINDS` -> a caption that is false of the scene; without the kinds that find nothing to change.
+      Some of `KINDS` -> a caption that is false of the scene; without the kinds that change nothing.
     """
     parsed = read(caption)
     changed = list(_changes(parsed))
