@@ -162,8 +162,8 @@ class Batch(struct.PyTreeNode):
       texts: Texts with B E rows.
       image_index: int32 [B], the row of each image in its split; rows are equal for the same image.
       text_index: int32 [B], the row of each text in its split.
-      clean: bool [B], the pairs that noise left together, which only diagnostics read; None without noise.
-      drawn: What sources drew for these pairs, by the name of the source; leaves have the rows of this device.
+      clean: bool [B], the pairs that noise did not mix, which only diagnostics read; None without noise.
+      drawn: The samples of sources for these pairs, by the name of the source; leaves have the rows of this device.
     """
 
     step: chex.Array

@@ -63,8 +63,8 @@ class Memory(nn.Module):
 class IMRAM(CrossAttentionMatcher):
     """Attends as SCAN in several steps, between which a memory updates the queries.
 
-    The score is the sum over steps of the mean cosine of the first queries, words or regions, with the attended vectors of
-    the step. With one step it is SCAN's with the aggregation 'Mean'.
+    The score is the sum over steps of the mean cosine of the first queries, words or regions, with the attended vectors
+    of the step. With one step it is SCAN's with the aggregation 'Mean'.
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.

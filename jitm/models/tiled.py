@@ -19,7 +19,7 @@ class TiledMatcher(Matcher):
     A model adds `score_block` and `floats_per_pair`.
 
     Attributes:
-      encoders: Names of the submodules that only `encode_image` and `encode_text` use. Their parameters are excluded from
+      encoders: Names of the submodules that only `encode_image` and `encode_text` use. Their parameters stay out of
         the tiles, where their gradients would be materialized as zeros.
     """
 

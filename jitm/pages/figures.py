@@ -36,7 +36,7 @@ def to_bytes(figure: Any, kind: str) -> bytes:
 
 
 def check_output(output: Path) -> str:
-    """Returns the format of a figure's file, that of its suffix, PNG without one.
+    """Returns the format of a figure's file from its suffix, PNG without one.
 
     Raises:
       UserError: If matplotlib is missing, or a figure cannot be written to the file.
@@ -53,7 +53,7 @@ def save(figure: Any, output: Path) -> None:
     """Saves a matplotlib figure in the format of the file's suffix.
 
     Raises:
-      UserError: If the file was written by somebody else, or cannot be written.
+      UserError: If jitm did not write the existing file, or it cannot be written.
     """
     kind = check_output(output)
     try:

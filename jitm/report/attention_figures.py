@@ -95,7 +95,7 @@ def _panels(part: Any, count: int) -> np.ndarray:
 
 
 def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:
-    """Draws images in a row, those that match the caption in a green frame."""
+    """Draws images in a row, with a green frame around matches of the caption."""
     for number, (panel, hit, image) in enumerate(zip(_panels(part, len(images)), images, pixels, strict=True), 1):
         panel.imshow(image)
         title = f'{hit.get("rank", number)}. {hit["image_id"]}'

@@ -22,7 +22,7 @@ class Difficulty(NamedTuple):
 
     Attributes:
       epochs: The end of each line, or part of the run, float [N].
-      gaps: The mean score of the synthetic captions minus that of the true caption, float [N].
+      gaps: The mean score of the synthetic captions minus the true caption's, float [N].
       counts: The mean number of synthetic captions per image, float [N]. If 0, other values are 0 for a line and NaN
         for a part.
       shares: The fractions of the synthetic captions by this gap, in S equal bins of [-1, 1], float [N, S].
@@ -75,7 +75,7 @@ def difficulty(groups: Sequence[Group]) -> str:
     """Returns a Markdown table of the gap and the number of synthetic captions in each third of the run.
 
     Returns:
-      Markdown: the mean score of the synthetic captions minus that of the true caption, and the mean number of
+      Markdown: the mean score of the synthetic captions minus the true caption's, and the mean number of
       synthetic captions per image; mean and sample standard deviation over seeds.
 
     Raises:

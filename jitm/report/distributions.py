@@ -1,6 +1,6 @@
 """Distributions of pairs: similarities of positives and negatives (DBL: Diao et al., 2024, figures 6 and 7).
 
-And of the cross-retrieval ranks of positives (AOQ: Chen et al., 2020, section 4.3 and figure 5).
+Also the cross-retrieval ranks of positives (AOQ: Chen et al., 2020, section 4.3 and figure 5).
 """
 
 import itertools

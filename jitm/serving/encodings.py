@@ -1,4 +1,4 @@
-"""What a loaded run encodes, and the shapes of its encodings, against which given ones are checked."""
+"""The inputs of a loaded run, and checks of encodings against their expected shapes."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -109,7 +109,7 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
       expected: See `shapes`.
 
     Raises:
-      UserError: If the tree has not the structure and the vector size of a run's encodings, or no item.
+      UserError: If the tree lacks the structure or the vector size of a run's encodings, or has no item.
     """
 
     def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
