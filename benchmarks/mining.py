@@ -56,7 +56,7 @@ def product_gflops(images: np.ndarray, texts: np.ndarray, queries: int = 512, bl
 
 
 class RandomScorer:
-    """A stand-in for `Scorer` with random encodings: the time of a block is that of its similarities."""
+    """A replacement of `Scorer` with random encodings, so that only similarities are timed."""
 
     def __init__(self, name: str, split: Split, dim: int, dtype: str, images: int = 1000, texts: int = 128):
         """Makes a model and its encoded images."""

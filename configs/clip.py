@@ -55,8 +55,8 @@ DATA = {
     'f30k': common.photos('data/f30k_photos', **PHOTOS),
     'coco': common.photos('data/coco_photos', max_captions=5, **PHOTOS),
 }
-# DBL states no settings of CLIP: these are those of Shi et al. 2023 for L/14@336, without their momentum model, and for
-# the others those of CLIP_COCO (Miranda et al. 2024). warm_up is the share of the steps with a rising rate.
+# DBL states no settings of CLIP: these follow Shi et al. 2023 for L/14@336, without their momentum model, and CLIP_COCO
+# (Miranda et al. 2024) for the others. warm_up is the share of the steps with a rising rate.
 SCHEDULE = {
     ('l14_336', 'f30k'): dict(epochs=12, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),
     ('l14_336', 'coco'): dict(epochs=6, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),

@@ -1,6 +1,6 @@
 """Every default, each with a comment. A config file changes only the keys of its setting.
 
-The type and range of a key are the type hint of the argument that takes it; keys that no function takes are in
+The type and range of a key are the type hint of the argument that takes it; keys that are not arguments are in
 `jitm.config.schema.Config`.
 """
 
@@ -49,7 +49,7 @@ def get_config() -> ml_collections.ConfigDict:
         top_h_texts=300,  # for each image, one of this many hardest captions is sampled
         top_h_images=60,  # for each caption, one of this many hardest images is sampled
     )
-    # Two training stages, the first of which mines the negatives of the second: dict() for one stage, or
+    # Two training stages; the first mines the negatives of the second: dict() for one stage, or
     # dict(first=a config without the keys data, seed, run and stages, top_h_texts=mined for each image,
     # top_h_images=mined for each caption, fine_tune=False to train the second stage from scratch). 0 and 0 mine none.
     config.stages = dict()

@@ -76,7 +76,7 @@ def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> No
     """Makes the model read pixels instead of features."""
     if data not in PHOTOS:
         known = ', '.join(PHOTOS)
-        raise ValueError(f"the data '{data}' are features: take one of {known} with the network '{network}'")
+        raise ValueError(f"the data '{data}' are features: use one of {known} with the network '{network}'")
     config.data = PHOTOS[data]
     config.model.image = dict(
         name='cnn.PixelEncoder',

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-RELEASED = {  # the command lines; batch_norm is that of the image vector
+RELEASED = {  # the command lines; batch_norm applies to the image vector
     'f30k': dict(normalize_before_graph=False, batch_norm=True, decay_epochs=10),
     'coco': dict(normalize_before_graph=True, batch_norm=False, decay_epochs=15),
 }

@@ -29,9 +29,9 @@ class Experiment:
     """A setting to be trained.
 
     Attributes:
-      setting: file of configs/ and words, without that of the data.
+      setting: file of configs/ and words, without the data's.
       flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
-      first_stage: the experiment whose first stage, or only one, is taken over, being the same.
+      first_stage: the experiment whose equal first stage, or only one, is reused.
       data: the word of the data.
     """
 
@@ -72,7 +72,7 @@ UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})
 
 
 def _distilled(loss: str, *members: str) -> Experiment:
-    """Returns a method of OAS, summed, of which some members start from VSE++."""
+    """Returns a method of OAS, summed, with some members that start from VSE++."""
     flags = {
         'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
         'rkd': {'terms.relational_distillation.reduction': 'sum'},
@@ -157,7 +157,7 @@ GROUPS = {
         },
         'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
     },
-    'distillation': {  # summed, at the published weight; gradients are clipped as those of RM and AM
+    'distillation': {  # summed, at the published weight; gradients are clipped as for RM and AM
         **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},
         **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm', 'am')},
         **{
@@ -238,7 +238,7 @@ GROUPS = {
             (256, 'max', '_n127', {'candidates.num_negatives': 127}),
         )
     },
-    'queues': {  # 1,872 steps, as those of batch_sizes, at the temperature of the queue
+    'queues': {  # 1,872 steps, as in batch_sizes, at the temperature of the queue
         f'mean_{name}_steps_b{size}': Experiment(
             f'vse:mean,{loss}',
             {'batch_size': size, 'epochs': size // 16, 'optimizer.decay_epochs': 6 * size // 128} | flags,
@@ -246,7 +246,7 @@ GROUPS = {
         for size in (64, 128)
         for name, loss, flags in (
             ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
-            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # what the averaged encoder does alone
+            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # the averaged encoder alone
             ('queue512', 'softmax_queue', {'candidates.length': 512}),
             ('queue4096', 'softmax_queue', {}),
         )
@@ -408,7 +408,7 @@ def directory(folder: Path, name: str, seed: int) -> Path:
 
 
 def name_of(run: str) -> str:
-    """Returns the experiment of a run directory, which may be that of a second stage."""
+    """Returns the experiment of a run directory, which may belong to a second stage."""
     workdir = Path(run)
     return (workdir.parent if workdir.name == 'stage2' else workdir).name.rpartition('_s')[0]
 
@@ -438,7 +438,7 @@ def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Returns experiments and all whose runs they read, each after those."""
+    """Returns experiments with the experiments whose runs they read, in the order of training."""
     ordered = {}
     for name in names:
         ordered |= dict.fromkeys((*in_order(sorted(EXPERIMENTS[name].needs())), name))
@@ -451,5 +451,5 @@ def two_stages(name: str) -> bool:
 
 
 def scored(workdir: Path, name: str) -> Path:
-    """Returns the run directory whose scores are those of an experiment: the second of two stages."""
+    """Returns the run directory with the scores of an experiment: the second of two stages."""
     return workdir / 'stage2' if two_stages(name) else workdir

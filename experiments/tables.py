@@ -14,7 +14,7 @@ differences of `experiments.intervals`, one a line:
     mean_max - mean_sum: max more than sum
     -->
 
-A column is a metric, or an epoch, whose rsum it has. A table of data.md follows a comment that names its command:
+A column is a metric, or an epoch for the rsum after it. A table of data.md follows a comment that names its command:
 `<!-- experiments cca ... -->`.
 """
 
@@ -64,7 +64,7 @@ def title(column: str) -> str:
 
 
 def compared(runs: Runs, names: Sequence[str]) -> Runs:
-    """Returns the runs of the experiments of a table: of several experiments, those of seeds that two of them have."""
+    """Returns the runs of the experiments of a table; of several experiments, only for seeds that two of them have."""
     found = {(name, seed): row for (name, seed), row in runs.items() if name in names}
     shared = collections.Counter(seed for _, seed in found)
     return {(name, seed): row for (name, seed), row in found.items() if shared[seed] > 1 or len(names) == 1}

@@ -101,7 +101,7 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean '{nearest[0]}'?)" if nearest else ''
-        raise ArgumentError(name, f"is '{value}'; take one of {', '.join(choices)}{hint}")
+        raise ArgumentError(name, f"is '{value}'; use one of {', '.join(choices)}{hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:

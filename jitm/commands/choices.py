@@ -59,7 +59,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         choices += listed
         pictures |= embedded
     if (photos or pictures) and 'pixels' not in run.model.reads:
-        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
+        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and use images of --split')
     transform = transform_of(run) if photos or pictures else None
     embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
     read = None if photos or embedded_only else values.split

@@ -316,7 +316,7 @@ def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None
             scored = [(str(name), float(score)) for name, score in parse_json(line)]
         except (ValueError, TypeError) as error:
             raise UserError(
-                f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it anew'
+                f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it again'
             ) from error
         kept = [name for name, score in scored if score >= min_score] or [name for name, _ in scored[:1]]
         tags.append(' '.join(kept))

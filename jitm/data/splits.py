@@ -243,12 +243,12 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
 _LACKS = {  # input of a model -> the field of a split, and a name for it in messages
     'regions': (
         'regions',
-        'has pixels and no region features, but the model reads regions: take a model of pixels, or give features of '
+        'has pixels and no region features, but the model reads regions: use a model of pixels, or give features of '
         'these images as data.root',
     ),
     'pixels': (
         'pixels',
-        'has no pixels, but the model reads them: give the image files themselves, or take a model of region features',
+        'has no pixels, but the model reads them: give the image files themselves, or use a model of region features',
     ),
     'locations': (
         'boxes',

@@ -27,7 +27,7 @@ from jitm.inference.engine import batches
 
 KIND = 'a set of encoded features'
 BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'
-REMEDIES = {'float16': 'take --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
+REMEDIES = {'float16': 'use --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
 TEXTS_PER_BLOCK = 1024  # encoded before they are written
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
@@ -47,7 +47,7 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     """
     check_images(split, network.model.reads)
     if network.crops not in CROPS:
-        raise UserError(f'crops is {network.crops}: take 1 or 10')
+        raise UserError(f'crops is {network.crops}: use 1 or 10')
     if network.crops == 1:
         return []
     if not isinstance(split.pixels, Photos):
@@ -61,7 +61,7 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     return [
         f'the {network.crops} crops of a square photo are only the image and its mirror image, since config keys '
         f"'data.short_side' and 'data.image_size' are both {split.pixels.transform.image_size}: give a larger "
-        '--config.data.short_side, or take --crops 1'
+        '--config.data.short_side, or use --crops 1'
     ]
 
 

@@ -109,7 +109,7 @@ def features_of(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -
 def check_model(model: Matcher) -> None:
     """Raises a UserError unless a model has a network with features of pixels."""
     if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
-        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
+        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: use a model with one')
 
 
 def _image_part(variables: Mapping[str, chex.ArrayTree]) -> dict[str, chex.ArrayTree]:

@@ -36,7 +36,7 @@ class TextNetwork:
         if not hasattr(getattr(run.model, 'text', None), 'features'):
             raise UserError(
                 f'{run.workdir} has no text encoder whose vectors of tokens can be written '
-                f'({type(run.model).__name__} as configured): take a CLIP or SigLIP, or leave --texts out'
+                f'({type(run.model).__name__} as configured): use a CLIP or SigLIP, or leave --texts out'
             )
         self.run, self.dtype, self.precision = run, dtype, precision
         self.origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}

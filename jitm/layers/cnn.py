@@ -225,7 +225,7 @@ class ResNet(ConvolutionalNetwork):
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
-            raise ArgumentError('depth', f'is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
+            raise ArgumentError('depth', f'is {self.depth}; use one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
         x = nn.relu(convolve_and_normalize(x, ('conv1', 'bn1'), 64, 7, 2, dtype=self.dtype, train=train))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])

@@ -64,7 +64,7 @@ def size_named(name: str) -> BERTSize:
     numbers = re.fullmatch(r'L-([1-9]\d*)_H-([1-9]\d*)_A-([1-9]\d*)', name)
     layers, hidden, heads = map(int, numbers.groups() if numbers else (0, 0, 0))
     if name not in SIZES and (not numbers or hidden % heads):
-        raise ArgumentError('size', f"is '{name}'; take one of {', '.join(SIZES)}, or such as 'L-6_H-384_A-12'")
+        raise ArgumentError('size', f"is '{name}'; use one of {', '.join(SIZES)}, or such as 'L-6_H-384_A-12'")
     return SIZES.get(name) or BERTSize(hidden, layers, heads, 4 * hidden)
 
 

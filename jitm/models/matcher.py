@@ -17,7 +17,7 @@ Encoding = chex.ArrayTree
 
 UNPAIRED = (
     '{} scores a whole batch in training and no single pairs, so losses on mined pairs do not apply: '
-    'take another model, or other terms'
+    'use another model, or other terms'
 )
 
 

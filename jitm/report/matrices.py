@@ -150,7 +150,7 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
 
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:
-    """Raises a UserError unless a matrix belongs to the best validation of a single run, with its current checkpoint."""
+    """Raises a UserError unless a matrix belongs to the best validation of a single run, as it is now."""
     best = run.best_validation().get('rsum')
     steps = [line['step'] for line in run.validations if line.get('rsum') == best]
     runs = [(one['step'], one['member']) for one in matrix.protocol.get('runs', ())]

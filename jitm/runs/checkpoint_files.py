@@ -88,8 +88,8 @@ def unfinished(workdir: Path) -> str:
 def held_files(checkpoint: Path) -> Iterator[Path]:
     """Yields a folder with the files of a checkpoint, which remain if its run trains on and removes it.
 
-    They are hard links; without support for links, it is the checkpoint itself. Their folder is locked, unlike one left by
-    a killed process.
+    They are hard links; without support for links, it is the checkpoint itself. Their folder is locked, unlike one left
+    by a killed process.
     """
     workdir = checkpoint.parent.parent
     for left in workdir.glob(f'{READING}*'):  # links left by killed processes keep removed checkpoints

@@ -72,8 +72,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       The run.
 
     Raises:
-      UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is defined outside of jitm
-        in a module that was not imported before.
+      UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is defined outside of
+        jitm in a module that was not imported before.
     """
     workdir = Path(expand(str(workdir)))
     files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))

@@ -117,7 +117,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path) -> UserError:
-    return UserError(f'the index {folder} is damaged; remove {folder / MANIFEST}, and jitm search makes it anew')
+    return UserError(f'the index {folder} is damaged; remove {folder / MANIFEST}, and jitm search makes it again')
 
 
 def update(

@@ -35,7 +35,7 @@ FEW_TEXTS = 4  # such as a query; a full call takes about seven times as long
 class LoadedRun:
     """A trained model with its tokenizer and its config, ready to encode and compare images and captions.
 
-    Encodings are arrays, or pytrees of arrays, with the item on axis 0. Calls reuse compiled functions of earlier calls.
+    Encodings are arrays, or pytrees of arrays, with the item on axis 0. Calls reuse functions compiled earlier.
 
     Attributes:
       run: The run as plain data: workdir, step, model, variables, vocabulary and config.
@@ -207,7 +207,7 @@ class LoadedRun:
             if images.model != self.model_key:
                 raise UserError(
                     f'the index {images.folder} was made by another model than {self.run.workdir}, step '
-                    f'{self.run.step}; make it anew with jitm search or run.index'
+                    f'{self.run.step}; make it again with jitm search or run.index'
                 )
             hits = images.top(self.vectors(captions), top_k)
         else:
@@ -282,7 +282,7 @@ class LoadedRun:
         if not isinstance(self.run.model, DualEncoder):
             raise UserError(
                 f'the scores of {self.run.workdir} are not inner products of vectors ({type(self.run.model).__name__} '
-                'as configured), so its images have no index; take a dual encoder, such as VSE++'
+                'as configured), so its images have no index; use a dual encoder, such as VSE++'
             )
 
     @functools.cached_property

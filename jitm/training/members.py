@@ -206,7 +206,7 @@ def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...])
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
     make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
     if rule_name not in RULES:
-        raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")
+        raise UserError(f"config key '{where}.rule' is '{rule_name}'; use one of {', '.join(RULES)}")
     rule = bind(RULES[rule_name], keywords, where=where)()
     member = make(rule=rule, frozen=frozen)
     if len({*member.learn_from}) < len(member.learn_from):

@@ -26,8 +26,8 @@ INPUTS = {
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'",
-    'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
-    'bias': 'set it, or take a model that learns it, from model.initial_bias',
+    'temperature': 'set it, or use a model that learns it, from model.initial_temperature',
+    'bias': 'set it, or use a model that learns it, from model.initial_bias',
 }
 LEARNED = ('temperature', 'bias')  # by a model, or set by the term
 MASKED = 'masked_language_modeling'

@@ -292,7 +292,7 @@ def test_models_and_images_without_pixels_are_refused(split):
         features.check(make_network(crops=10), split)
     with pytest.raises(UserError, match='has no pixels, but the model reads them'):
         features.check(make_network(), dataclasses.replace(drawn, pixels=None))
-    with pytest.raises(UserError, match='crops is 5: take 1 or 10'):
+    with pytest.raises(UserError, match='crops is 5: use 1 or 10'):
         features.check(make_network(crops=5), split)
 
 

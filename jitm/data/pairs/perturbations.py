@@ -322,7 +322,7 @@ def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
       UserError: If the split does not belong to `scenes`.
     """
     if not hasattr(split, 'swaps'):
-        raise UserError(f'{split.name} has no swaps, only scenes has them; take {", ".join(KINDS)}')
+        raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(KINDS)}')
     return {
         kind: tuple(tuple(swap.caption for swap in row if swap.kind == kind) for row in split.swaps)
         for kind in ('attribute', 'relation')

@@ -36,7 +36,7 @@ def check_perplexity(run: Run) -> None:
         raise UserError(f"--perplexity needs a model with the head 'mlm', which {run.workdir} lacks; leave it out")
     if not _has_mask(run.vocabulary):
         raise UserError(
-            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask token; leave it out, or take a '
+            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask token; leave it out, or use a '
             'run that was trained with masked words'
         )
 

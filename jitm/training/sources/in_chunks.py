@@ -70,5 +70,5 @@ def check_dual(matcher: Matcher, source: str) -> None:
     """Raises a UserError unless a matcher is a dual encoder, which a source needs."""
     if not isinstance(matcher, DualEncoder):
         raise UserError(
-            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
+            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: use 'in_batch'"
         )

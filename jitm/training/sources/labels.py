@@ -157,9 +157,7 @@ class CoTeaching:
           UserError: Unless two models train.
         """
         if len(names) != 2:
-            raise UserError(
-                f"'labels' is for two members that train, not {len(names)}: add one, or take another source"
-            )
+            raise UserError(f"'labels' is for two members that train, not {len(names)}: add one, or use another source")
         return {name: {'clean': jnp.ones(num_pairs, bool), 'posterior': jnp.ones(num_pairs)} for name in names}
 
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:

@@ -303,7 +303,7 @@ def test_unavailable_perturbations_are_refused(split):
     with pytest.raises(UserError, match='--perturbations is empty; give some of swap, generated, in_batch'):
         perturbed_captions(split, ALL, [])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
-    with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; take noun, number, relation'):
+    with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; use noun, number, relation'):
         perturbed_captions(plain, ALL, ['swap'])
     assert any(perturbed_captions(plain, ALL, ['number'])['number'])
 
