@@ -374,7 +374,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
     parser.add_argument('--programs', nargs='+', default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument('--rows', type=Path, help='a file to which each row is added when it is known')
-    parser.add_argument('--label', default='', help='what distinguishes the rows from others of the same programs')
+    parser.add_argument('--label', default='', help='distinguishes the rows from others of the same programs')
     parser.add_argument('--texts', type=Path, help='a folder for the texts of the compiled programs')
 
 

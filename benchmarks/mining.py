@@ -3,7 +3,7 @@
     python -m benchmarks mining                                   # the size of Flickr30K: 29,000 x 145,000 x 1024
     python -m benchmarks mining --model scan_t2i                  # cross-attention, 1,000 x 5,000, and extrapolated
 
-Vectors are random. A product search has two directions, each of which multiplies all images with all texts.
+Vectors are random. A product search has two directions, and each multiplies all images with all texts.
 """
 
 import argparse

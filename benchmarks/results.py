@@ -86,7 +86,7 @@ def _read_lines(path: Path) -> dict[str, Row]:
 
 
 def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> None:
-    """Adds the rows of a benchmark to a file of results, where they replace those of the same command."""
+    """Adds the rows of a benchmark to a file of results, where they replace the rows of the same command."""
     if not rows:
         return
     lines = _read_lines(path) if path.exists() else {}

@@ -183,7 +183,7 @@ def rank_with(config: ConfigDict, loss: dict) -> None:
 
 
 def schedule_of_ranking(config: ConfigDict) -> dict:
-    """Returns when and with which weight the ranking term is active, and how it is reduced."""
+    """Returns the epochs, the weight and the reduction of the ranking term."""
     return {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
 
 

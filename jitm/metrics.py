@@ -42,8 +42,8 @@ def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.nda
     """Returns the worse rank of every positive pair in both directions (Chen et al., 2020, section 4.3).
 
     max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the rank of the pair among the pairs of its
-    text with other images, r_t among those of its image with texts of other images, 1 for the first. Ties count against
-    the pair.
+    text with other images, r_t among the pairs of its image with texts of other images, 1 for the first. Ties count
+    against the pair.
 
     Args:
       sims: [I, T], every image with every text.

@@ -187,7 +187,7 @@ class Ranking(struct.PyTreeNode):
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
       bias: float32 [], the bias that the model learns; None for models that learn none.
-      relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
+      relevance: float32 [Q, C], the relevance of each candidate for each query; None without a relevance.
       labels: float32 [Q], the correspondence label of each query's pair, in [0, 1]; optional.
     """
 

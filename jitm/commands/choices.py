@@ -3,7 +3,7 @@
     jitm choices --workdir runs/clip --photos data/val2017 sugar-crepe/data/*.json
     jitm choices --workdir runs/demo --split test
 
-Without files, the choices are those of `scenes`, made with known truth. Prints a table, with published numbers, and
+Without files, the choices come from `scenes`, with known truth. Prints a table, with published numbers, and
 writes choices.json and the scored choices as choices.jsonl.
 """
 

@@ -112,7 +112,7 @@ def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagVal
 
 
 def main(values: flags.FlagValues) -> None:
-    """Checks all splits, encodes each, and prints what was written."""
+    """Checks all splits, encodes each, and prints the written files."""
     _check(values)
     folder, run = Path(values.out), None
     if values.workdir is not None:

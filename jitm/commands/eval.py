@@ -50,7 +50,7 @@ FLAGS = {
     'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    'photos': shared.text('Explain: a folder of pictures named by the image ids; that of jitm encode if not given.'),
+    'photos': shared.text('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
     'encoder': shared.text('Explain: the run directory of the text encoder of a head on tokens, if it has moved.'),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }

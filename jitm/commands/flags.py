@@ -78,7 +78,7 @@ SHARED = {
         default=True,
     ),
     'coordinator': text(
-        'host:port of process 0, if several processes work together; jax finds those of SLURM, Open MPI and pods.'
+        'host:port of process 0, if several processes work together; jax finds it under SLURM, Open MPI and in pods.'
     ),
     'num_processes': count('The number of processes, with --coordinator; 1 lets a task of SLURM work alone.'),
     'process_id': number('The number of this process, from 0; with --coordinator.', lower_bound=0),

@@ -17,10 +17,10 @@ The kinds, with their inputs:
     training RUN...             loss, gradient, gap between scores, and recalls during training
     validation RUN...           R@1 of both directions and rsum by epoch
     by_key RUN|ROWS...          R@1 of both directions and rsum by the value of a config key
-    difficulty RUN...           how close synthetic negative captions come to the captions
-    cross_retrieval SIMS...     how far positive pairs rank in the worse of both directions
+    difficulty RUN...           scores of synthetic negative captions relative to the captions
+    cross_retrieval SIMS...     ranks of positive pairs in the worse of both directions
     distributions SIMS...       distributions of the similarities of positive and negative pairs
-    panels SIMS...              what is retrieved for some images and captions, side by side
+    panels SIMS...              retrieved images and captions of some queries, side by side
     map VECTORS...              images and their captions as points in a plane
 
 RUN is a run directory; runs that differ only in the seed are averaged. ROWS is a file of --rows. SIMS
@@ -75,7 +75,7 @@ FLAGS = {
     **shared.common('split'),
     'keys': shared.words('By_key: the key, and further ones that change with it, such as batch_size,epochs.'),
     'select': shared.words("Summary, by_key: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
-    'method': shared.choice([*feature_map.METHODS], 'Map: how the points are projected.', 'tsne'),
+    'method': shared.choice([*feature_map.METHODS], 'Map: the projection of the points.', 'tsne'),
     'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
     'queries': shared.number(
         'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0

@@ -108,7 +108,7 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
       The config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: If a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
+      UserError: If a value has another type, is out of its range or cannot be written as JSON, or a key is unknown or
         missing.
     """
     config = expand(to_json(config))

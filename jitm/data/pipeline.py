@@ -127,7 +127,7 @@ class Pipeline:
 
     @functools.cached_property
     def num_shapes(self) -> int:
-        """The number of shapes of the captions in the batches of the first epoch, each of which compiles a step."""
+        """The number of shapes of the captions in the batches of the first epoch; each compiles a step."""
         batches = [self.text_index(step) for step in range(self.steps_per_epoch)]
         longest = ((len(texts), self.tokens.lengths[texts].max()) for texts in batches)
         return len({(count, bucket(length, self.length_multiple, self.max_length)) for count, length in longest})

@@ -117,8 +117,8 @@ def write(
       Whether they were written.
 
     Raises:
-      UserError: If the features are not finite, the folder has other features, of this split or of another, or files of
-        somebody else, or another process writes to it.
+      UserError: If the features are not finite, the folder has other features, of this split or of another, or other
+        files, or another process writes to it.
     """
     output = output_folder(folder, [split_name])
     with locked(folder, BUSY.format(folder)):

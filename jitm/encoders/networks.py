@@ -1,4 +1,4 @@
-"""Feature extractors, and how a run restores the one that encoded its training data."""
+"""Feature extractors, and the restoration of the one that encoded a run's training data."""
 
 import dataclasses
 import functools
@@ -245,9 +245,7 @@ def check_restored(read: Callable[[], tuple[Any, Mapping[str, Any]]], described:
     except UserError as error:
         raise UserError(f'{described} that cannot be read: {error}; {remedy}') from None
     except (KeyError, TypeError, AttributeError):
-        raise UserError(
-            f'{described} of which the record is damaged; train again on {outputs} of jitm encode'
-        ) from None
+        raise UserError(f'{described} whose record is damaged; train again on {outputs} of jitm encode') from None
     if differing:
         raise UserError(f'{described} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network

@@ -1,4 +1,4 @@
-"""Text encoders that write vectors of tokens, and how a run restores the one that encoded its training captions."""
+"""Text encoders that write vectors of tokens, and the restoration of the one that encoded a run's captions."""
 
 import dataclasses
 import functools

@@ -118,7 +118,7 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     named = [row for row in ids if ids[row] == name] or [*alike]
     if len(named) != 1:
         found = ' or '.join(ids.values())
-        raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
+        raise UserError(f"'{name}' may be {found} of {split.name}: give images where only one has this name")
     return named[0]
 
 

@@ -89,7 +89,7 @@ class OutputFolder:
         self._unknown(names, self.names)
 
     def _unknown(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
-        """Returns the names that are not known, none of which may exist."""
+        """Returns the unknown names; a UserError if one of these files exists."""
         new = sorted(set(names) - set(known))
         for name in new:
             if os.path.lexists(self.path / name):

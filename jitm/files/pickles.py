@@ -122,7 +122,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the C version allocates any size t
         super()._instantiate(kind, args)
 
     def _drop_items(self) -> None:
-        """Drops the items of a dict whose keys are of other types."""
+        """Drops the items of a dict whose keys have other types."""
         pairs = zip(self.stack[::2], self.stack[1::2], strict=True)
         self.stack[:] = [part for pair in pairs if _is_key(pair[0]) for part in pair]
 

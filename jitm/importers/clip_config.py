@@ -63,7 +63,7 @@ def read_hugging_face(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `config.json`.
 
     Raises:
-      UserError: If the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
+      UserError: If the file is damaged, it is another kind of model, or its image preprocessing differs from CLIP's.
     """
     content = read_json(path)
     if content.get('model_type') != 'clip':

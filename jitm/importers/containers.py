@@ -227,7 +227,7 @@ def _find(path: str, model: str) -> pathlib.Path:
 
 
 def _open_safetensors(file: pathlib.Path) -> dict[str, Any]:
-    """Returns the readers of the tensors, and the metadata, of which options are JSON."""
+    """Returns the readers of the tensors, and the metadata, where options are JSON."""
     try:
         tensors = safetensors.safe_open(file, framework='numpy')
         metadata = tensors.metadata() or {}

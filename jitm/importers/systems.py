@@ -32,7 +32,7 @@ def _recognize_encoders(path: str, tensors: Tensors, gru: str = 'model.1.rnn') -
 
 
 class ReleasedSystem(NamedTuple):
-    """How a system was released.
+    """A system as it was released.
 
     Attributes:
       title: The name of the system.

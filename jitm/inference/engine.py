@@ -72,7 +72,7 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
 
 
 def encode(model: Matcher, method: Method, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
-    """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings are of a dtype."""
+    """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings have a given dtype."""
     encoding = model.apply(variables, items, method=method)
     return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, encoding)
 

@@ -2,7 +2,7 @@
 
     loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
+For the contract and the notation see `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
 scores s_c. p is the positive of lowest s_p, also for the anchor, and the hardest negative is the one of highest
 s_n - a_n. The caller stops the gradient through `anchor_scores`, as the training step does.
 

@@ -2,7 +2,7 @@
 
     loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking` and `jitm.losses.anchored`; c is any candidate,
+For the contract and the notation see `jitm.losses.ranking` and `jitm.losses.anchored`; c is any candidate,
 positive or negative. The losses were published for the distances of images; here they compare the scores of pairs. DBL
 multiplies the scores by 10, which is a temperature of 0.1.
 """

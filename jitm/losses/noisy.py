@@ -1,6 +1,6 @@
 """Losses for noisy correspondence, captions paired with the wrong images, and the ladder loss.
 
-The contract and the notation are those of `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
+For the contract and the notation see `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
 query. The correspondence label y [Q] of a query is the estimated probability that its pair matches, from 0 to 1;
 `jitm.training.sources.labels` estimates it.
 """

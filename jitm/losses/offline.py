@@ -2,7 +2,7 @@
 
     loss(scores, positives, negatives=None, *, offline_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking`, except that a query without a negative in the batch
+The contract and the notation follow `jitm.losses.ranking`, except that a query without a negative in the batch
 keeps its offline hinges. A pair (i, t) has the mined negatives tbar and ibar, which match the image itilde and the text
 ttilde. For the query i, and for the query t,
 

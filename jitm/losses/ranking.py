@@ -9,7 +9,7 @@ Without `negatives`, every candidate that is not positive is a negative. Candida
 query without a positive or without a negative has loss 0.
 
 Losses are not reduced. The loss of a batch is the loss of its scores [images, captions], for image-to-text retrieval,
-plus that of their transpose. "Published" is how a paper reduces the queries of each direction and weighs the result,
+plus the loss of their transpose. "Published" is a paper's reduction over the queries of each direction and its weight,
 the `reduction` and the `weight` of a term in a config; the weight is 1 unless another one is given.
 """
 
@@ -129,7 +129,7 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
     """MPL (Wei et al., 2020; PolyLoss): [0.2 s_p^2 - 0.7 s_p + 0.5]_+ + [0.9 s_n^2 - 0.4 s_n + 0.03]_+.
 
     n is the hardest negative. The loss is 0 unless s_n + margin > s_p and s_p < 1 - 1e-5; the released code can fail
-    for a higher s_p. The coefficients are those of SCAN i2t-AVG on Flickr30K, for cosines. The second polynomial is
+    for a higher s_p. The coefficients were tuned for SCAN i2t-AVG on Flickr30K, for cosines. The second polynomial is
     below 0 for s_n between 0.0955 and 0.349.
 
     Published: mean.

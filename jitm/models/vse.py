@@ -83,7 +83,7 @@ class PooledEncoders(Matcher):
 
 
 class VSE(PooledEncoders, TemperatureEncoder):
-    """VSE++ and what follows it: scores two pooled vectors by their inner product; see `PooledEncoders`."""
+    """VSE++ and its successors: scores two pooled vectors by their inner product; see `PooledEncoders`."""
 
 
 class OrderEmbedding(PooledEncoders, TiledMatcher):

@@ -79,7 +79,7 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
                 raise ValueError(f'{name} differs from its checksum')
         for name, kind in _DESCRIBED.items():
             if type(run[name]) is not kind:
-                raise ValueError(f'{name} in {CONFIG} is of another type')
+                raise ValueError(f'{name} in {CONFIG} has another type')
         run['vocabulary'] = dict(parse_json(read_bytes(folder / VOCABULARY)))
         restore_vocabulary(run['vocabulary'])
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)

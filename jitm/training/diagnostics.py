@@ -151,7 +151,7 @@ def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
     """Compares the scores of synthetic captions with the true caption's (Fan et al., 2022, figure 2).
 
     Args:
-      ranking: A ranking of each image's captions, the first of which is true.
+      ranking: A ranking of each image's captions; the first is true.
 
     Returns:
       gap: The mean of a synthetic caption's score minus the true caption's.

@@ -31,7 +31,7 @@ class Board:
 
         Args:
           folder: The folder of the files of all starts.
-          step: The first step of this start; TensorBoard drops what earlier starts wrote from it on.
+          step: The first step of this start; TensorBoard drops later lines of earlier starts.
 
         Raises:
           UserError: If it cannot be written.
@@ -52,7 +52,7 @@ class Board:
             self._write(step, summary=scalar(name, value))
 
     def flush(self) -> None:
-        """Writes what is buffered to the disk; raises a UserError if that fails."""
+        """Flushes the buffer to disk; raises a UserError if that fails."""
         with writing(self._folder, RESUMES):
             self._events.flush()
 
@@ -69,7 +69,7 @@ def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -
 
 
 def advise(terms: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns what may help a config's objective against a collapse."""
+    """Returns advice for a config's objective against a collapse."""
     ends = [term['end_epoch'] for term in terms.values() if term['loss'] == 'ranking.sum_of_hinges']
     if None in ends:
         return 'a lower learning rate may help'

@@ -97,7 +97,7 @@ RULES = {'gradient': Gradient, 'frozen': Frozen, 'ema': EMA}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """A matcher and how it is updated.
+    """A matcher and its update rule.
 
     Attributes:
       rule: The rule by which its state changes.

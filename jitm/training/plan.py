@@ -146,7 +146,7 @@ def make_source(
     def with_predictions(kinds: Any) -> dict:
         return {name: term for name, term in terms.items() if term.predictions in kinds}
 
-    # The candidates of each query, and what is added to their rankings.
+    # The candidates of each query, and additions to their rankings.
     source = make_candidates(config['candidates'], context)
     conditions = {'candidates.source': source.conditions}
     make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'num_negatives', 'context'))

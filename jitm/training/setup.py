@@ -102,7 +102,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
         plan = make_plan(config, pending)
     data = load_data(plan)
     with own_parts(config):
-        # The models, the batches that they read, and how they train.
+        # The models, their batches, and their update rules.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
         optimizer, schedule = plan.make_optimizer(pipeline.steps_per_epoch)

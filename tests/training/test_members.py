@@ -264,7 +264,7 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     config = boosted(tiny_config, 'oas', str(finished))
     config['model']['embed_dim'] = 12
     config['members']['target']['init_from'] = ''
-    with pytest.raises(UserError, match=r"'members.anchor.init_from': .* is of another model \(model.embed_dim: 16"):
+    with pytest.raises(UserError, match=r"'members.anchor.init_from': .* has another model \(model.embed_dim: 16"):
         loop.set_up(config)
     config['members']['anchor']['model'] = load_run(finished).config['model']
     setup = loop.set_up(config)

@@ -1,6 +1,6 @@
 """The captions of images in one file, in the formats that data sets of photos have.
 
-The content of a file decides its format: the columns that its first line names and what separates them, or the keys of
+The content of a file decides its format: the columns in its first line and their delimiter, or the keys of
 its objects.
 """
 
@@ -26,7 +26,7 @@ DELIMITERS = '\t|;,'
 NAME = (
     rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'  # an image at the start of a line
 )
-NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and what separates it
+NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and its delimiter
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
 

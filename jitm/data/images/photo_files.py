@@ -256,7 +256,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
       whole: Whether all images of a data set without splits are read instead.
 
     Raises:
-      UserError: If there are no captions of a known format, a file is damaged, or an image lies outside of the folder
+      UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
         or has a name that cannot be shown.
     """
     if not root.is_dir():

@@ -61,7 +61,7 @@ def load(
       A split with `pixels` and without features.
 
     Raises:
-      UserError: If captions or image files are missing or damaged, or an image lies outside of the folder.
+      UserError: If captions or image files are missing or damaged, or an image is outside of the folder.
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)

@@ -116,7 +116,7 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     Args:
       files: The paths of the files.
       check: A function that reads the files and returns a text.
-      what: A name of what is checked, for several checks of the same files.
+      what: A name of the check, for several checks of the same files.
 
     Raises:
       UserError: If a file is missing.

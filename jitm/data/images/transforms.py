@@ -237,7 +237,7 @@ def sample_box(width: int, height: int, min_area: float, rng: np.random.Generato
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """How a photo becomes a square of pixels.
+    """The conversion of a photo to a square of pixels.
 
     Attributes:
       image_size: The height and width of the pixels.

@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     Attributes:
       id: Its name in the file.
       group: The test that it belongs to, whose categories are averaged, such as `SugarCrepe replace`.
-      category: What differs between the captions, such as `replace_att`.
+      category: The kind of difference between the captions, such as `replace_att`.
       images: The names of the images.
       captions: The captions.
       matches: The images and captions that belong together, by their positions.
@@ -129,7 +129,7 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
       The choices, and name -> image file for images that are in the file itself.
 
     Raises:
-      UserError: If the file cannot be read, is of another format, or has a choice that cannot be decided.
+      UserError: If the file cannot be read, has another format, or has a choice that cannot be decided.
     """
     rows, pictures = _rows(Path(path)), {}
     for where, row in rows:

@@ -104,7 +104,7 @@ def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> 
             f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
         )
     if array.min() < 0 or array.max() >= limit:
-        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it is of other data')
+        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it belongs to other data')
     return array.astype(np.int32)
 
 

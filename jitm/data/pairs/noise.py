@@ -60,7 +60,7 @@ def read(split: Split, *, noise_file: str) -> Split:
     if array.min() < 0 or array.max() >= split.num_images:
         raise UserError(
             f'{noise_file} has numbers from {array.min()} to {array.max()}: {split.name} has the images 0 to '
-            f'{split.num_images - 1}, so the file is of other data'
+            f'{split.num_images - 1}, so the file belongs to other data'
         )
     images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
     if len(missing := np.setdiff1d(split.image_of_text, images)):
@@ -103,7 +103,7 @@ def describe(split: Split) -> str:
     """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it affects."""
     original, wrong = split.original_image_of_text, ~split.clean
     if not wrong.any():
-        return f'{split.name} has noise of which no pair is left: its {split.num_texts} pairs are clean'
+        return f'{split.name} has noise, but no mixed pair is left: its {split.num_texts} pairs are clean'
     together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
     how = 'all captions of an image together' if together else 'captions one by one'
     images = np.bincount(original[wrong], minlength=split.num_images) > 0

@@ -1,6 +1,6 @@
 """The meaning of a caption of the grammar, the inverse of `grammar.render`, and captions that are false by one change.
 
-The changes are of the kinds of SugarCrepe (Hsieh et al., 2023).
+The kinds of changes follow SugarCrepe (Hsieh et al., 2023).
 """
 
 import functools

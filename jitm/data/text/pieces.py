@@ -199,7 +199,7 @@ class BPE(Pieces):
             and removes codes of terminals. Names of special pieces are ordinary text.
 
         Returns:
-          int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
+          int32 [L]: the start, the pieces and the end, at most `max_length` ids; the last is the end.
         """
         text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
         return super().encode(unicodedata.normalize('NFC', text).lower())

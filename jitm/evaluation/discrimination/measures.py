@@ -1,4 +1,4 @@
-"""How well a model distinguishes captions from perturbed captions, finds their mismatched words and corrects them."""
+"""Metrics of perturbed captions: discrimination, and detection and correction of their mismatched words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -16,7 +16,7 @@ Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or 
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
-# What sources of other candidates exclude, by config key.
+# Exclusions by sources of other candidates, by config key.
 OTHER_CANDIDATES = {
     'augmentation.num_views': 'it has each pair once',
     'relevance.source': ROWS_OF_BATCH,
@@ -34,7 +34,7 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
     The E views of a pair match each other.
 
     Args:
-      same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
+      same_image: The role of another pair of the same image: 'negative', as published; 'positive', as in CMPM;
         or 'ignored'.
       num_negatives: The number of pairs of the batch among which a query has its negatives, the negative set of Faghri
         et al. (2018, section 3.6): those that follow its own in the random order of the batch, the first after the

@@ -56,7 +56,7 @@ class Labels(Protocol):
     """A way to estimate labels; one with `hinges` and `split` revises them before each epoch."""
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
-        """Returns what is stored before the first step, for the names of the models that train."""
+        """Returns the stored values before the first step, for the names of the models that train."""
 
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
         """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
@@ -64,7 +64,7 @@ class Labels(Protocol):
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored after a batch, from the rankings of each model in training."""
+        """Returns the stored values after a batch, from the rankings of each model in training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class MovingAverage:
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored after a batch, from the rankings of each model in training."""
+        """Returns the stored values after a batch, from the rankings of each model in training."""
         updated = {}
         for name, values in stored.items():
             probability = 0
@@ -176,7 +176,7 @@ class CoTeaching:
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored, which a batch does not change."""
+        """Returns the stored values, which a batch does not change."""
         del rows, labels, rankings
         return stored
 
@@ -196,10 +196,10 @@ class CoTeaching:
         return jnp.clip(margins / jnp.maximum(largest.mean(), 1e-6), 0, 1)
 
     def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
-        """Returns what is stored before an epoch.
+        """Returns the stored values before an epoch.
 
         Args:
-          stored: What was stored.
+          stored: The values stored so far.
           rows: The rows of the pairs of the epoch in the training split, int [N].
           hinges: Model -> the hinges of these pairs, float [N].
         """

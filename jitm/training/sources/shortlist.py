@@ -21,8 +21,8 @@ Chosen = dict[str, tuple[chex.Array, chex.Array]]  # direction -> rows of the ca
 def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
     """Ranks the hardest of many candidates, [B, 1 + H]: all are scored without gradient, the chosen ones again with it.
 
-    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, of which
-    31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
+    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, 31 of
+    them kept. There every query samples its own candidates; here the queries of a step share the global batch and P
     extra pairs.
 
     Args:
