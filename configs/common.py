@@ -221,7 +221,7 @@ def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
 
 
 def warm_up(config: ConfigDict, learning_rate: float, **arguments: float) -> None:
-    """Optimizes with AdamW and a rate that rises first, as UNITER; takes the arguments of the optimizer."""
+    """Optimizes with AdamW and a rate that rises first, as UNITER, with the arguments of the optimizer."""
     config.optimizer = dict(name='adamw_with_warm_up', learning_rate=learning_rate, factors=dict(), **arguments)
 
 

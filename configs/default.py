@@ -1,6 +1,6 @@
 """Every default, each with a comment. A config file changes only the keys of its setting.
 
-The type and range of a key are the type hint of the argument that takes it; keys that are not arguments are in
+The type and range of a key are the type hint of its argument; keys that are not arguments are in
 `jitm.config.schema.Config`.
 """
 

@@ -53,7 +53,7 @@ def load(
       UserError: If the run, checkpoint or model does not exist, or is damaged.
     """
     if not isinstance(workdir, str | Path):
-        raise UserError(f'the run is of {type(workdir).__name__}; give a run directory or the result of jitm.load')
+        raise UserError(f'the run has type {type(workdir).__name__}; give a run directory or the result of jitm.load')
     if not isinstance(step, int | np.integer | None) or not isinstance(member, str | None):
         raise UserError(f'step is {step!r} and member is {member!r}; give an integer and a name, or None')
     return LoadedRun(load_run(workdir, step, member), encoder)
@@ -85,7 +85,7 @@ def evaluate(
         raise UserError('there is no run to evaluate; give at least one')
     runs = [_loaded(one).run for one in given]
     if not isinstance(split, str | Split) or (data_root and isinstance(split, Split)):
-        raise UserError(f'the split is of {type(split).__name__}; give its name, or the result of load_data alone')
+        raise UserError(f'the split has type {type(split).__name__}; give its name, or the result of load_data alone')
     data = read_split(runs, split, data_root) if isinstance(split, str) else split
     return evaluate_runs(runs, data, folds)[0]['metrics']
 

@@ -15,7 +15,7 @@ LONGEST = 2000  # characters of a message; a value in it may have millions
 
 
 class UserError(Exception):
-    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2.
+    """One sentence that names the file, the config key or the shape and what to do; commands exit with 2.
 
     The middle of a long message is left out.
     """

@@ -97,7 +97,7 @@ def read_config(argument: str) -> dict[str, Any]:
     if 'get_config' not in scope:
         raise UserError(f'config file {name} has no get_config function')
     if colon and not inspect.signature(scope['get_config']).parameters:
-        raise UserError(f"config file {name} takes no words, but '{words}' is given after the colon; leave it out")
+        raise UserError(f"config file {name} has no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
         if isinstance(config, ConfigDict):

@@ -19,11 +19,11 @@ layout of data.source precomp.load:
 
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
-takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
+accepts as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
-`--to tfds` takes a `*_precomp` folder instead of a run, and writes it as a TensorFlow data set for data.source
+`--to tfds` converts a `*_precomp` folder instead of a run to a TensorFlow data set for data.source
 tfds.load.
 """
 

@@ -62,7 +62,7 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
-    """Returns the images by the names of their files, decoded as `data` of the config says."""
+    """Returns the images by the names of their files, decoded by the config's `data`."""
     if not values.images:
         return {name: load_whole(data, name, values.data_root, imports=run is None) for name in values.split}
     size = data.get('image_size') if run is None else run.image_size[0]
@@ -75,7 +75,7 @@ def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagVal
 def _make_network(
     config: Mapping[str, Any], member: str, splits: Iterable[Split], *computed: int | str
 ) -> networks.FeatureNetwork:
-    """Returns the network with which a config starts to train; for the last arguments see `networks.of_config`."""
+    """Returns the initial network of a config; for the last arguments see `networks.of_config`."""
     reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
         check_images(split, reads)

@@ -1,4 +1,4 @@
-"""Values of a config and arguments of the losses, checked against the type hints of the arguments that take them."""
+"""Values of a config and arguments of the losses, checked against type hints."""
 
 import dataclasses
 import functools

@@ -34,7 +34,7 @@ class FeatureNetwork:
     """An image network with its parameters.
 
     Attributes:
-      model: A matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
+      model: A matcher whose `image` computes `features` of pixels, with the flag `normalize_features`.
       variables: The parameters and statistics of `image`.
       crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
       dtype: The dtype of the features, 'float32' or 'float16'.

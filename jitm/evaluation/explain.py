@@ -60,7 +60,7 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
       UserError: If there are several runs, or the model has no such outputs, or the text encoder is not found.
     """
     if len(runs) > 1:
-        raise UserError(f'--explain takes a single model, but there are {len(runs)}; give one --workdir')
+        raise UserError(f'--explain needs a single model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
     if not has_word_outputs(run):
         raise UserError(

@@ -150,7 +150,7 @@ class Engine:
     def own_length(self, length: int) -> int:
         """Returns the length to which a dual encoder's text is padded whatever others are encoded with it.
 
-        Few captions are very short or long. They share lengths, since each length takes a compilation and has a call
+        Few captions are very short or long. They share lengths, since each length needs a compilation and has a call
         that is not full.
         """
         multiple = LENGTH_MULTIPLE if length <= FREQUENT else LONG_MULTIPLE

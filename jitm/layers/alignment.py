@@ -125,7 +125,7 @@ def _reason(
 class AttentionFiltration(nn.Module):
     """SAF: similarity attention filtration, the mean of alignments weighted by relevance (SGRAF, eq. 9 and 10).
 
-    The relevance is batch-normalized as in the released code. The normalization has one channel and sees one text at
+    The relevance is batch-normalized as in the released code. The normalization has one channel and reads one text at
     a time: in training each text is normalized with the statistics of its own alignments with all images, and the
     running statistics are updated once per text, the longest first.
     """

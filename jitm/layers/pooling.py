@@ -61,7 +61,7 @@ def _sort_and_weigh(features: chex.Array, weights: chex.Array) -> tuple[chex.Arr
 
 
 def _spread_weights(residuals: tuple[chex.Array, ...], gradient: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Returns the gradients; a second sort takes the weights back to the positions of the values."""
+    """Returns the gradients; a second sort moves the weights back to the positions of the values."""
     ordered, positions, weights = residuals
     weights = jnp.broadcast_to(weights[..., None], ordered.shape)
     _, weights = jax.lax.sort((positions, weights), dimension=1, num_keys=1, is_stable=False)

@@ -243,7 +243,7 @@ class BERTEmbeddings(nn.Module):
         length, maximum = ids.shape[1], self.size.max_positions
         if length > maximum:
             raise UserError(
-                f'a batch has texts padded to {length} word pieces, BERT takes {maximum}: shorten the captions'
+                f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
         types = jnp.zeros((), jnp.int32) if types is None else types
         total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(types)

@@ -138,7 +138,7 @@ class JointBERT(JointEncoder):
         """Raises a UserError if images have several views, a ValueError if they lack inputs of the model."""
         name = type(self).__name__
         if images.kept is not None:
-            raise UserError(f"config key 'augmentation.num_views' must be 1: {name} takes one view of each image")
+            raise UserError(f"config key 'augmentation.num_views' must be 1: {name} reads one view of each image")
         for field in self.reads:
             if getattr(images, field) is None:
                 raise ValueError(f'{name} reads the {field} of images: set images.{field}')

@@ -45,7 +45,7 @@ class RegionEmbeddings(nn.Module):
 def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:
     """Returns an initializer that samples this number of columns from a fixed key and returns the last of them."""
 
-    # Flax gives every parameter its own key. Heads that must be equal at initialization need a common key instead, and
+    # In Flax every parameter has its own key. Heads that must be equal at initialization need a common key instead, and
     # a head with one output (rank) must equal the last output of a head with two (itm): hence the last columns.
     def init(_: chex.PRNGKey, shape: tuple[int, ...], dtype: chex.ArrayDType = jnp.float32) -> chex.Array:
         return size.kernel_init(key, (shape[0], columns), dtype)[:, -shape[1] :]

@@ -26,7 +26,7 @@ def new_figure(width: float, height: float, note: str = '') -> Any:
 
 
 def to_bytes(figure: Any, kind: str) -> bytes:
-    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg'; equal figures give equal bytes."""
+    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg', with equal bytes for equal figures."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()

@@ -77,7 +77,7 @@ def format_score(score: float) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Returns a page; equal arguments give equal pages.
+    """Returns a page, equal for equal arguments.
 
     Args:
       template: The name of a template, such as 'report.html'.

@@ -163,6 +163,6 @@ def _check_best(run: RunLog, matrix: Matrix) -> None:
     step = runs[0][0]
     if checkpoint_digest(run.workdir, step) not in ('', matrix.protocol['runs'][0].get('digest')):
         raise UserError(
-            f'{matrix.path} comes from another training of {run.workdir}, whose checkpoint {step} was written later; write '
+            f'{matrix.path} comes from another training of {run.workdir}, whose checkpoint {step} is newer; write '
             'it again with jitm eval --save_sims'
         )

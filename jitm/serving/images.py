@@ -236,7 +236,7 @@ def _pad_features(images: Any, size: int) -> Split:
 def _pad_boxes(boxes: Any, counts: np.ndarray) -> np.ndarray:
     """Pads the boxes of images to float32 [I, R, 4]; raises a UserError for wrong shapes or values."""
     if not is_list(boxes):
-        raise UserError(f'boxes are of {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
+        raise UserError(f'boxes have type {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
     boxes = [_read_array(one, f'the boxes of image {number}') for number, one in enumerate(boxes)]
     shapes, wanted = [list(one.shape) for one in boxes], [[int(count), 4] for count in counts]
     if shapes != wanted:

@@ -249,9 +249,9 @@ class LoadedRun:
         self.check_vectors()
         if wrong := [name for name, value in others.items() if value is not None]:
             known = inspect.signature(self.encode).parameters.keys() - {'others'}
-            raise UserError(f'encode takes no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
+            raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
         if (inputs is None) == (sentences is None):
-            raise UserError('encode takes captions or images, as its first argument or as sentences: give one of them')
+            raise UserError('encode needs captions or images, as its first argument or as sentences: give one of them')
         inputs = sentences if inputs is None else inputs
         one = is_photo(inputs)
         listed, parts = [inputs] if one else inputs, [inputs]

@@ -87,7 +87,7 @@ def generate_captions(
     *,
     seed: int,
 ) -> tuple[tuple[str, ...], ...]:
-    """Generates negative captions as in training: masks, refills, and keeps those that the run scores highest.
+    """Generates negative captions as in training: masks, refills, and keeps the ones that the run scores highest.
 
     A caption whose text the vocabulary encodes to other ids (for example with a special token in it) is left out.
 

@@ -233,7 +233,7 @@ def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -
 
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
-    """Raises a UserError if more captions are kept than there are."""
+    """Raises a UserError if more captions are kept than generated."""
     most = masking.num_views * synthesis.num_samples
     if masking.num_views and synthesis.num_hard > most:
         raise UserError(
@@ -295,7 +295,7 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
         raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
     if learning and not anchored:
         raise UserError(
-            f"'members.{learning[0]}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
+            f"'members.{learning[0]}' has learn_from, but no term uses anchor_scores: add one of jitm.losses.anchored"
         )
     read = read.union(*(member.learn_from for member in members.values()))
     for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):

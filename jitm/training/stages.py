@@ -83,7 +83,7 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
 
 def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
     if value:
-        raise UserError(f"config key '{key}' is '{value}', but the second stage takes {replaced_by}: set it to ''")
+        raise UserError(f"config key '{key}' is '{value}', but the second stage uses {replaced_by}: set it to ''")
 
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:

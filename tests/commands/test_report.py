@@ -370,9 +370,7 @@ def test_similarities_of_an_earlier_training_are_refused(finished, tmp_path, cap
         checkpoints.save(jax.tree.map(lambda x: x * 2, state), best, described, scores)
     capsys.readouterr()
     assert report(run, '--output', tmp_path / 'page.html') == 2
-    refusal = (
-        f'{run}/eval/dev/sims.npy comes from another training of {run}, whose checkpoint {best} was written later; '
-    )
+    refusal = f'{run}/eval/dev/sims.npy comes from another training of {run}, whose checkpoint {best} is newer; '
     assert capsys.readouterr().err == f'error: {refusal}write it again with jitm eval --save_sims\n'
 
 

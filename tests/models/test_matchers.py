@@ -403,7 +403,7 @@ def test_errors_without_a_config_name_the_argument():
     with pytest.raises(ValueError, match=r"^word_init is 'zeros'; use one of uniform, normal"):
         encoder.init(jax.random.key(0), make_inputs()[1])
     views = make_inputs()[0].replace(kept=np.ones((SIZE, 2, PADDED_REGIONS), bool))
-    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: VSRN takes one view of each image"):
+    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: VSRN reads one view of each image"):
         MATCHERS['vsrn_f30k'].init(jax.random.key(0), views, make_inputs()[1])
 
 

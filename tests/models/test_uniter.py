@@ -233,7 +233,7 @@ def test_images_that_it_cannot_read_are_refused():
     images, texts = make_inputs()
     with pytest.raises(ValueError, match='UNITER reads the locations of images'):
         make().init(jax.random.key(0), images.replace(locations=None), texts)
-    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: UNITER takes one view of each image"):
+    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: UNITER reads one view of each image"):
         make().init(jax.random.key(0), images.replace(kept=np.ones((3, 2, 4), bool)), texts)
 
 

@@ -40,7 +40,7 @@ class Listed(NamedTuple):
       name: The path of the image file, relative to one of the folders of a `Listing`.
       captions: Its captions, not checked.
       where: The file and the line or entry, for messages.
-      split: The name of its split; '' if the file does not say.
+      split: The name of its split; '' if the file does not state it.
     """
 
     name: str

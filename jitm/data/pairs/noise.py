@@ -23,7 +23,7 @@ MOVED = ('captions', 'images')  # one by one, or all captions of an image togeth
 def mix(split: Split, *, noise_rate: Share, noise_seed: Index = 0, noise_of: Literal[*MOVED] = 'captions') -> Split:
     """Moves a share of the captions to other images, by the published recipe.
 
-    With the seeds 96 (rates 0.2, 0.4, 0.6) and 34 (0.5), `captions` gives the published files of Flickr30K.
+    With the seeds 96 (rates 0.2, 0.4, 0.6) and 34 (0.5), `captions` reproduces the published files of Flickr30K.
 
     Args:
       split: The training split.

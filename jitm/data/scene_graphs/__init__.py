@@ -1,6 +1,6 @@
 """Scene graphs of the captions of a split: parsed by rules, read from a file, or known (Fan et al., 2022, section 2.1).
 
-A config names their source, a function of this package that takes a split: `dict(source='scene_graphs.rules')`.
+A config names their source, a function of a split in this package: `dict(source='scene_graphs.rules')`.
 """
 
 import functools

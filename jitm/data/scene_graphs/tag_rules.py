@@ -74,7 +74,7 @@ _PHRASES = (
 _PHRASES = tuple((re.compile(rf'(?<!\S)(?:{pattern})(?!\S)'), letter) for pattern, letter in _PHRASES)
 
 _BEFORE_NOUN = r'((?:[aDCH](?:R?[JM][AK]{0,2})*)|P)'
-# Corrections of tags that are ambiguous in captions, which give a tagger little context.
+# Corrections of tags that are ambiguous in captions, where a tagger has little context.
 _REWRITES = (
     (r'U(?=R*[VZLGYB])', 'B'),
     (r'U', 'V'),

@@ -19,7 +19,7 @@ KINDS = (
     *('swap_attribute', 'swap_relation', 'replace_attribute', 'replace_object', 'replace_relation'),
     *('add_attribute', 'add_object'),
 )
-WITH_OBJECT = {  # template -> one that says the same and mentions another object
+WITH_OBJECT = {  # template -> one with the same meaning that mentions another object
     '{a} is {ab} {b} .': '{a} is {ab} {b} , and there is also {c} .',
     'there is {a} {ab} {b} .': 'besides {c} , the {picture} shows {a} {ab} {b} .',
     'the {picture} shows {a} and {b} .': 'a {picture} with {a} , {b} and {c} .',

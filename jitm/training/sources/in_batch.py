@@ -15,7 +15,7 @@ from jitm.types import Batch, Count, Ranking
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
-ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
+ROWS_OF_BATCH = "its candidates differ from 'in_batch'"
 # Exclusions by sources of other candidates, by config key.
 OTHER_CANDIDATES = {
     'augmentation.num_views': 'it has each pair once',

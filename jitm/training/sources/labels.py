@@ -77,7 +77,7 @@ class MovingAverage:
       warm_up_epochs: The epochs in which all labels are 1.
       momentum: The weight of the label so far.
       minimum: Labels below this are 0.
-      temperature: The temperature of the softmax that gives the probability.
+      temperature: The temperature of the softmax of the probability.
     """
 
     warm_up_epochs: Index = 2

@@ -55,7 +55,7 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
         negatives = jnp.concatenate([own.negatives, further], axis=1)
         return rankings | {'i2t': own.replace(positives=positives, negatives=negatives)}, {}
 
-    graphs = "'candidates.perturbations' takes scene graphs: set it, such as to 'scene_graphs.rules'"
+    graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
     needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}
     return Source(score, samplers=samplers, conditions=Conditions(EXCLUDES, needs))
 

@@ -65,7 +65,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         (_, own), (_, other) = images.shape, seen['images'].shape
         if own != other:
             raise UserError(
-                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but vectors of "
+                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of "
                 f'a model that trains have {own}: give both the same model.embed_dim'
             )
         scores = {'i2t': matcher.similarity(images, seen['texts']), 't2i': matcher.similarity(seen['images'], texts).T}
