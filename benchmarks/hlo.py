@@ -99,7 +99,7 @@ class Instruction:
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """The branch computations of a conditional."""
+        """The alternative computations of a conditional."""
         listed = re.search(r'branch_computations=\{([^}]*)\}', self.attributes)
         if listed:
             return tuple(name.strip().lstrip('%') for name in listed[1].split(','))

@@ -90,10 +90,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--split', default='train')
     parser.add_argument('--image_size', type=int, default=224)
     parser.add_argument('--short_side', type=int, default=256)
-    parser.add_argument('--images', type=int, default=512, help='decoded for each row')
+    parser.add_argument('--images', type=int, default=512, help='images decoded for each row')
     parser.add_argument('--cores', type=int, nargs='+', default=[1, 2])
     parser.add_argument('--setting', help='a setting on photos whose training is timed')
-    parser.add_argument('--steps', type=int, default=10, help='of the training')
+    parser.add_argument('--steps', type=int, default=10, help='training steps')
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:

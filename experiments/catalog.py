@@ -390,7 +390,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name runs: their size, seeds and folder."""
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
     parser.add_argument(
-        '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
+        '--folder', type=Path, help='the folder of the runs (default: runs/flickr8k, or flickr8k_small)'
     )
     parser.add_argument(
         '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'

@@ -27,7 +27,7 @@ FLAGS = {
     **shared.common('workdir'),
     'split': shared.text('The split to audit.', 'train'),
     'count': shared.count('The number of pairs to list.', 200),
-    'rounds': shared.count('How often the pairs are compared, each time with other ones.', 4),
+    'rounds': shared.count('The number of comparisons of each pair, with other pairs each time.', 4),
     'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'compilation_cache'),
 }

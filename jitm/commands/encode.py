@@ -42,9 +42,9 @@ FLAGS = {
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
-    'texts': shared.switch('Also the tokens of the captions, by the text encoder of a CLIP or SigLIP.'),
+    'texts': shared.switch('Also encode the tokens of the captions by the text encoder of a CLIP or SigLIP.'),
     'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
-    'dtype': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
+    'dtype': shared.choice(('float32', 'float16'), 'The dtype of the features.', 'float32'),
     **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
 }
 

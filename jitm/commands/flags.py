@@ -71,7 +71,7 @@ SHARED = {
     'data_root': text('The data folder, if it has moved since training.'),
     'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
     'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
-    'precision': choice(PRECISIONS, 'Of products of float32 arrays; as in the validation if not given.'),
+    'precision': choice(PRECISIONS, 'The precision of float32 products; as in the validation if not given.'),
     'memory_mb': count('Memory budget for scoring in MiB; run.memory_mb of the config if not given.'),
     'compilation_cache': switch(
         'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',

@@ -132,9 +132,7 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: If it is not a dict, or has a value that cannot be written as JSON.
     """
     if not isinstance(config, Mapping):
-        raise UserError(
-            f'the config has type {type(config).__name__}; give a dict, such as ConfigDict.to_dict() returns'
-        )
+        raise UserError(f'the config has type {type(config).__name__}; give a dict, such as ConfigDict.to_dict()')
     for key, value in flatten(config).items():
         if '' in key.split('.'):
             raise UserError(f"config key '{key}' has an empty name; name it, or leave it out")

@@ -185,7 +185,7 @@ def _imported(module: str, wrong: str) -> ModuleType:
         path = getattr(one, '__file__', None) or ''
         if Path(path).name == file and _is_of_user(path):
             return one
-    raise UserError(f'{wrong} {module} is not of jitm: if you trust it, give --import {module}, in Python import it')
+    raise UserError(f'{wrong} {module} is not in jitm: if you trust it, give --import {module}, in Python import it')
 
 
 def _is_of_user(file: str) -> bool:

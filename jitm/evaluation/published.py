@@ -145,7 +145,7 @@ def matching(
         )
     for system in systems:
         if not any(system.lower() in row.system.lower() for row in rows):
-            raise UserError(f"no row of {dataset}, {name}, is of '{system}'; published.json lists the names")
+            raise UserError(f"no row of {dataset}, {name}, has the system '{system}'; published.json lists the names")
     return [row for row in rows if not systems or any(system.lower() in row.system.lower() for system in systems)]
 
 

@@ -165,7 +165,7 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
         raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
     if digest != hash_arrays(arrays):
         raise UserError(
-            f'{path} is not of the evaluation in {report.name} beside it; write both again with jitm eval, or move the '
+            f'{path} is not from the evaluation in {report.name} beside it; write both again with jitm eval, or move the '
             'file to a folder without a report'
         )
     return {'protocol': protocol, 'captions': captions}
@@ -180,7 +180,7 @@ def check_same_data(files: Sequence[Saved]) -> None:
     ]
     if pairs:
         one, other = (f'{f.path} of {f.protocol["data"]}' if f.protocol else str(f.path) for f in pairs[0])
-        raise UserError(f'{one} and {other} are of different images or captions; compare files of the same split')
+        raise UserError(f'{one} and {other} have different images or captions; compare files of the same split')
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:

@@ -89,7 +89,7 @@ def open_checkpoint(
       new_name: Maps the name of a tensor without prefix to its current one.
 
     Returns:
-      The weights, whose readers raise a UserError for a tensor that is not of floating-point numbers.
+      The weights, whose readers raise a UserError for a tensor without floating-point numbers.
 
     Raises:
       UserError: If there is no such file, it is damaged, or does not have the weights of one such model.

@@ -157,7 +157,7 @@ def _check_best(run: RunLog, matrix: Matrix) -> None:
     if len(runs) != 1 or runs[0] not in [(step, run.config['evaluation']['member']) for step in steps]:
         of = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'
         raise UserError(
-            f'{matrix.path} is of {of}, which is not the best validation of {run.workdir}; write it again with '
+            f'{matrix.path} is from {of}, which is not the best validation of {run.workdir}; write it again with '
             'jitm eval --save_sims'
         )
     step = runs[0][0]

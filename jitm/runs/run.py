@@ -142,7 +142,7 @@ def export_run(run: Run, folder: Path) -> None:
     """
     if own := own_names(member_model(run.config, run.member)):
         raise UserError(
-            f"{run.workdir} has the model '{own[0]}', which is not of jitm, and an exported folder is read by jitm "
+            f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
         )
     data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})

@@ -318,23 +318,23 @@ WRONG = {
     'damaged sims': (damage_sims, 'sims.npy is no .npy file or its header is damaged'),
     'modified sims': (
         lambda run: np.save(run / 'eval' / 'dev' / 'sims.npy', np.ones((10, 50), np.float32)),
-        'sims.npy is not of the evaluation in metrics.json beside it',
+        'sims.npy is not from the evaluation in metrics.json beside it',
     ),
     'sims without a report': (
         lambda run: (run / 'eval' / 'dev' / 'metrics.json').unlink(),
-        'sims.npy is of no known checkpoint, which is not the best validation of',
+        'sims.npy is from no known checkpoint, which is not the best validation of',
     ),
     'sims of another model': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 20, 'workdir': '', 'member': 'anchor'}]),
-        'sims.npy is of step 20 of anchor, which is not the best validation of',
+        'sims.npy is from step 20 of anchor, which is not the best validation of',
     ),
     'old sims': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 0, 'workdir': '', 'member': 'target'}]),
-        'sims.npy is of step 0 of target, which is not the best',
+        'sims.npy is from step 0 of target, which is not the best',
     ),
     'sims of another step': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 1, 'workdir': '', 'member': 'target'}]),
-        'sims.npy is of step 1 of',
+        'sims.npy is from step 1 of',
     ),
     'no metrics': (lambda run: (run / 'metrics.jsonl').unlink(), 'is not a run directory'),
     'no validation': (lambda run: (run / 'metrics.jsonl').write_text(''), 'has no validation yet'),

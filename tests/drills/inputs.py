@@ -670,7 +670,7 @@ SIMS = 'report', 'distributions', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
         '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
-        'sims.npy is not of the evaluation in metrics.json beside it',
+        'sims.npy is not from the evaluation in metrics.json beside it',
     ),
     'a list': ('[]', 'is not a report of jitm eval'),
     'nested too deeply': ('[' * 10**5, 'is not a report of jitm eval'),

@@ -127,9 +127,9 @@ def load(folder: str | Path, split: Split) -> Candidates:
     i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
     t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')
     if (split.image_of_text[i2t] == np.arange(split.num_images)[:, None]).any():
-        raise UserError(f'{folder} lists texts as negatives of their own images; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists texts as negatives of their own images; these lists do not fit {split.name}')
     if (t2i == split.image_of_text[:, None]).any():
-        raise UserError(f'{folder} lists images as negatives of their own texts; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists images as negatives of their own texts; these lists do not fit {split.name}')
     candidates = Candidates(i2t, t2i)
     if manifest is not None and manifest.get('lists', candidates.hash) != candidates.hash:
         raise UserError(f'the lists in {folder} are not those that were mined; mine again')

@@ -75,7 +75,7 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
     values, lengths = open_npy(path), open_npy(lengths_path, INTEGERS)
     if values.ndim != 2 or lengths.shape != (len(captions),) or lengths.sum() != len(values):
         raise UserError(
-            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which are not of {len(captions)} '
+            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which do not fit {len(captions)} '
             f'captions with a vector for each token: {again}'
         )
     if hash_json(captions) != entry['captions']:
