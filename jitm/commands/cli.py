@@ -201,7 +201,7 @@ def _list_commands() -> str:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Runs a command, or prints the help that is asked for."""
+    """Runs a command, or prints the requested help."""
     if not argv or argv[0] in HELP:
         print(_list_commands())
         return

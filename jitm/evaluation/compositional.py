@@ -152,7 +152,7 @@ def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, 
 
     Args:
       scores: float [I, C].
-      matches: The images and captions that belong together.
+      matches: The matching images and captions.
 
     Returns:
       `text`, whether every match scores above all captions of its image that do not match; `image`, whether it does

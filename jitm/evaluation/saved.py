@@ -165,8 +165,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
         raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
     if digest != hash_arrays(arrays):
         raise UserError(
-            f'{path} is not from the evaluation in {report.name} beside it; write both again with jitm eval, or move the '
-            'file to a folder without a report'
+            f'{path} is not from the evaluation in {report.name} beside it; write both again with jitm eval, or move '
+            'the file to a folder without a report'
         )
     return {'protocol': protocol, 'captions': captions}
 

@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The rest of a plan, as far as a source may depend on it.
+    """The parts of a plan that a source may depend on.
 
     Attributes:
       terms: The objective.

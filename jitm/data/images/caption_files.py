@@ -23,9 +23,8 @@ RESTVAL = 'restval'  # images of COCO's validation set that most published syste
 SPLITS = {*DEV, 'train', 'test', RESTVAL}
 ID = (int, float, str)  # types of COCO's ids
 DELIMITERS = '\t|;,'
-NAME = (
-    rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'  # an image at the start of a line
-)
+# An image at the start of a line.
+NAME = rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'
 NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and its delimiter
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python

@@ -28,7 +28,7 @@ def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Photos:
-    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
+    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes only the indexed photos.
 
     Attributes:
       files: I paths, the bytes of I image files, or I photos of Pillow.

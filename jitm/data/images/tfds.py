@@ -126,7 +126,7 @@ def _open(root: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Column:
-    """A field of all records, such as features; it reads those that are asked for.
+    """A field of all records, such as features; it reads only the indexed records.
 
     Attributes:
       records: The I records.

@@ -39,7 +39,7 @@ class Choice(NamedTuple):
       category: The kind of difference between the captions, such as `replace_att`.
       images: The names of the images.
       captions: The captions.
-      matches: The images and captions that belong together, by their positions.
+      matches: The positions of matching images and captions.
       box: x, y, width and height in pixels, to which the images are cut; None for whole images. The part outside
         of an image is black.
     """

@@ -51,7 +51,7 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
 
 class _Unpickler(BoundedUnpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
+        """Keeps the attributes of a vocabulary of any class."""
         return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
 
 
