@@ -198,7 +198,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
         (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
         (lambda: run.encode_text([]), 'there are no captions'),
-        (lambda: run.encode_text(['a', 3]), 'caption 1 is of int'),
+        (lambda: run.encode_text(['a', 3]), 'caption 1 has type int'),
         (
             lambda: run.similarity(features, captions),
             'images are not encodings of this run; make them with run.encode_im',
@@ -235,9 +235,9 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.score(run, features + 1j, 'a'), 'real numbers, not an array of complex64'),
         (lambda: jitm.score(run, np.float32(3), 'a'), r'image 0 has features of shape \[1, 1\]'),
         *((lambda x=x: jitm.score(run, x, 'a'), f'images are of {type(x).__name__}; give features') for x in NO_LISTS),
-        *((lambda x=x: jitm.score(run, features, x), f'captions are of {type(x).__name__}; give') for x in NO_LISTS),
+        *((lambda x=x: jitm.score(run, features, x), f'captions have type {type(x).__name__}; give') for x in NO_LISTS),
         *(
-            (lambda x=x: jitm.score(x, features, 'a'), f'the run is of {type(x).__name__}; give')
+            (lambda x=x: jitm.score(x, features, 'a'), f'the run has type {type(x).__name__}; give')
             for x in (None, 3, [], b'')
         ),
         (

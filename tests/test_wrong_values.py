@@ -140,7 +140,7 @@ def test_every_number_of_a_setting_has_a_range():
 
 @pytest.mark.parametrize('config', [None, [], 'configs/demo.py'])
 def test_a_config_that_is_no_dict_is_refused(tmp_path, config):
-    with pytest.raises(UserError, match=r'the config is of \w+; give a dict'):
+    with pytest.raises(UserError, match=r'the config has type \w+; give a dict'):
         stages.train(config, tmp_path / 'run')
 
 

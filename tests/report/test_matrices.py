@@ -54,7 +54,7 @@ def test_matrices_of_different_images_or_captions_are_refused(tmp_path):
     with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*b.sims.npy have different images or '):
         read_matrices([first, wide])
     other = write(tmp_path / 'c', runs=['c'], data='other/dev')
-    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*c.sims.npy of other/dev are of different'):
+    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*c.sims.npy of other/dev have different'):
         read_matrices([first, write(tmp_path / 'e'), other])
     assert len(read_matrices([first, write(tmp_path / 'd', runs=['d']), tmp_path / 'e' / 'sims.npy'])) == 3
 

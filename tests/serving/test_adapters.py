@@ -46,7 +46,7 @@ def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
         with pytest.raises(UserError, match='there is nothing to encode; give captions or images'):
             run.encode(nothing)
     for wrong in ({}, {'inputs': 'a ring', 'sentences': 'a ring'}):
-        with pytest.raises(UserError, match=r'^encode takes captions or images, .*: give one of them'):
+        with pytest.raises(UserError, match=r'^encode needs captions or images, .*: give one of them'):
             run.encode(**wrong)
     with pytest.raises(UserError, match=r'^encode accepts no device, prompt_name here: leave it out; known are batch'):
         run.encode('a ring', device='cuda', prompt_name='query', prompt=None)

@@ -284,7 +284,7 @@ def test_perturbed_captions_are_further_negatives_of_images():
 def test_perturbed_captions_need_kinds_and_scene_graphs():
     config = load('vsepp:vsepp,f8k')
     config['candidates'] = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('relation',)}
-    with pytest.raises(UserError, match=r"'scene_graphs.source' is '', but 'candidates.perturbations' takes scene"):
+    with pytest.raises(UserError, match=r"'scene_graphs.source' is '', but 'candidates.perturbations' needs scene"):
         make_plan(config)
     config['candidates']['perturbations'] = ('swap',)
     make_plan(config)
