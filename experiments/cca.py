@@ -2,7 +2,7 @@
 
     python -m experiments cca --data_root data/f8k_precomp --json docs/cca.jsonl
 
-It is a lower bound for features. An image is the mean of its regions, a caption the set of its words. Both are
+A lower bound on the recall of features. An image is the mean of its regions, a caption the set of its words. Both are
 centred and projected, such that the training pairs correlate most, and compared by cosines (Hodosh, Young and
 Hockenmaier, 2013, use kernels). The number of directions and the ridge maximize rsum on the validation split.
 """

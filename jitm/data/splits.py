@@ -240,7 +240,7 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
     return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
 
 
-_LACKS = {  # input of a model -> the field of a split, and a name for it in messages
+_LACKS = {  # input of a model -> the field of a split, and the message for a split without it
     'regions': (
         'regions',
         'has pixels and no region features, but the model reads regions: use a model of pixels, or give features of '
