@@ -1,8 +1,7 @@
 """ECCV Caption (Chun et al., 2022) and Crisscrossed Captions (CxC; Parekh et al., 2021) of a run on COCO's 5K test.
 
-Both add the matches that COCO's own ground truth lacks. The package `eccv_caption` has the ground
-truths and computes the metrics.
-
+Both add the matches that COCO's own ground truth lacks. The package `eccv_caption` has the ground truths and computes
+the metrics.
 """
 
 import re

@@ -129,7 +129,7 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
     """MPL (Wei et al., 2020; PolyLoss): [0.2 s_p^2 - 0.7 s_p + 0.5]_+ + [0.9 s_n^2 - 0.4 s_n + 0.03]_+.
 
     n is the hardest negative. The loss is 0 unless s_n + margin > s_p and s_p < 1 - 1e-5; the released code can fail
-    for a higher s_p. The coefficients are published for SCAN i2t-AVG on Flickr30K, for cosines. The second polynomial is
+    for a higher s_p. The published coefficients are for SCAN i2t-AVG on Flickr30K, on cosines. The second polynomial is
     below 0 for s_n between 0.0955 and 0.349.
 
     Published: mean.
