@@ -4,7 +4,7 @@
     python -m benchmarks accelerators --target v5e:2x2 --settings scan:t2i,lse,f30k --programs step
     python -m benchmarks accelerators --rows docs/accelerators.jsonl --label after  # keeps the rows, for the page
 
-Nothing is run. The data are random, of Flickr30K's sizes (36 x 2048 features, the lengths of its captions). Each row is
+Nothing is run. The data are random, in Flickr30K's sizes (36 x 2048 features, the lengths of its captions). Each row is
 written when it is known, and a row that the file has is not compiled again. The extra `aot` has the compilers.
 """
 
@@ -40,9 +40,9 @@ SETTINGS = (
     *('vsepp:resnet152,scratch,f30k', 'clip:b32,softmax,f30k', 'oscar:alone,base,coco', 'aoq:vsrn,adapoffquin,f30k'),
 )
 PROGRAMS = ('step', 'images', 'texts', 'scores', 'mining')
-PAIRS_PER_CHIP = 8  # of a batch on more than 16 chips
-IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # of a block of scores
-CANDIDATES, TOP_H = 145_000, 300  # of mining: captions of Flickr30K, and kept for each image
+PAIRS_PER_CHIP = 8  # batch size per chip on more than 16 chips
+IMAGES, TEXTS, DUAL_TEXTS = 1000, 128, 4096  # sizes of a block of scores
+CANDIDATES, TOP_H = 145_000, 300  # mining: captions of Flickr30K, and the number kept for each image
 HOT = 6  # operations of a row
 OPTIONS = {'gpu': {'xla_gpu_enable_triton_gemm': False}}  # sizes of its products are chosen by timing them
 TRACED = {'psum': 'all-reduce', 'psum_invariant': 'all-reduce', 'pmax': 'all-reduce', 'pmin': 'all-reduce'}
@@ -62,7 +62,7 @@ class Compiled(NamedTuple):
 
 
 def _count(jaxpr: Jaxpr, cost: Callable[[JaxprEqn], dict]) -> collections.Counter:
-    """Adds the costs of all equations: loops count as often as they run, of a conditional the most expensive case."""
+    """Adds the costs of all equations: loops count as often as they run, conditionals as their most expensive case."""
     total = collections.Counter()
     for equation in jaxpr.eqns:
         total.update(cost(equation))
@@ -123,7 +123,7 @@ def compile_program(function: Callable, *arguments: chex.ArrayTree) -> Compiled:
 
 
 def measure(program: Compiled, target: str) -> Row:
-    """Returns what a compiled program tells, for one device."""
+    """Returns the statistics of a compiled program, for one device."""
     chip, read = topologies.chip_of(target), Program(program.compiled.as_text())
     sizes, cost = program.compiled.memory_analysis(), read.cost
     peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
@@ -280,7 +280,7 @@ def write_merges(path: Path, count: int = 48894) -> None:
 
 
 def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
-    """Sets up a setting with random data; of two stages the second."""
+    """Sets up a setting with random data; with two stages, the second."""
     config = memory.with_files(setting, folder, batch_size)
     if batch_size and 'num_extra' in config['candidates']:
         config['candidates']['num_extra'] = 0  # such a batch has more candidates than are published
@@ -364,7 +364,7 @@ def tables(path: Path) -> dict[str, list[Row]]:
 
 
 def _cell(row: Row | None, column: str) -> str:
-    """Returns a number of a row; what was not compiled, or not estimated, has a dash."""
+    """Returns a number of a row, or a dash if it was not compiled or not estimated."""
     return results.format_cell(row[column]) if row and row[column] is not None else UNKNOWN
 
 
@@ -374,7 +374,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
     parser.add_argument('--programs', nargs='+', default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument('--rows', type=Path, help='a file to which each row is added when it is known')
-    parser.add_argument('--label', default='', help='what distinguishes the rows from others of the same programs')
+    parser.add_argument('--label', default='', help='distinguishes the rows from others of the same programs')
     parser.add_argument('--texts', type=Path, help='a folder for the texts of the compiled programs')
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks bert_step
     python -m benchmarks bert_step --batch_size 32 --length 32 --steps 3
 
-Features, word pieces and weights are random; their sizes are those of vse:rvsepp,selhn,f30k. Memory is the
+Features, word pieces and weights are random, with the sizes of vse:rvsepp,selhn,f30k. Memory is the
 temporary memory of the compiled step, as reported by the compiler, besides the state that it updates in place.
 """
 

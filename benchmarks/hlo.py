@@ -1,6 +1,6 @@
-"""What the text of a compiled program tells: bytes through memory, the compiler's cycles, collectives, padding.
+"""Statistics from the text of a compiled program: bytes through memory, cycles, collectives, padding.
 
-A loop's body counts as often as it runs, and of a conditional the most expensive case counts. The instructions of a
+A loop's body counts as often as it runs, a conditional as its most expensive case. The instructions of a
 fusion are one pass through memory. Arrays that a TPU keeps on the chip, memory space 1 and above, move no bytes.
 """
 
@@ -30,7 +30,7 @@ class Array:
       dtype: The element type, as in HLO.
       shape: The dimensions.
       layout: The dimensions from the minor one to the major one.
-      tiling: What follows the layout, such as 'T(8,128)S(1)'.
+      tiling: The text after the layout, such as 'T(8,128)S(1)'.
     """
 
     dtype: str
@@ -40,7 +40,7 @@ class Array:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it lies in the memory of the device, not on the chip."""
+        """Whether it is in the memory of the device, not on the chip."""
         return not re.search(r'S\([1-9]', self.tiling)
 
     @property
@@ -99,7 +99,7 @@ class Instruction:
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """The computations of which a conditional runs one."""
+        """The alternative computations of a conditional."""
         listed = re.search(r'branch_computations=\{([^}]*)\}', self.attributes)
         if listed:
             return tuple(name.strip().lstrip('%') for name in listed[1].split(','))
@@ -148,7 +148,7 @@ class Cost:
       num_bytes: Bytes that go through the memory of a device.
       cycles: The compiler's cycles.
       uncounted: Bytes of the instructions without an estimate, such as sorts.
-      collectives: Kind -> number and bytes that a device receives; of an all-reduce twice its size.
+      collectives: Kind -> number and bytes that a device receives; twice its size for an all-reduce.
       hot: (operation, arrays) -> cycles.
       dynamic_loops: The number of loops whose length is only known when they run; their bodies count once.
     """
@@ -175,7 +175,7 @@ class Program:
     """A compiled program."""
 
     def __init__(self, text: str):
-        """Reads what `compiled.as_text()` returns."""
+        """Parses the result of `compiled.as_text()`."""
         self._computations: dict[str, dict[str, Instruction]] = {}
         self._entry, current = '', {}
         for line in text.splitlines():
@@ -276,7 +276,7 @@ class Program:
     def _count_collectives(self, instruction: Instruction, computation: dict[str, Instruction], total: Cost) -> None:
         found = [(instruction, computation)]
         if instruction.opcode == 'fusion':
-            # A collective that is overlapped stands in several fusions; the first of them starts it.
+            # An overlapped collective occurs in several fusions; the first of them starts it.
             fused = [self._computations[name] for name in instruction.called]
             started = [c for c in fused if any('AsyncCollectiveStart' in i.attributes for i in c.values())]
             found += [(i, c) for c in started for i in c.values()]
@@ -317,7 +317,7 @@ class Program:
         return read + written
 
     def _read_of(self, number: int, name: str) -> float:
-        """Returns the bytes that a fused computation reads of a parameter: of one that is only sliced, the slices."""
+        """Returns the bytes that a fused computation reads from a parameter; if it is only sliced, from its slices."""
         fused = self._computations[name]
         waiting = [i.name for i in fused.values() if i.opcode == 'parameter' and int(i.operands[0]) == number]
         read = 0.0

@@ -28,7 +28,7 @@ from jitm.data.splits import Split
 
 
 def write_random_photos(folder: Path, images: int) -> None:
-    """Writes JPEGs of 640 x 480 pixels, smooth with some noise so that their size is that of photos, about 100 kB."""
+    """Writes JPEGs of 640 x 480 pixels, smooth with some noise, so that they are as large as photos, about 100 kB."""
     rng = np.random.default_rng(0)
     (folder / 'train').mkdir()
     rows = []
@@ -43,7 +43,7 @@ def write_random_photos(folder: Path, images: int) -> None:
 
 
 def work(pixels: Photos, index: np.ndarray) -> dict[str, Callable[[], object]]:
-    """Returns what is measured, by its name."""
+    """Returns the measured functions by name."""
     return {
         'check at the start': lambda: in_threads(lambda n: check_image(pixels.files[index[n]]), len(index)),
         'centre crops': lambda: pixels[index],
@@ -90,21 +90,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--split', default='train')
     parser.add_argument('--image_size', type=int, default=224)
     parser.add_argument('--short_side', type=int, default=256)
-    parser.add_argument('--images', type=int, default=512, help='decoded for each row')
+    parser.add_argument('--images', type=int, default=512, help='images decoded for each row')
     parser.add_argument('--cores', type=int, nargs='+', default=[1, 2])
     parser.add_argument('--setting', help='a setting on photos whose training is timed')
-    parser.add_argument('--steps', type=int, default=10, help='of the training')
+    parser.add_argument('--steps', type=int, default=10, help='training steps')
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Measures on each number of cores, of those that this process may use."""
+    """Measures on each number of cores available to this process."""
     available = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         if not args.root:
             write_random_photos(Path(folder), min(args.images, 128))
         keywords = {'image_size': args.image_size, 'short_side': args.short_side}
         split = photos.load(args.split, root=args.root or folder, **keywords)
-        in_threads(lambda n: n, 2)  # imports what the threads need
+        in_threads(lambda n: n, 2)  # imports modules for the threads
         for cores in args.cores:
             os.sched_setaffinity(0, set(sorted(available)[:cores]))
             try:

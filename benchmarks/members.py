@@ -5,9 +5,9 @@
 
 The steps of all scenarios alternate in rounds on the same batch; times are medians of the ratios within a round. An
 anchor costs at least its forward pass in evaluation mode, which is timed too: the lower bound is 1 + this pass for OAS
-and MSS, and 2 for OSS, whose anchor trains. Memory is that of the state, the batch and the temporary memory of the
-compiled step, as reported by the compiler; the lower bound is that of a single model and the anchor's weights, or its
-whole state for OSS. CPU time is that of all cores, which depends less on other work on the machine.
+and MSS, and 2 for OSS, whose anchor trains. Memory covers the state, the batch and the temporary memory of the
+compiled step, as reported by the compiler; the lower bound covers a single model and the anchor's weights, or its whole
+state for OSS. CPU time is summed over all cores, which depends less on other work on the machine.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 
 Nothing is run: steps are compiled for the CPU, with the tile sizes of accelerators, for random data of Flickr30K's
 sizes (36 x 2048 features, the lengths of its captions). Compilers for GPUs and TPUs fuse other operations, so that the
-peak there differs. It is that of the state, which is updated in place, the batch, and the temporary memory of a step.
+peak there differs. It covers the state, which is updated in place, the batch, and the temporary memory of a step.
 """
 
 import argparse

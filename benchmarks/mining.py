@@ -3,7 +3,7 @@
     python -m benchmarks mining                                   # the size of Flickr30K: 29,000 x 145,000 x 1024
     python -m benchmarks mining --model scan_t2i                  # cross-attention, 1,000 x 5,000, and extrapolated
 
-Vectors are random. A product search has two directions, each of which multiplies all images with all texts.
+Vectors are random. A product search has two directions, and each multiplies all images with all texts.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def product_gflops(images: np.ndarray, texts: np.ndarray, queries: int = 512, bl
 
 
 class RandomScorer:
-    """A stand-in for `Scorer` with random encodings: the time of a block is that of its similarities."""
+    """A replacement of `Scorer` with random encodings, so that only similarities are timed."""
 
     def __init__(self, name: str, split: Split, dim: int, dtype: str, images: int = 1000, texts: int = 128):
         """Makes a model and its encoded images."""

@@ -1,11 +1,11 @@
-"""Measures what the rounded products of a TPU change: the rankings of trained runs, mined negatives, and training.
+"""Measures the effect of a TPU's rounded products on the rankings of trained runs, mined negatives, and training.
 
     python -m benchmarks precision runs/vsepp runs/scan          # evaluates both on dev at each precision
     python -m benchmarks precision runs/vsepp --train default    # trains the run again, in runs/vsepp_default
 
 The products are emulated on a CPU. As on a TPU, 'default' rounds the operands of a float32 product to bfloat16, and
 'high' sums three products of the parts of operands that are split into two of bfloat16; sums are float32. A change is
-one against evaluation at 'highest', in percent of the queries of both directions.
+relative to evaluation at 'highest', in percent of the queries of both directions.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def orders(sims: np.ndarray, positives: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def rankings(sims: np.ndarray, split: Split) -> dict[str, list[np.ndarray]]:
-    """Returns what is compared, an array for each direction with a row for each query."""
+    """Returns the compared arrays, one for each direction with a row for each query."""
     compared = {'top-1': [], f'top-{TOP}': [], 'rank of the first match': [], f'{MINED} hardest negatives': []}
     positives = split.image_of_text == np.arange(split.num_images)[:, None]
     for order, matches in orders(sims, positives):

@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, list[Row]]:
     """Returns command -> rows of a file of results.
 
     Raises:
-      UserError: if a line is not a result.
+      UserError: If a line is not a result.
     """
     return {command: line['rows'] for command, line in _read_lines(path).items()}
 
@@ -86,7 +86,7 @@ def _read_lines(path: Path) -> dict[str, Row]:
 
 
 def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> None:
-    """Adds the rows of a benchmark to a file of results, where they replace those of the same command."""
+    """Adds the rows of a benchmark to a file of results, where they replace the rows of the same command."""
     if not rows:
         return
     lines = _read_lines(path) if path.exists() else {}

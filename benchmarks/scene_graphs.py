@@ -110,7 +110,7 @@ def read_file(path: str) -> tuple[list[str], list[Facts]]:
     """Reads captions and their gold facts.
 
     Raises:
-      UserError: if the file is missing or has another format.
+      UserError: If the file is missing or has another format.
     """
     try:
         with open(path, encoding='utf-8', newline='') as file:

@@ -1,11 +1,11 @@
-"""Measures the start of `jitm train` up to its first step, without and with the compiled programs of a former start.
+"""Measures the start of `jitm train` up to its first step, without and with the compiled programs of an earlier start.
 
     python -m benchmarks start_up
     python -m benchmarks start_up --settings vsepp:vsepp,f30k --batch_size 128
 
 The models have their published sizes; batches and data are small, because their sizes hardly change what is compiled.
-A start includes imports, the first validation and its checkpoint. CPU seconds are those of all threads: on a busy
-machine they can be compared, but seconds cannot.
+A start includes imports, the first validation and its checkpoint. CPU seconds are summed over all threads: on a
+busy machine they can be compared, but seconds cannot.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Starts each setting without and with compiled programs; the ratio is that of the CPU seconds to the former."""
+    """Starts each setting without and with compiled programs; the ratio compares CPU seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_files(folder)

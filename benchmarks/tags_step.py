@@ -6,7 +6,7 @@
 
 Images, captions and weights are random. Each part is compiled separately and reads pairs as the step does; the
 optimizer is excluded. On a CPU only a few pairs of each part are timed unless `--pairs` is given, and the times are
-scaled up. Operations are those of the matrix products of blocks, pooler and heads at the padded length; with a gradient
+scaled up. Operations are the matrix products of blocks, pooler and heads at the padded length; with a gradient
 three times as many, without the recomputation of tiles. Embeddings, which pairs share, and the sampling of words are
 timed but not counted. The count of XLA for one pair is printed for comparison (it counts the body of a loop once).
 """
@@ -70,7 +70,7 @@ class Counts(NamedTuple):
     candidates: int
 
     def at_most(self, pairs: int, positives: int) -> 'Counts':
-        """Limits the pairs of each part (in either direction), but not below those of the batch."""
+        """Limits the pairs of each part (in either direction), but not below the batch's."""
         views, captions, num_hard = min(self.views, pairs), min(self.captions, pairs), min(self.num_hard, pairs - 1)
         return Counts(views, captions, num_hard, min(self.candidates, max(pairs, positives) - 1))
 
@@ -82,7 +82,7 @@ class Counts(NamedTuple):
 
 
 class PartInputs(NamedTuple):
-    """Inputs of the parts: a batch, and stand-ins for the results of earlier parts.
+    """Inputs of the parts: a batch, and replacements for the results of earlier parts.
 
     Attributes:
       batch: The batch with masked captions and extra candidates.

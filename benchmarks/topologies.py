@@ -35,7 +35,7 @@ class Chip:
       memory_gbps: Bandwidth of this memory, GB/s.
       link_gbps: Bandwidth into a device over all its links to the others of its slice or node, GB/s.
       network_gbps: Bandwidth into a device from other nodes, GB/s; 0 for TPUs, whose slices have no nodes.
-      passes: Passes of bfloat16 products that a float32 product takes by its precision.
+      passes: Precision -> passes of bfloat16 products in a float32 product.
       gigahertz: The clock: the peak rate over the products of the matrix units in a cycle; 0 without an estimate.
     """
 
@@ -76,11 +76,11 @@ def devices(target: str) -> list[Any]:
     """Returns the devices of one of `TARGETS`, which compile but do not run.
 
     Raises:
-      UserError: if its compiler is not installed.
+      UserError: If its compiler is not installed.
     """
     kind, _, shape = target.partition(':')
     jax.config.update('jax_platforms', 'cpu')  # else the plugins look for devices
-    # No cloud is asked what this machine is, and several processes may compile at once.
+    # No query of a cloud's metadata, and several processes may compile at once.
     os.environ |= {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1'}
     try:
         if kind != 'h100':

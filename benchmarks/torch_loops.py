@@ -187,7 +187,7 @@ class GraphReasoning(nn.ModuleList):
 
 
 class AttentionFiltration(nn.Module):
-    """SAF: a weighted mean of the alignments. Batch statistics are those of a single caption."""
+    """SAF: a weighted mean of the alignments. Batch statistics come from a single caption."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Trains with every rule in turns; the ratio is that of the steps per second to the first rule's."""
+    """Trains with every rule in turns; the ratio compares steps per second with the first rule's."""
     config, trainers = default.get_config(), {}
     config.batch_size, config.model.embed_dim = args.batch_size, args.embed_dim
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced'
 
 
 def tables(system: str) -> list[list[str]]:
-    """Returns the words of a system's presets, a list for each table; its first word stands for a missing one."""
+    """Returns the words of a system's presets, a list for each table, whose first word is the default."""
     return importlib.import_module(f'{__name__}.{system}').get_config.tables()
 
 

@@ -38,7 +38,7 @@ def get_config(model: str, loss: str, data: str) -> ConfigDict:
 
 
 def mine(config: ConfigDict, first: ConfigDict, model: str, miner: str, loss: str, data: str) -> ConfigDict:
-    """Trains a model with a loss of negatives that the miner finds, whose config is that of the first stage."""
+    """Trains a model with a loss of negatives found by the miner, whose config is the first stage's."""
     hinges = common.LOSS['adapoffquin' if loss == 'finetune' else loss]
     config.terms.ranking = hinges | common.schedule_of_ranking(config)
     if loss == 'finetune' and miner != model:  # one stage, from the model's own run, with the miner's negatives

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # of OpenAI's models; most others have 'gelu'
+QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # OpenAI's models; most others have 'gelu'
 # Statistics of the images that CLIP was trained on.
 PIXELS = dict(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
 
@@ -50,13 +50,13 @@ SIZE = {  # tables 19 and 20
     'rn101': dict(embed_dim=512, image=resnet(3, 4, 23, 3), text=text(tower(512, 12, 8))),
 }
 LOSSES = ('softmax', 'max', 'sum', 'selhn')
-PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # of open_clip
+PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # open_clip
 DATA = {
     'f30k': common.photos('data/f30k_photos', **PHOTOS),
     'coco': common.photos('data/coco_photos', max_captions=5, **PHOTOS),
 }
-# DBL states no settings of CLIP: these are those of Shi et al. 2023 for L/14@336, without their momentum model, and for
-# the others those of CLIP_COCO (Miranda et al. 2024). warm_up is the share of the steps with a rising rate.
+# DBL states no settings of CLIP: these follow Shi et al. 2023 for L/14@336, without their momentum model, and CLIP_COCO
+# (Miranda et al. 2024) for the others. warm_up is the share of the steps with a rising rate.
 SCHEDULE = {
     ('l14_336', 'f30k'): dict(epochs=12, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),
     ('l14_336', 'coco'): dict(epochs=6, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),

@@ -10,7 +10,7 @@ from jitm.configs import default
 
 
 def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
-    """Makes the `get_config` of a file from a function of one word of each table, the last of which has the data.
+    """Makes the `get_config` of a file from a function of one word of each table; the last table has the data.
 
     The words of the file's reduced variants (`reduced.VARIANTS`) are known too, as data; the variant then makes the
     config instead.
@@ -18,7 +18,7 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
 
     def decorate(published: Callable[..., ConfigDict]) -> Callable[[str], ConfigDict]:
         path = Path(published.__code__.co_filename).resolve()
-        file = path.stem if path.parent == Path(__file__).resolve().parent else ''  # not of a file of the user's own
+        file = path.stem if path.parent == Path(__file__).resolve().parent else ''  # '' for a file of the user
 
         def variants() -> dict[str, Callable[..., ConfigDict]]:
             from jitm.configs import reduced  # imports the files of the systems, which import this one
@@ -60,15 +60,15 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
 
     Args:
       preset: Words separated by commas, in any order, at most one of each table.
-      *tables: The known words; the first word of a table stands for a missing one.
+      *tables: The known words; the first word of a table is its default.
 
     Raises:
-      ValueError: If a word is unknown, or two are of one table.
+      ValueError: If a word is unknown, or two are in one table.
     """
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
     known = '; '.join(' | '.join(table) for table in tables)
-    remedy = f'take at most one word of each table: {known}' if tables else 'the file has no words'
+    remedy = f'use at most one word of each table: {known}' if tables else 'the file has no words'
     given = set()
     for word in preset.split(',') if preset else ():
         index = next((n for n, table in enumerate(tables) if word in table), None)
@@ -77,7 +77,7 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
             raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {remedy}")
         if index in given:
-            raise ValueError(f"the preset '{preset}' has two words of {' | '.join(tables[index])}; take one")
+            raise ValueError(f"the preset '{preset}' has two words of {' | '.join(tables[index])}; use one")
         given.add(index)
         chosen[index] = word
     return tuple(chosen)
@@ -110,7 +110,7 @@ def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_ep
     config.optimizer.decay_epochs = decay_epochs
 
 
-# word -> loss, its arguments, and what its term has besides, where it is not the default of `term`.
+# word -> loss, its arguments, and values of its term that differ from the defaults of `term`.
 LOSS = {
     'max': dict(loss='ranking.max_of_hinges', margin=0.2),  # HN: hard negatives
     'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
@@ -122,7 +122,7 @@ LOSS = {
     'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
     'softmax_learned': dict(loss='ranking.softmax_contrastive', weight=0.5, reduction='mean'),  # CLIP
     'softmax_queue': dict(loss='ranking.softmax_contrastive', temperature=0.07, weight=0.5, reduction='mean'),  # MoCo
-    # SigLIP: of the two directions, which have the same sum, one
+    # SigLIP: one of the two directions, which have the same sum
     'sigmoid': dict(loss='ranking.sigmoid_contrastive', reduction='mean', rankings=('i2t',)),
     'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),
     'mpl': dict(loss='ranking.polynomial', margin=0.2, reduction='mean'),
@@ -133,7 +133,7 @@ LOSS = {
     'offtri': dict(loss='offline.offline_triplet'),
     'onlinequin': dict(loss='offline.online_quintuplet'),
     'onlyoffline': dict(loss='offline.offline_quintuplet', online_weight=0.0),
-    # w/o OfflineAdap; the paper tuned alpha and beta anew without stating their values
+    # w/o OfflineAdap; the paper tuned alpha and beta again without stating their values
     'withoutadap': dict(loss='offline.adaptive_offline_quintuplet', weigh_by_positive=True),
     # DBL, table IV: relative and absolute, over the hardest (max) or all negatives (sum), models B, C, F and G
     'rm': dict(loss='anchored.relative_max'),
@@ -183,7 +183,7 @@ def rank_with(config: ConfigDict, loss: dict) -> None:
 
 
 def schedule_of_ranking(config: ConfigDict) -> dict:
-    """Returns when and with which weight the ranking term is active, and how it is reduced."""
+    """Returns the epochs, the weight and the reduction of the ranking term."""
     return {key: config.terms.ranking[key] for key in ('weight', 'start_epoch', 'end_epoch', 'reduction')}
 
 
@@ -221,7 +221,7 @@ def mean_term(loss: str, *, weight: float, **arguments: float) -> dict:
 
 
 def warm_up(config: ConfigDict, learning_rate: float, **arguments: float) -> None:
-    """Optimizes with AdamW and a rate that rises first, as UNITER; the arguments are those of the optimizer."""
+    """Optimizes with AdamW and a rate that rises first, as UNITER, with the arguments of the optimizer."""
     config.optimizer = dict(name='adamw_with_warm_up', learning_rate=learning_rate, factors=dict(), **arguments)
 
 

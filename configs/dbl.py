@@ -1,6 +1,6 @@
-"""Deep boosting learning (DBL, Diao et al. 2024) on its own network and on others, and what it is compared with.
+"""Deep boosting learning (DBL, Diao et al. 2024) on its own network and on others, and its baselines.
 
-A target model learns from an anchor model; the losses are those of section III, the scenarios those of section III-C.
+A target model learns from an anchor model; the losses are in section III, the scenarios in section III-C.
 
 Example: --config dbl:sgr,am,oss,f30k --config.optimizer.learning_rate=1e-4
 """
@@ -27,7 +27,7 @@ ANCHORED = (
     *('rm', 'am', 'rs', 'as', 'soft_rm', 'soft_am', *HALVES),  # table IV
     *('dr', 'rkd', 'sp', 'dml', 'dino', 'inverse_dino'),  # table II
 )
-# The network's own loss (max), those of table III in its place, and SelHN, which is not in the paper.
+# The network's own loss (max), its replacements in table III, and SelHN, which is not in the paper.
 ALONE = ('max', 'sum', 'cmpm', 'mpl', 'sam', 'selhn')
 SCENARIO = {
     'oss': 'the anchor trains beside the target',
@@ -65,15 +65,15 @@ def make_network(network: str, data: str) -> ConfigDict:
 def train(
     config: ConfigDict, network: str, loss: str, scenario: str, data: str, momentum: float = 0.99995
 ) -> ConfigDict:
-    """Trains the network of a config with a loss in a scenario; `momentum` is that of MSS.
+    """Trains the network of a config with a loss in a scenario; `momentum` is for MSS.
 
     Raises:
       ValueError: If the loss needs an anchor and the scenario has none, or the other way round.
     """
     if loss in ANCHORED and scenario == 'alone':
-        raise ValueError(f"the loss '{loss}' needs an anchor: take another scenario than 'alone'")
+        raise ValueError(f"the loss '{loss}' needs an anchor: use another scenario than 'alone'")
     if loss in ALONE and scenario != 'alone':
-        raise ValueError(f"the loss '{loss}' has no anchor: take the scenario 'alone', not '{scenario}'")
+        raise ValueError(f"the loss '{loss}' has no anchor: use the scenario 'alone', not '{scenario}'")
     if scenario == 'alone':
         _replace_loss(config, loss)
     else:
@@ -119,7 +119,7 @@ def _members(scenario: str, published: str, run: str, momentum: float) -> dict:
     else:
         shared = dict(rule='gradient', init_from=published)
         everyone = (*anchors, 'target')
-        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # of OSS
+        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # OSS
         if scenario.startswith('mutual'):
             others = {name: tuple(other for other in everyone if other != name) for name in anchors}
         members = {name: dict(shared, learn_from=others[name]) for name in anchors}

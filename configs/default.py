@@ -1,6 +1,6 @@
 """Every default, each with a comment. A config file changes only the keys of its setting.
 
-The type and range of a key are the type hint of the argument that takes it; keys that no function takes are in
+The type and range of a key are the type hint of its argument; keys that are not arguments are in
 `jitm.config.schema.Config`.
 """
 
@@ -11,11 +11,11 @@ def get_config() -> ml_collections.ConfigDict:
     """Returns VSE++ on Flickr30K as published (Faghri et al. 2018; 30 epochs, precomputed image vectors)."""
     config = ml_collections.ConfigDict()
 
-    config.seed = 0  # of parameters, order of the examples, dropout, augmentation and masking
+    config.seed = 0  # parameters, order of the examples, dropout, augmentation and masking
     config.epochs = 30
     config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
-    config.precision = 'high'  # of products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
+    config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
 
     # The data set: a `load` function in jitm.data and its arguments.
@@ -49,7 +49,7 @@ def get_config() -> ml_collections.ConfigDict:
         top_h_texts=300,  # for each image, one of this many hardest captions is sampled
         top_h_images=60,  # for each caption, one of this many hardest images is sampled
     )
-    # Two training stages, the first of which mines the negatives of the second: dict() for one stage, or
+    # Two training stages; the first mines the negatives of the second: dict() for one stage, or
     # dict(first=a config without the keys data, seed, run and stages, top_h_texts=mined for each image,
     # top_h_images=mined for each caption, fine_tune=False to train the second stage from scratch). 0 and 0 mine none.
     config.stages = dict()
@@ -67,9 +67,9 @@ def get_config() -> ml_collections.ConfigDict:
             name='text.GRUEncoder',
             word_dim=300,
             bidirectional=False,
-            dropout=0.0,  # of word embeddings
+            dropout=0.0,  # rate for word embeddings
             recurrent=True,  # False: a linear layer instead of the GRU, so that captions are bags of words
-            word_init='uniform',  # of words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
+            word_init='uniform',  # words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
         ),
         image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)
         text_pooling='last',
@@ -105,7 +105,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Masked words, for token terms and for `synthesis`.
     config.masking = dict(
         num_views=0,  # masked views of each caption per batch (K of TAGS); 0 for none
-        rate=0.15,  # of phrases; at least one is masked
+        rate=0.15,  # share of phrases; at least one is masked
         mask_prob=0.8,  # probability that a word of a selected phrase becomes [MASK]
         random_prob=0.1,  # probability that it becomes a random word
     )
@@ -114,7 +114,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Synthetic negative captions for the ranking `generated`: a member refills the masked captions (TAGS).
     config.synthesis = dict(
         generator='',  # the member: 'target' for a dynamic generator, a frozen one for a static one; '' for none
-        num_samples=20,  # of each masked caption (L of TAGS)
+        num_samples=20,  # per masked caption (L in TAGS)
         temperature=1.5,  # tau: words are sampled from softmax(logits / tau)
         num_hard=31,  # number of highest-scoring captions kept (m)
     )
@@ -145,8 +145,8 @@ def get_config() -> ml_collections.ConfigDict:
         split='dev',  # evaluated after each epoch; the best checkpoint is the one with the highest rsum
         member='target',  # the member whose rsum selects the best checkpoint
         every_steps=ml_collections.config_dict.placeholder(int),  # also evaluates every this many steps
-        dtype='float32',  # of the encodings that are scored, or 'bfloat16': less exact, faster, half the memory
-        precision='highest',  # of products of float32 arrays in evaluation and mining; others change rankings
+        dtype='float32',  # encodings that are scored; 'bfloat16' is less exact and faster, with half the memory
+        precision='highest',  # products of float32 arrays in evaluation and mining; others change rankings
     )
 
     # Settings without influence on any number; a run can be resumed with other values.

@@ -29,6 +29,6 @@ def get_config(head: str, loss: str, data: str) -> ConfigDict:
     config.augmentation.change_words = 0.0  # the tower has read the words
     config.model.text = dict(name='text.TokenEncoder', dropout=0.1)
     if 'image_whole' in config.model:
-        config.model.image_whole.slots = 49  # patches: those of a B/32 at 224 pixels; 196 of a B/16
+        config.model.image_whole.slots = 49  # patches of a B/32 at 224 pixels; a B/16 has 196
     common.set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)
     return config

@@ -1,6 +1,6 @@
 """Training with noisy correspondence: RCL, CRCL and NCR, and the losses that they are compared with.
 
-`data.noise_rate` or `data.noise_file` mixes captions, see docs/noise.md; without them the noise is that of the data.
+`data.noise_rate` or `data.noise_file` mixes captions, see docs/noise.md; without them the data keep their own noise.
 
 Example: --config noisy:sgr,rcl,f30k --config.data.noise_rate=0.4 --config.data.noise_of=images
 """
@@ -22,7 +22,7 @@ NETWORK = {  # presets, but for the data
 METHOD = {
     'rcl': 'Hu et al. 2023: learns from negatives only',
     'crcl': 'Qin et al. 2023: RCL, and the positive weighted by its correspondence label',
-    'ncr': 'Huang et al. 2021: two models tell each other which pairs are clean',
+    'ncr': 'Huang et al. 2021: two models estimate for each other which pairs are clean',
     'warm_up': 'the mean of hinges, NCR without its second phase',
     'mean_max': 'max of hinges after the warm-up of NCR, whose tables call it SGR*',
     'decl': 'Qin et al. 2022: the loss of evidence alone, without its choice of pairs',

@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, dbl, vse
 
-MODEL = ('mean', 'fc', 'rvse')  # of vse.py: mean pooling, GPO, GPO with a residual MLP
-LOSSES = ('selhn', 'sum_max', 'softmax')  # of vse.py
+MODEL = ('mean', 'fc', 'rvse')  # in vse.py: mean pooling, GPO, GPO with a residual MLP
+LOSSES = ('selhn', 'sum_max', 'softmax')  # in vse.py
 ANCHOR = {
     'alone': 'one model',
     'oss': 'learns from an anchor that trains beside it (DBL, relative margins)',

@@ -1,7 +1,7 @@
 """Reduced variants of the presets, which train on a CPU: smaller models, fewer epochs, and other data.
 
 `f8k` is Flickr8k, with grid features unless a word says otherwise; `scenes` is synthetic. A variant is the preset of
-the paper with the changes below. Those of dual encoders are the same for all losses that differ only in their negatives
+the paper with the changes below. Dual encoders have the same changes for all losses that differ only in their negatives
 (docs/results.md).
 """
 
@@ -92,16 +92,16 @@ def _vsrn(data: str) -> ConfigDict:
 
 @variants('vsepp', 'f8k', 'f8k_1c', 'f8k_10c')
 def _vsepp(system: str, network: str, tuning: str, data: str) -> ConfigDict:
-    """Photos are those of Flickr8k; f8k_1c and f8k_10c are SqueezeNet's features of one crop and of ten."""
+    """Photos are Flickr8k's; f8k_1c and f8k_10c are SqueezeNet's features of one crop and of ten."""
     photos = bool(vsepp.NETWORK[network])
     if photos and data != 'f8k':
-        raise ValueError(f"the data '{data}' are features: take f8k with the network '{network}'")
+        raise ValueError(f"the data '{data}' are features: use f8k with the network '{network}'")
     config = dual_encoder(load(f'vsepp:{system},{network},{tuning},f30k'))
     config.data.root = f'data/{data}_precomp'
     if photos:
         config.data = common.photos('data/f8k_photos', image_size=112, short_side=112, min_area=0.5)
         config.length_multiple = 12  # fewer lengths to compile
-    vectors = photos or data != 'f8k'  # of whole photos, whose scores need more epochs to spread
+    vectors = photos or data != 'f8k'  # vectors of whole photos need more epochs to spread scores
     if vectors:
         config.model.embed_dim = 256
     if tuning == 'finetuned':
@@ -124,7 +124,7 @@ def _scan(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
 
 
 def _of_f30k(reduce: Callable[[ConfigDict], ConfigDict], file: str, *words: str) -> ConfigDict:
-    """Returns a reduced preset of Flickr30K; the last word is that of the reduced data."""
+    """Returns a reduced preset of Flickr30K; the last word names the reduced data."""
     return reduce(load(f'{file}:{",".join([*words[:-1], "f30k"])}'))
 
 
@@ -205,7 +205,7 @@ def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
 
 
 def check_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str) -> None:
-    """Raises a ValueError unless a size is the first one, which stands for a missing word."""
+    """Raises a ValueError unless a size is the first one, the default."""
     if size != next(iter(sizes)):
         raise ValueError(f"the reduced variant '{data}' is tiny: leave the word '{size}' out")
 

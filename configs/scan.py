@@ -11,7 +11,7 @@ DIRECTION = {  # lambda 1, the inverse temperature of the attention
     't2i': 9.0,  # words attend to regions
     'i2t': 4.0,  # regions attend to words
 }
-AGGREGATION = {'avg': 'Mean', 'lse': 'LogSumExp'}  # of the relevance of words or regions
+AGGREGATION = {'avg': 'Mean', 'lse': 'LogSumExp'}  # aggregates the relevance of words or regions
 LAMBDA_LSE = {('i2t', 'coco'): 20.0, ('i2t', 'f30k'): 5.0}  # lambda 2 of LSE; 6.0 for t2i
 
 

@@ -15,7 +15,7 @@ from jitm.configs import clip, common
 
 ACTIVATION = dict(activation='gelu_tanh', dtype='float32')
 PIXELS = dict(mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
-TOWER = {  # the published name, and the sizes of the image encoder; the text encoder has them too, except that of gopt
+TOWER = {  # the published name, and the sizes of the image encoder; text encoders have the same sizes, except for gopt
     'b': ('base', dict(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072)),
     'l': ('large', dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)),
     'so400m': ('so400m', dict(hidden_dim=1152, num_layers=27, num_heads=16, mlp_dim=4304)),
@@ -64,7 +64,7 @@ def get_config(version: str, size: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
     tower, patch, pixels = SIZE[size]
     if pixels not in RELEASED[version].get((tower, patch), ()):
-        raise ValueError(f"'{version}' was not released as '{size}': take another size, or 'siglip2'")
+        raise ValueError(f"'{version}' was not released as '{size}': use another size, or 'siglip2'")
     config = clip.get_config(f'b16,softmax,{data}')  # neither paper fine-tunes on captions
     (name, sizes), (_, of_text) = TOWER[tower], TOWER['so400m' if tower == 'gopt' else tower]
     folder = f'models/{version}-{name}-patch{patch}-{pixels}'

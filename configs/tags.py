@@ -30,7 +30,7 @@ RELEASED = {  # those not listed are as 'tags'
     ('tags_sg', 'base', 'f30k'): dict(epochs=4, batch_size=128, rate=5e-5, tau=2.0, m=31, istm=1e-3, mlm=0.1),
     ('tags_sg', 'base', 'coco'): dict(epochs=2, batch_size=256, rate=5e-5, tau=1.5, m=31, istm=1e-3, mlm=0.1),
 }
-WORD_WEIGHT = 5e-4  # lambda_WoD = lambda_WoC, of TAGS-DC
+WORD_WEIGHT = 5e-4  # lambda_WoD = lambda_WoC in TAGS-DC
 
 
 @common.preset(SYSTEM, uniter.SIZE, uniter.BOXES)

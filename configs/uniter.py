@@ -20,7 +20,7 @@ SCHEDULE = {  # released are 5,000 steps
     ('large', 'coco'): dict(epochs=1, learning_rate=3e-5),
 }
 BATCH_SIZE, PRETRAIN_BATCH_SIZE = 128, 32
-NUM_CANDIDATES, NUM_HARD = 400, 31  # of each query: scored, and kept
+NUM_CANDIDATES, NUM_HARD = 400, 31  # per query: scored, and kept
 
 
 @common.preset(SYSTEM, SIZE, BOXES)

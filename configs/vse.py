@@ -1,6 +1,6 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
-`mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` that of CLIP at a fixed
+`mean` is VSE(FC) with the poolings of VSE++, `sum_max` the loss of VSE-infinity, `softmax` CLIP's at a fixed
 temperature, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None of the five is
 in the paper.
 

@@ -11,11 +11,11 @@ SYSTEM = {
     'vse_infinity': dict(pooling='gpo', num_views=1),
     'esa': dict(pooling='esa', num_views=2),  # element-wise attention; self-expanding
 }
-TEXT = {  # the text encoder, with the dropout of ESA, of its output (bert) or word embeddings (gru), and initialization
+TEXT = {  # the text encoder, with ESA's initialization and its dropout of the output (bert) or word embeddings (gru)
     'bert': dict(output_dropout=0.1, linear_init='xavier'),
     'gru': dict(dropout=0.1, word_init='normal'),
 }
-WORD_VECTORS = 'data/glove.840B.300d.txt'  # of ESA's bi-GRU
+WORD_VECTORS = 'data/glove.840B.300d.txt'  # used by ESA's bi-GRU
 
 
 @common.preset(SYSTEM, TEXT, common.DATA)

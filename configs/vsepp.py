@@ -13,18 +13,18 @@ SYSTEM = {  # section 3, tables 1 to 4: the loss, its margin, and the learning r
     'orderpp': dict(loss='max', margin=0.2, learning_rate=2e-4, name='vse.OrderEmbedding'),
     'order0': dict(loss='sum', margin=0.05, learning_rate=1e-3, name='vse.OrderEmbedding', absolute=True),
 }
-NETWORK = {  # of images; `features` are precomputed, by VGG19 as published: of one crop (1C) or ten (10crop)
+NETWORK = {  # image network; `features` are precomputed by VGG19, as published: one crop (1C) or ten (10crop)
     'features': {},
     'vgg19': dict(name='cnn.VGG19'),
     'resnet152': dict(name='cnn.ResNet', depth=152, train_norm=False),
     'squeezenet': dict(name='cnn.SqueezeNet'),  # small, for `f8k`
 }
-WEIGHTS = {  # of torchvision; resnet152 is its first version, IMAGENET1K_V1
+WEIGHTS = {  # from torchvision; resnet152 is its first version, IMAGENET1K_V1
     'vgg19': 'data/vgg19-dcbb9e9d.pth',
     'resnet152': 'data/resnet152-394f9c45.pth',
     'squeezenet': 'data/squeezenet1_1.npz',
 }
-TUNING = {  # of the network, section 3.2
+TUNING = {  # fine-tuning of the network, section 3.2
     'frozen': 'keeps the weights of ImageNet',
     'finetuned': 'is trained, too, in a second stage, at a tenth of the rate',
     'scratch': 'is initialized randomly and trained',
@@ -76,7 +76,7 @@ def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> No
     """Makes the model read pixels instead of features."""
     if data not in PHOTOS:
         known = ', '.join(PHOTOS)
-        raise ValueError(f"the data '{data}' are features: take one of {known} with the network '{network}'")
+        raise ValueError(f"the data '{data}' are features: use one of {known} with the network '{network}'")
     config.data = PHOTOS[data]
     config.model.image = dict(
         name='cnn.PixelEncoder',

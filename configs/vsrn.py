@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, default
 
-RELEASED = {  # the command lines; batch_norm is that of the image vector
+RELEASED = {  # the command lines; batch_norm applies to the image vector
     'f30k': dict(normalize_before_graph=False, batch_norm=True, decay_epochs=10),
     'coco': dict(normalize_before_graph=True, batch_norm=False, decay_epochs=15),
 }
@@ -22,7 +22,7 @@ def get_config(data: str) -> ConfigDict:
     config.data = common.DATA[data]
     config.model = dict(
         name='vsrn.VSRN',
-        embed_dim=2048,  # of the regions and of the joint space
+        embed_dim=2048,  # regions and joint space
         word_dim=300,
         graph_layers=4,
         caption=True,  # has a captioner; with False, terms.caption must be left out

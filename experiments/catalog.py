@@ -29,9 +29,9 @@ class Experiment:
     """A setting to be trained.
 
     Attributes:
-      setting: file of configs/ and words, without that of the data.
+      setting: file of configs/ and words, without the data's.
       flags: key -> value of --config; `{name}` in a value is the run directory of that experiment and seed.
-      first_stage: the experiment whose first stage, or only one, is taken over, being the same.
+      first_stage: the experiment whose equal first stage, or only one, is reused.
       data: the word of the data.
     """
 
@@ -56,7 +56,7 @@ def _from(run: str, *members: str) -> dict[str, str]:
     return {f'members.{member}.init_from': f'{{{run}}}' for member in members}
 
 
-CELLS = {'data.root': 'data/f8k_cells_precomp'}  # of SqueezeNet
+CELLS = {'data.root': 'data/f8k_cells_precomp'}  # features of SqueezeNet
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
@@ -72,7 +72,7 @@ UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})
 
 
 def _distilled(loss: str, *members: str) -> Experiment:
-    """Returns a method of OAS, summed, of which some members start from VSE++."""
+    """Returns a method of OAS, summed, with some members that start from VSE++."""
     flags = {
         'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
         'rkd': {'terms.relational_distillation.reduction': 'sum'},
@@ -145,7 +145,7 @@ GROUPS = {
         **{f'{name}_selhn_sum': Experiment(f'{words},selhn') for name, words in ATTENTION.items()},
         'scan_rm_oss': Experiment('dbl:scan,rm,oss'),
     },
-    'margins': {  # of the ranking loss alone; that of RM stays 0.2
+    'margins': {  # the margin of the ranking loss alone; RM keeps 0.2
         **{
             f'{name}_m{margin}': Experiment(setting, {'terms.ranking.margin': margin / 100})
             for name, setting in (
@@ -157,7 +157,7 @@ GROUPS = {
         },
         'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
     },
-    'distillation': {  # summed, at the published weight; gradients are clipped as those of RM and AM
+    'distillation': {  # summed, at the published weight; gradients are clipped as for RM and AM
         **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},
         **{f'vsepp_{loss}_oas_random': _distilled(loss, 'anchor') for loss in ('dr', 'rkd', 'rm', 'am')},
         **{
@@ -238,7 +238,7 @@ GROUPS = {
             (256, 'max', '_n127', {'candidates.num_negatives': 127}),
         )
     },
-    'queues': {  # 1,872 steps, as those of batch_sizes, at the temperature of the queue
+    'queues': {  # 1,872 steps, as in batch_sizes, at the temperature of the queue
         f'mean_{name}_steps_b{size}': Experiment(
             f'vse:mean,{loss}',
             {'batch_size': size, 'epochs': size // 16, 'optimizer.decay_epochs': 6 * size // 128} | flags,
@@ -246,7 +246,7 @@ GROUPS = {
         for size in (64, 128)
         for name, loss, flags in (
             ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
-            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # what the averaged encoder does alone
+            ('queue1', 'softmax_queue', {'candidates.length': 1}),  # the averaged encoder alone
             ('queue512', 'softmax_queue', {'candidates.length': 512}),
             ('queue4096', 'softmax_queue', {}),
         )
@@ -375,7 +375,7 @@ GROUPS = {
         )
     },
     'heads': {
-        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # of MobileNetEdgeTPU
+        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # features of MobileNetEdgeTPU
         'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
         'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
         'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),
@@ -390,7 +390,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name runs: their size, seeds and folder."""
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
     parser.add_argument(
-        '--folder', type=Path, help='of the run directories (default: runs/flickr8k, or flickr8k_small)'
+        '--folder', type=Path, help='the folder of the runs (default: runs/flickr8k, or flickr8k_small)'
     )
     parser.add_argument(
         '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'
@@ -408,7 +408,7 @@ def directory(folder: Path, name: str, seed: int) -> Path:
 
 
 def name_of(run: str) -> str:
-    """Returns the experiment of a run directory, which may be that of a second stage."""
+    """Returns the experiment of a run directory, which may belong to a second stage."""
     workdir = Path(run)
     return (workdir.parent if workdir.name == 'stage2' else workdir).name.rpartition('_s')[0]
 
@@ -438,7 +438,7 @@ def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Returns experiments and all whose runs they read, each after those."""
+    """Returns experiments with the experiments whose runs they read, in the order of training."""
     ordered = {}
     for name in names:
         ordered |= dict.fromkeys((*in_order(sorted(EXPERIMENTS[name].needs())), name))
@@ -451,5 +451,5 @@ def two_stages(name: str) -> bool:
 
 
 def scored(workdir: Path, name: str) -> Path:
-    """Returns the run directory whose scores are those of an experiment: the second of two stages."""
+    """Returns the run directory with the scores of an experiment: the second of two stages."""
     return workdir / 'stage2' if two_stages(name) else workdir

@@ -2,10 +2,9 @@
 
     python -m experiments cca --data_root data/f8k_precomp --json docs/cca.jsonl
 
-It says what features can show at least. An image is the mean of its regions, a caption the words that it has. Both are
+A lower bound on the recall of features. An image is the mean of its regions, a caption the set of its words. Both are
 centred and projected, such that the training pairs correlate most, and compared by cosines (Hodosh, Young and
-Hockenmaier, 2013, use kernels). The number of directions and the ridge are those of the highest rsum on the validation
-split.
+Hockenmaier, 2013, use kernels). The number of directions and the ridge maximize rsum on the validation split.
 """
 
 import argparse
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Yields the recalls on the validation split.
 
     Raises:
-      UserError: if the folder cannot be read.
+      UserError: If the folder cannot be read.
     """
     train, dev = (precomp.load(split, root=args.data_root) for split in ('train', 'dev'))
     vocabulary = Vocabulary.build(train.captions)

@@ -1,18 +1,18 @@
 """Trains the runs that docs/results.md and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
-    python -m experiments flickr8k                                 # lists the groups, their runs and what is done
+    python -m experiments flickr8k                                 # lists the groups, their runs and the finished ones
     python -m experiments flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
 The groups, by question (small: with --small):
 
     losses         which loss trains which pooling: sum, max, SelHN, softmax (Faghri et al., 2018; Li et al., 2023)
-    boosting       what an anchor gains in OSS, OAS and MSS (Diao et al., 2024)
-    offline        what mined negatives gain (Chen et al., 2020)
+    boosting       the gain of an anchor in OSS, OAS and MSS (Diao et al., 2024)
+    offline        the gain of mined negatives (Chen et al., 2020)
     recipes        which methods add up
     attention      the same losses with cross-attention
-    margins        how much of the gain of RM and AM a larger margin gives (small)
+    margins        the part of the gain of RM and AM that a larger margin explains (small)
     distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
-    quintuplets    mined negatives where those of the batch are easier, lists as short as the data, table 3 (small)
+    quintuplets    mined negatives where in-batch ones are easier, lists as short as the data, table 3 (small)
     dropout        MSS where dropout of words separates the target from its anchor (small)
     dbl_networks   MSS with the network of the paper (small)
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
@@ -28,7 +28,7 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
-    noise          captions at other images: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
+    noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
 
@@ -70,7 +70,7 @@ def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
     """Trains a run, or resumes it, and saves its scores.
 
     Raises:
-      subprocess.CalledProcessError: if a command fails; its output is in `FOLDER/NAME.log`.
+      subprocess.CalledProcessError: If a command fails; its output is in `FOLDER/NAME.log`.
     """
     workdir, first_stage = directory(folder, name, seed), EXPERIMENTS[name].first_stage
     if first_stage and not workdir.exists():
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Trains the runs of the named groups, or lists all.
 
     Raises:
-      UserError: if a name is unknown, or a run fails; the others are trained.
+      UserError: If a name is unknown, or a run fails; the others are trained.
     """
     folder = args.folder or Path('runs', size(args.small))
     rows = ROOT / 'docs' / f'{size(args.small)}.jsonl'

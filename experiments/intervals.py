@@ -1,7 +1,7 @@
 """Compares the runs of docs/results.md with their controls: intervals over images, differences over seeds.
 
-    python -m experiments intervals           # of the rows in docs/flickr8k.jsonl
-    python -m experiments intervals --small   # of those in docs/flickr8k_small.jsonl
+    python -m experiments intervals           # from the rows in docs/flickr8k.jsonl
+    python -m experiments intervals --small   # from docs/flickr8k_small.jsonl
 
 Every pair of experiments whose scores `python -m experiments flickr8k` has saved gets rows in
 docs/flickr8k_intervals.jsonl, one for each seed and metric: the difference, its interval of 95 % and the number of
@@ -29,20 +29,20 @@ from jitm.report.matrices import Matrix, read_matrices, saved_sims
 
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
 WAYS = 'i2t', 't2i'
-LEVEL, POWER = 0.05, 0.8  # of the test, two-sided
+LEVEL, POWER = 0.05, 0.8  # two-sided test
 MIN_SEEDS = 3  # two may be nearly equal by chance
-KEYS = ('size', 'pair', 'seed', 'metric')  # of a row, which replaces another one with the same
+KEYS = ('size', 'pair', 'seed', 'metric')  # a row replaces the one with the same values
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two experiments, of which the treatment is compared with the control.
+    """Two experiments; the treatment is compared with the control.
 
     Attributes:
       control: The name of an experiment.
       treatment: The name of another one.
-      published: By how much rsum is higher in the paper; None where it is not stated, or so large that it
-        would be seen.
+      published: The difference of rsum in the paper; None where it is not stated, or so large that it
+        would be detected.
     """
 
     control: str
@@ -247,7 +247,7 @@ def rows_of(pair: Pair, seed: int, size: str, folder: Path) -> list[dict[str, An
       folder: The folder of the run directories.
 
     Raises:
-      UserError: if the scores are damaged, or of different images.
+      UserError: If the scores are damaged, or of different images.
     """
     runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in (pair.treatment, pair.control)]
     if not all((run / 'config.json').exists() for run in runs):
@@ -271,14 +271,14 @@ def read(path: Path) -> dict[tuple, dict[str, Any]]:
 
 
 def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Writes rows to a file, where they replace those of the same `KEYS`; others are kept."""
+    """Writes rows to a file, where they replace rows with the same `KEYS`; others are kept."""
     kept = read(path) | {tuple(row[key] for key in KEYS): row for row in rows}
     with replacing(path) as file:
         file.write(''.join(json.dumps(kept[key]) + '\n' for key in sorted(kept)).encode())
 
 
 def differences(pair: Pair, metrics: Mapping[tuple[str, int], Mapping[str, float]], metric: str) -> dict[int, float]:
-    """Returns the differences of a metric by seed, of the seeds that both experiments have."""
+    """Returns the differences of a metric by seed, for the seeds of both experiments."""
     values = {
         name: {seed: found[metric] for (run, seed), found in metrics.items() if run == name}
         for name in (pair.treatment, pair.control)
@@ -317,16 +317,16 @@ def _detectable_effect(n: int) -> float:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """Returns the smallest mean that as many differences of the same spread would show; infinite for one."""
+    """Returns the smallest mean that as many differences of the same spread would detect; infinite for one."""
     return _detectable_effect(len(values)) * statistics.stdev(values) if len(values) > 1 else math.inf
 
 
 def result(values: Sequence[float], published: float | None = None) -> str:
-    """Returns what differences by seed show, by a paired t-test.
+    """Returns the verdict of a paired t-test on differences by seed.
 
     Args:
       values: The differences.
-      published: That of a paper; where it is smaller than what as many seeds would show, it cannot be tested.
+      published: The difference in a paper; one below the detectable difference cannot be tested.
     """
     if len(values) < MIN_SEEDS:
         return ('one seed', 'two seeds')[len(values) - 1]
@@ -358,7 +358,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Writes the intervals of all pairs with saved scores, and yields a line for each pair with rows.
 
     Raises:
-      UserError: if saved scores are damaged, or of different images.
+      UserError: If saved scores are damaged, or of different images.
     """
     size = catalog.size(args.small)
     folder, metrics = args.folder or Path('runs', size), {run: row['metrics'] for run, row in read_runs(size).items()}

@@ -6,8 +6,8 @@ Every number with a decimal, and every mean with its deviation, must be one of
 
     a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
     the mean of one of these over all seeds of an experiment, with its deviation,
-    the difference of a pair of `experiments.intervals` in a metric, or in rsum after the last epoch: of a seed, or the
-    mean, with its deviation,
+    the difference of a pair of `experiments.intervals` in a metric, or in rsum after the last epoch, for one seed,
+    or the mean with its deviation,
     the smallest difference in rsum that the seeds of a pair would show,
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
@@ -16,9 +16,9 @@ Every number with a decimal, and every mean with its deviation, must be one of
 
 Tables that `python -m experiments tables` makes, and the numbers of sections of papers, are left out.
 
-In hundreds of rows a number can be found by chance. The numbers of a section must therefore be of the experiments of
-its tables (`experiments.tables`), and of those, or groups of them, that it names: `<!-- rows mean_sum mean_max -->`.
-Those of a section without either may be of any.
+In hundreds of rows a number can be found by chance. The numbers of a section must therefore belong to experiments in
+its tables (`experiments.tables`), or to experiments or groups that it names: `<!-- rows mean_sum mean_max -->`.
+Numbers of other sections may be of any experiment.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def read_source() -> Source:
 
 
 def _cells(values: Sequence[float], digits: int = 1) -> set[str]:
-    """Returns how a page has values, their mean, and their mean with its deviation; signs are left out."""
+    """Formats values, their mean, and their mean with its deviation as pages do; signs are left out."""
     if not values:
         return set()
     cells = {f'{abs(value):.{digits}f}' for value in (*values, statistics.fmean(values))}
@@ -111,7 +111,7 @@ def of_runs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
 
 
 def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
-    """Returns the numbers of pairs: differences over seeds, and the smallest that they would show."""
+    """Returns the numbers of pairs: differences over seeds, and the smallest that they would detect."""
     cells = set()
     for size in SIZES:
         metrics = {
@@ -134,7 +134,7 @@ def of_intervals(rows: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def of_references() -> set[str]:
-    """Returns the published numbers, and those of the linear CCA."""
+    """Returns the published numbers, and the numbers of the linear CCA."""
     rows = [row.metrics for row in published.load()]
     linear = [row for [row] in results.read(DOCS / 'cca.jsonl').values()]
     cells = {cell for row in linear for cell in (row['rsum'], f'{row["R@1 i2t"]} / {row["R@1 t2i"]}')}
@@ -150,7 +150,7 @@ def scope(section: str, source: Source) -> Source:
     """Returns the rows of the experiments that a section names; all if it names none.
 
     Raises:
-      UserError: if it names an experiment without a row.
+      UserError: If it names an experiment without a row.
     """
     given = [*tables.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
     if unknown := {*given} - source.names - catalog.GROUPS.keys():
@@ -159,10 +159,10 @@ def scope(section: str, source: Source) -> Source:
 
 
 def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
-    """Yields the heading of the section and the number, of each number of a page that no row has.
+    """Yields each number of a page that no row has, with the heading of its section before it.
 
     Raises:
-      UserError: if a section names an experiment without a row.
+      UserError: If a section names an experiment without a row.
     """
     papers = of_references()
     for section in HEADING.split(page):
@@ -183,7 +183,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Yields the numbers without a row.
 
     Raises:
-      UserError: if a section names an experiment without a row.
+      UserError: If a section names an experiment without a row.
     """
     del args
     source = read_source()

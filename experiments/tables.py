@@ -14,7 +14,7 @@ differences of `experiments.intervals`, one a line:
     mean_max - mean_sum: max more than sum
     -->
 
-A column is a metric, or an epoch, whose rsum it has. A table of data.md follows a comment that names its command:
+A column is a metric, or an epoch for the rsum after it. A table of data.md follows a comment that names its command:
 `<!-- experiments cca ... -->`.
 """
 
@@ -64,7 +64,7 @@ def title(column: str) -> str:
 
 
 def compared(runs: Runs, names: Sequence[str]) -> Runs:
-    """Returns the runs of the experiments of a table: of several experiments, those of seeds that two of them have."""
+    """Returns the runs of the experiments of a table; of several experiments, only for seeds that two of them have."""
     found = {(name, seed): row for (name, seed), row in runs.items() if name in names}
     shared = collections.Counter(seed for _, seed in found)
     return {(name, seed): row for (name, seed), row in found.items() if shared[seed] > 1 or len(names) == 1}
@@ -74,7 +74,7 @@ def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
     """Returns the line of an experiment: means and deviations over its seeds.
 
     Raises:
-      UserError: if it has no row.
+      UserError: If it has no row.
     """
     seeds = sorted(seed for found, seed in runs if found == name)
     if not seeds:
@@ -95,7 +95,7 @@ def differences_row(
     """Returns the line of a difference in rsum: by seed with its interval, over the seeds, and the result.
 
     Raises:
-      UserError: if no seed has rows of both experiments.
+      UserError: If no seed has rows of both experiments.
     """
     both = sorted({seed for name, seed in runs if name == pair.control} & {s for n, s in runs if n == pair.treatment})
     if not both:
@@ -126,7 +126,7 @@ def entries(lines: str) -> dict[str, str]:
     """Returns name -> label of the lines of a comment.
 
     Raises:
-      UserError: if a line has another form.
+      UserError: If a line has another form.
     """
     split = [line.partition(': ') for line in lines.splitlines()]
     if wrong := [name for name, colon, _ in split if not colon]:
@@ -148,7 +148,7 @@ def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[s
       stored: The rows of `experiments.intervals`.
 
     Raises:
-      UserError: if an experiment has no row, or a difference is none of `experiments.intervals`.
+      UserError: If an experiment has no row, or a difference is none of `experiments.intervals`.
     """
     pairs = {pair.name: pair for pair in intervals.PAIRS}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jitm.devices import job
 from jitm.runs import interrupt
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants in malloc.h
 LARGEST = 2**31 - 1  # bytes
 
 

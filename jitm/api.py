@@ -7,7 +7,7 @@
     scores = run.similarity(images, captions)
     hits = run.search('a red ring above a blue square', images, top_k=5)
 
-What a user can mend is a `UserError` of one sentence.
+Errors that a user can cause are a `UserError` of one sentence.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def load(
       UserError: If the run, checkpoint or model does not exist, or is damaged.
     """
     if not isinstance(workdir, str | Path):
-        raise UserError(f'the run is of {type(workdir).__name__}; give a run directory or the result of jitm.load')
+        raise UserError(f'the run has type {type(workdir).__name__}; give a run directory or the result of jitm.load')
     if not isinstance(step, int | np.integer | None) or not isinstance(member, str | None):
         raise UserError(f'step is {step!r} and member is {member!r}; give an integer and a name, or None')
     return LoadedRun(load_run(workdir, step, member), encoder)
@@ -85,7 +85,7 @@ def evaluate(
         raise UserError('there is no run to evaluate; give at least one')
     runs = [_loaded(one).run for one in given]
     if not isinstance(split, str | Split) or (data_root and isinstance(split, Split)):
-        raise UserError(f'the split is of {type(split).__name__}; give its name, or the result of load_data alone')
+        raise UserError(f'the split has type {type(split).__name__}; give its name, or the result of load_data alone')
     data = read_split(runs, split, data_root) if isinstance(split, str) else split
     return evaluate_runs(runs, data, folds)[0]['metrics']
 
@@ -97,10 +97,10 @@ def score(
     boxes: np.ndarray | Sequence[np.ndarray] | None = None,
     tags: str | Sequence[str] | None = None,
 ) -> np.ndarray | np.float32:
-    """Scores one image or several with one caption or several; warns of words of one caption that the vocabulary lacks.
+    """Scores one image or several with one caption or several; warns of unknown words in a caption.
 
     Args:
-      run: A loaded run, or a run directory, which is read anew at each call.
+      run: A loaded run, or a run directory, which is loaded at each call.
       image: The features [R, F] of one image's regions, or a vector [F]; several: [I, R, F], or a list of [R, F].
         For models of pixels a photo, see `LoadedRun.encode_image`, or uint8 [H, W, 3]; several: a list, or
         uint8 [I, H, W, 3].

@@ -15,7 +15,7 @@ LONGEST = 2000  # characters of a message; a value in it may have millions
 
 
 class UserError(Exception):
-    """One sentence that names the file, the config key or the shape and says what to do; commands exit with 2.
+    """One sentence that names the file, the config key or the shape and what to do; commands exit with 2.
 
     The middle of a long message is left out.
     """
@@ -101,7 +101,7 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean '{nearest[0]}'?)" if nearest else ''
-        raise ArgumentError(name, f"is '{value}'; take one of {', '.join(choices)}{hint}")
+        raise ArgumentError(name, f"is '{value}'; use one of {', '.join(choices)}{hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -110,7 +110,7 @@ def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = Map
     Args:
       name: The unknown name.
       known: The known names.
-      meant: Other names of them.
+      meant: Aliases -> known names.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.

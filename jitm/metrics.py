@@ -1,4 +1,4 @@
-"""Retrieval metrics of similarity matrices, what is retrieved, and metrics of word-level predictions. numpy only."""
+"""Retrieval metrics of similarity matrices, the best candidates, and metrics of word-level predictions. numpy only."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -31,7 +31,7 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
     if np.isnan(sims).any():
         raise ValueError(f'{np.isnan(sims).sum()} of {sims.size} similarities are NaN')
     positives = sims[image_of_text, np.arange(texts)]
-    best = np.full(images, -np.inf, sims.dtype)  # of each image's positives
+    best = np.full(images, -np.inf, sims.dtype)  # best positive of each image
     np.maximum.at(best, image_of_text, positives)
     as_high = np.count_nonzero(sims >= best[:, None], axis=1)
     positives_as_high = np.bincount(image_of_text, positives >= best[image_of_text], images).astype(int)
@@ -42,8 +42,8 @@ def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.nda
     """Returns the worse rank of every positive pair in both directions (Chen et al., 2020, section 4.3).
 
     max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the rank of the pair among the pairs of its
-    text with other images, r_t among those of its image with texts of other images, 1 for the first. Ties count against
-    the pair.
+    text with other images, r_t among the pairs of its image with texts of other images, 1 for the first. Ties count
+    against the pair.
 
     Args:
       sims: [I, T], every image with every text.
@@ -77,7 +77,7 @@ def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
 
 
 def mean_distance(sims: np.ndarray, image_of_text: np.ndarray) -> float:
-    """Returns the mean similarity of positive pairs minus that of negative pairs (MD; Diao et al., 2024, section IV-A).
+    """Returns the mean similarity of positive pairs minus negative pairs (MD; Diao et al., 2024, section IV-A).
 
     Args:
       sims: [I, T], not normalized: the distances of models with different scales of scores are not comparable.
@@ -182,8 +182,8 @@ def _percent(right: np.ndarray) -> float:
 def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     """Returns the accuracy of matched and mismatched words (WoD: Fan et al., 2022, section 4.4).
 
-    A word is predicted to match if its match probability is above `MATCH_THRESHOLD`. The paper gives one number and
-    does not say over which words.
+    A word is predicted to match if its match probability is above `MATCH_THRESHOLD`. The paper reports one number
+    and does not state over which words.
 
     Args:
       match_prob: float [N, L], the match probability of the word at each token position.
@@ -207,7 +207,7 @@ def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.nda
 def word_correction(
     corrections: np.ndarray, originals: np.ndarray, replaced: np.ndarray, mask: np.ndarray
 ) -> dict[str, float]:
-    """Returns the accuracy of corrections (WoC; Fan et al., 2022, section 4.4, which reports one of these numbers).
+    """Returns the accuracy of corrections (WoC; Fan et al., 2022, section 4.4, reports one of these numbers).
 
     Args:
       corrections: int [N, L], the predicted original word at each token position.
@@ -242,7 +242,7 @@ def caption_discrimination(scores: np.ndarray, perturbed: np.ndarray, owners: np
 def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     """Returns exp of the mean negative log-likelihood of words, each predicted with only itself masked.
 
-    This is not the perplexity of table 3 of Fan et al. (2022), which is that of GPT-2.
+    This is not the perplexity in table 3 of Fan et al. (2022), which GPT-2 computes.
 
     Args:
       log_likelihoods: [N, L], in nats.

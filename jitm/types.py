@@ -21,11 +21,11 @@ NotNegative = Annotated[float, Ge(0)]
 Margin = Weight = NotNegative
 Temperature = Positive
 Probability = Annotated[float, Interval(ge=0, le=1)]
-Rate = Annotated[float, Interval(ge=0, lt=1)]  # of dropping; dropping everything leaves nothing to learn from
+Rate = Annotated[float, Interval(ge=0, lt=1)]  # dropout; a rate of 1 would drop everything
 Share = Annotated[float, Interval(gt=0, le=1)]
-HeldOut = Annotated[float, Interval(gt=0, lt=0.5)]  # of the images, for each of two splits
+HeldOut = Annotated[float, Interval(gt=0, lt=0.5)]  # share of the images for each of two splits
 Cosine = Annotated[float, Interval(ge=-1, le=1)]
-Bias = Annotated[float, Interval(ge=-100, le=100)]  # of a logit; beyond, its sigmoid has no digits in float32
+Bias = Annotated[float, Interval(ge=-100, le=100)]  # logits beyond saturate the sigmoid in float32
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
@@ -45,8 +45,8 @@ TokenMask = Annotated[chex.Array, 'bool [N, L]']
 PerText = Annotated[chex.Array, 'float [N]']
 """A number for each text."""
 
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # of encoders and encodings
-PRECISIONS = ('default', 'high', 'highest')  # of products of float32 arrays, see docs/precision.md
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # encoders and encodings
+PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see docs/precision.md
 Precision = Literal[*PRECISIONS]
 
 
@@ -162,8 +162,8 @@ class Batch(struct.PyTreeNode):
       texts: Texts with B E rows.
       image_index: int32 [B], the row of each image in its split; rows are equal for the same image.
       text_index: int32 [B], the row of each text in its split.
-      clean: bool [B], the pairs that noise left together, which only diagnostics read; None without noise.
-      drawn: What sources drew for these pairs, by the name of the source; leaves have the rows of this device.
+      clean: bool [B], the pairs that noise did not mix, which only diagnostics read; None without noise.
+      drawn: The samples of sources for these pairs, by the name of the source; leaves have the rows of this device.
     """
 
     step: chex.Array
@@ -187,7 +187,7 @@ class Ranking(struct.PyTreeNode):
       offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
       temperature: float32 [], the temperature that the model learns; None for models that learn none.
       bias: float32 [], the bias that the model learns; None for models that learn none.
-      relevance: float32 [Q, C], how relevant each candidate is for each query; None without a relevance.
+      relevance: float32 [Q, C], the relevance of each candidate for each query; None without a relevance.
       labels: float32 [Q], the correspondence label of each query's pair, in [0, 1]; optional.
     """
 

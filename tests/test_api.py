@@ -89,7 +89,7 @@ def test_similarities_are_those_of_the_model(name):
     reads_boxes = 'locations' in model.reads
     refused = (
         (None, 'nowhere has a model that reads the location of regions: give their boxes'),
-        (3, 'boxes are of int; give x1 y1 x2 y2 of the regions'),
+        (3, 'boxes have type int; give x1 y1 x2 y2 of the regions'),
         (corners[:1], 'boxes have the shapes'),
         ([2 * one for one in corners], 'boxes must be x1 y1 x2 y2 as fractions'),
         ([one[:, [2, 1, 0, 3]] for one in corners], 'boxes must be .* with x1 <= x2 and y1 <= y2'),
@@ -198,7 +198,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: run.encode_image([features, np.zeros((0, size))]), r'image 1 has features of shape \[0, 200\]'),
         (lambda: run.encode_image([features, features * np.nan]), 'image 1 has features that are not finite'),
         (lambda: run.encode_text([]), 'there are no captions'),
-        (lambda: run.encode_text(['a', 3]), 'caption 1 is of int'),
+        (lambda: run.encode_text(['a', 3]), 'caption 1 has type int'),
         (
             lambda: run.similarity(features, captions),
             'images are not encodings of this run; make them with run.encode_im',
@@ -215,11 +215,17 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.load('nowhere'), 'nowhere is not a run directory'),
         (lambda: jitm.evaluate([], 'test'), 'there is no run to evaluate'),
         (lambda: jitm.evaluate(run, 'test', folds=3), 'does not divide'),
-        (lambda: jitm.evaluate(run, data, data_root='x'), 'the split is of SceneSplit; give its name, or the result'),
-        (lambda: jitm.evaluate(run, data.captions), 'the split is of tuple; give its name, or the result of load_data'),
+        (
+            lambda: jitm.evaluate(run, data, data_root='x'),
+            'the split has type SceneSplit; give its name, or the result',
+        ),
+        (
+            lambda: jitm.evaluate(run, data.captions),
+            'the split has type tuple; give its name, or the result of load_data',
+        ),
         (lambda: run.encode_text(['a ring', ' ']), 'caption 1 is empty; give at least one word'),
         (lambda: run.load_data('../scenes/dev'), "the split is '../scenes/dev'; give the name of one, such as dev"),
-        (lambda: jitm.load(None), 'the run is of NoneType; give a run directory or the result of jitm.load'),
+        (lambda: jitm.load(None), 'the run has type NoneType; give a run directory or the result of jitm.load'),
         (lambda: jitm.load(run.run.workdir, step='5'), "step is '5' and member is None; give an integer and a name"),
         (lambda: jitm.evaluate(run, 'test', folds=0), 'folds is 0; it must be a positive integer'),
         (
@@ -229,12 +235,15 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
         (lambda: jitm.score(run, features + 1j, 'a'), 'real numbers, not an array of complex64'),
         (lambda: jitm.score(run, np.float32(3), 'a'), r'image 0 has features of shape \[1, 1\]'),
         *((lambda x=x: jitm.score(run, x, 'a'), f'images are of {type(x).__name__}; give features') for x in NO_LISTS),
-        *((lambda x=x: jitm.score(run, features, x), f'captions are of {type(x).__name__}; give') for x in NO_LISTS),
+        *((lambda x=x: jitm.score(run, features, x), f'captions have type {type(x).__name__}; give') for x in NO_LISTS),
         *(
-            (lambda x=x: jitm.score(x, features, 'a'), f'the run is of {type(x).__name__}; give')
+            (lambda x=x: jitm.score(x, features, 'a'), f'the run has type {type(x).__name__}; give')
             for x in (None, 3, [], b'')
         ),
-        (lambda: jitm.score(run, features, np.array(['a', None], object)), 'caption 1 is of NoneType; give a string'),
+        (
+            lambda: jitm.score(run, features, np.array(['a', None], object)),
+            'caption 1 has type NoneType; give a string',
+        ),
         (lambda: jitm.score(run, features, 'a', boxes=features[:, :4]), 'a model that does not read boxes: leave them'),
         (lambda: jitm.score(run, features, 'a', tags=['sky']), 'a model that does not read tags: leave them out'),
         (lambda: jitm.score('nowhere', features, 'a red circle'), 'nowhere is not a run directory'),

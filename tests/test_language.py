@@ -47,7 +47,25 @@ RULES = {
     'special tokens': r'(?<!tokens at )\bboth ends\b',
     'a subject': r'\bnobody\b|:\s+(?:all |one )?of (?:these|those|them|that \w+)\.$',
 }
+# The same for docstrings, comments and messages only.
+CODE_RULES = {
+    'a noun before "of"': r'# of\b|(?:^|[.:] )(?-i:Of) (?:a|an|the|these|those|each|every|its)\b',
+    'Error: If': r'Error: (?-i:if)\b',
+    'estimate': r'\bbelie(?:f|ve)',
+    'a noun for "what ... of"': (
+        r'\bwhat (?:a|an|the|each|every|its) \w+ (?:has|have|is|keeps?|knows?|lacks?|reads?|returns?|says?|sees?) of\b'
+    ),
+    'raise, reject': r'\brefus(?:e|al)',
+    'tolerate, be robust to': r'\b(?:bears?|borne)\b',
+    'use one of': r'\btake one of\b',
+    'that jitm did not write': r'\bsomebody else\b',
+    'differently from': r'\botherwise than\b',
+    'in the same way, equally': r'\balike\b',
+    'again': r'\banew\b',
+    'yet': r'\bas yet\b',
+}
 PATTERNS = {term: re.compile(pattern, re.IGNORECASE) for term, pattern in RULES.items()}
+CODE_PATTERNS = {term: re.compile(pattern, re.IGNORECASE) for term, pattern in CODE_RULES.items()}
 # Words in their usual sense: (path, part of the line).
 EXEMPT = (
     ('docs/references.md', 'entence'),  # titles of papers
@@ -58,6 +76,7 @@ EXEMPT = (
     ('jitm/report/', 'drawn'),  # figures are
     ('jitm/pages/', 'drawn'),
     ('tests/report/', 'drawn'),
+    ('jitm/data/scene_graphs/', 'bear'),  # the animal
     ('jitm/data/scenes/', 'drawn'),  # and so are the shapes
 )
 
@@ -86,7 +105,9 @@ def find_words(name: str, line: str) -> list[tuple[str, str]]:
     """Returns what to write and the private word, for each in a line of a file."""
     if any(name.startswith(start) and part in line for start, part in EXEMPT):
         return []
-    return [(term, match[0]) for term, pattern in PATTERNS.items() if (match := pattern.search(line))]
+    is_code = name.endswith('.py') and not name.startswith('tests/')
+    patterns = PATTERNS | CODE_PATTERNS if is_code else PATTERNS
+    return [(term, match[0]) for term, pattern in patterns.items() if (match := pattern.search(line))]
 
 
 def find_hits(paths: list[Path]) -> list[str]:
@@ -102,7 +123,8 @@ def find_hits(paths: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    'area', ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'experiments', 'train.py', 'eval.py']
+    'area',
+    ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'experiments', 'tools', 'train.py', 'eval.py'],
 )
 def test_prose_uses_standard_terms(area):
     path = ROOT / area
@@ -139,7 +161,14 @@ def test_names_of_tests_are_short_and_standard():
         ('a block that does not fit into memory', None),
         ('the share of queries in the hard branch', None),
         ('runs: of these.', 'a subject'),
+        ('# of the intervals', 'a noun before "of"'),
+        ('seed: Of the batch the first.', 'a noun before "of"'),
+        ('of the batch, in order', None),
+        ('UserError: if it is damaged.', 'Error: If'),
+        ('UserError: If it is damaged.', None),
+        ('what a model reads of a split', 'a noun for "what ... of"'),
+        ('the labels that a model believes', 'estimate'),
     ],
 )
 def test_patterns_find_private_words_only(line, found):
-    assert next((term for term, pattern in PATTERNS.items() if pattern.search(line)), None) == found
+    assert next((term for term, _ in find_words('x.py', line)), None) == found

@@ -211,7 +211,7 @@ def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsy
     assert (split.regions.shape, split.boxes.shape) == ((6, 4, 8), (6, 4, 4))
     np.testing.assert_allclose(split.regions, want, atol=1e-5)
     assert encode('--workdir', finished_clip, '--out', tmp_path / 'ten', '--crops', 10) == 2
-    assert 'returns 4 cells, which lie elsewhere in each crop: take --crops 1' in capsys.readouterr().err
+    assert 'the network returns 4 cells: use --crops 1' in capsys.readouterr().err
     assert not (tmp_path / 'ten').exists()
 
 

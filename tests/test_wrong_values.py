@@ -43,9 +43,13 @@ def changed(config: dict, key: str, value: object) -> dict:
     ('key', 'value', 'sentence'),
     [
         ('optimizer.learning_rate', -1, "'optimizer.learning_rate' is -1; it must be above 0"),
-        ('optimizer.learning_rate', np.float32(1), 'is of float32, which cannot be written to config.json; give a num'),
-        ('terms.ranking.loss', lambda scores: scores, 'is of function, which cannot be written to config.json'),
-        ('model.embed_dim', np.ones(2), 'is of ndarray, which cannot be written to config.json'),
+        (
+            'optimizer.learning_rate',
+            np.float32(1),
+            'has type float32, which cannot be written to config.json; give a num',
+        ),
+        ('terms.ranking.loss', lambda scores: scores, 'has type function, which cannot be written to config.json'),
+        ('model.embed_dim', np.ones(2), 'has type ndarray, which cannot be written to config.json'),
     ],
 )
 def test_bad_values_are_refused_before_writing(tiny_config, tmp_path, start, key, value, sentence):
@@ -136,7 +140,7 @@ def test_every_number_of_a_setting_has_a_range():
 
 @pytest.mark.parametrize('config', [None, [], 'configs/demo.py'])
 def test_a_config_that_is_no_dict_is_refused(tmp_path, config):
-    with pytest.raises(UserError, match=r'the config is of \w+; give a dict'):
+    with pytest.raises(UserError, match=r'the config has type \w+; give a dict'):
         stages.train(config, tmp_path / 'run')
 
 

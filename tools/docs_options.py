@@ -94,13 +94,13 @@ def public(package: str) -> Iterator[tuple[str, Callable]]:
 
 
 def returning(package: str, *hints: Any) -> list[tuple[str, Callable]]:
-    """Returns the functions of a package, or of a module, with one of these as the hint of what they return."""
+    """Returns the functions of a package, or of a module, with one of these as the hint of the return value."""
     functions = [(name, value) for name, value in public(package) if inspect.isfunction(value)]
     return [one for one in functions if inspect.signature(one[1]).return_annotation in hints]
 
 
 def named() -> dict[str, Iterable[tuple[str, Callable]]]:
-    """Returns what each key of a config may name: name -> function or class."""
+    """Returns the objects that each key of a config may name: name -> function or class."""
     presets = {name for path in CONFIGS.glob('*.py') for name in re.findall(r"'(\w+\.\w+)'", path.read_text())}
 
     def modules(package: str) -> list[tuple[str, Callable]]:

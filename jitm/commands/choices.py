@@ -3,7 +3,7 @@
     jitm choices --workdir runs/clip --photos data/val2017 sugar-crepe/data/*.json
     jitm choices --workdir runs/demo --split test
 
-Without files, the choices are those of `scenes`, made with known truth. Prints a table, with published numbers, and
+Without files, the choices come from `scenes`, with known truth. Prints a table, with published numbers, and
 writes choices.json and the scored choices as choices.jsonl.
 """
 
@@ -41,7 +41,7 @@ FLAGS = {
     'photos': shared.text('A folder with the photos, for a model that reads photos; images of --split if not given.'),
     'count': shared.count('The number of choices, evenly spaced; all if not given.'),
     'encoder': shared.text('The run directory of the text encoder of a head on tokens, if it has moved.'),
-    'min_count': shared.count('The choices of a category at least; ARO takes 25 for attributes.', 1),
+    'min_count': shared.count('The minimum number of choices in a category; 25 for the attributes of ARO.', 1),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
@@ -59,7 +59,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         choices += listed
         pictures |= embedded
     if (photos or pictures) and 'pixels' not in run.model.reads:
-        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and take images of --split')
+        raise UserError(f'{run.workdir} does not read photos: leave --photos out, and use images of --split')
     transform = transform_of(run) if photos or pictures else None
     embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
     read = None if photos or embedded_only else values.split

@@ -36,7 +36,7 @@ NO_CONFIG = '--config is missing; jitm settings lists the published presets'
 
 
 def _one_line(error: BaseException) -> str:
-    """Returns the message of an error on one line; that of a KeyError has no quotes around it."""
+    """Returns the message of an error on one line, for a KeyError without quotes."""
     return ' '.join(str(error.args[0] if isinstance(error, KeyError) else error).split())
 
 
@@ -97,7 +97,7 @@ def read_config(argument: str) -> dict[str, Any]:
     if 'get_config' not in scope:
         raise UserError(f'config file {name} has no get_config function')
     if colon and not inspect.signature(scope['get_config']).parameters:
-        raise UserError(f"config file {name} takes no words, but '{words}' is given after the colon; leave it out")
+        raise UserError(f"config file {name} has no words, but '{words}' is given after the colon; leave it out")
     try:
         config = scope['get_config'](*([words] if colon else []))
         if isinstance(config, ConfigDict):
@@ -111,7 +111,7 @@ def load_command(name: str) -> ModuleType:
     """Returns the module of a command.
 
     Raises:
-      UserError: If there is none of this name.
+      UserError: If no command has this name.
     """
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
@@ -201,7 +201,7 @@ def _list_commands() -> str:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Runs a command, or prints the help that is asked for."""
+    """Runs a command, or prints the requested help."""
     if not argv or argv[0] in HELP:
         print(_list_commands())
         return
@@ -222,7 +222,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _set_up_output() -> None:
-    """Prints what the terminal can show, warnings of the root logger to stderr, and of absl errors alone."""
+    """Prints only characters of the terminal, warnings of the root logger on stderr, and errors of absl."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
     warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # Pillow; the photos raise an error
@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_output()
         _run(sys.argv[1:] if argv is None else list(argv))
         return 0
-    except BrokenPipeError:  # the reader of the output, such as head, has what it wanted
+    except BrokenPipeError:  # the reader of the output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, InterruptedRun, NotFiniteError) as error:

@@ -19,11 +19,11 @@ layout of data.source precomp.load:
 
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
-takes as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
+accepts as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
-`--to tfds` takes a `*_precomp` folder instead of a run, and writes it as a TensorFlow data set for data.source
+`--to tfds` converts a `*_precomp` folder instead of a run to a TensorFlow data set for data.source
 tfds.load.
 """
 
@@ -65,8 +65,8 @@ CONFIGS = {  # system -> its default --config, if that is not the first preset o
     'rvsepp': 'vse:rvse,selhn,f30k',
     'tags_dc': 'tags:tags_dc,base,f30k',
 }
-PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for a model that reads photos, if others of the system do not
-READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> what it has
+PHOTOS = {'vsepp': 'vsepp:vsepp,vgg19,f30k'}  # the same for models of photos, if the system has others
+READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> kind of its images
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
     'clip': lambda name, path, vocabulary, model: clip_weights.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
@@ -113,7 +113,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
         print(f'written      {folder}')
         return
-    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for a folder of somebody else
+    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for other folders
     if target:
         _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')
@@ -181,7 +181,7 @@ def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path)
     state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
     OutputFolder(folder, KIND).claim(['checkpoints'])
     with Checkpoints(folder) as checkpoints:
-        checkpoints.set_aside_damaged()  # what a killed process left
+        checkpoints.set_aside_damaged()  # left by a killed process
         checkpoints.save(state, 0, run, None)
 
 

@@ -42,9 +42,9 @@ FLAGS = {
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
-    'texts': shared.switch('Also the tokens of the captions, by the text encoder of a CLIP or SigLIP.'),
+    'texts': shared.switch('Also encode the tokens of the captions by the text encoder of a CLIP or SigLIP.'),
     'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
-    'dtype': shared.choice(('float32', 'float16'), 'Of the features.', 'float32'),
+    'dtype': shared.choice(('float32', 'float16'), 'The dtype of the features.', 'float32'),
     **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
 }
 
@@ -62,7 +62,7 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
-    """Returns the images by the names of their files, decoded as `data` of the config says."""
+    """Returns the images by the names of their files, decoded by the config's `data`."""
     if not values.images:
         load = bind_data(data, values.data_root, imports=run is None)
         return {name: load(name) for name in values.split}
@@ -76,7 +76,7 @@ def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagVal
 def _make_network(
     config: Mapping[str, Any], member: str, splits: Iterable[Split], *computed: int | str
 ) -> networks.FeatureNetwork:
-    """Returns the network with which a config starts to train; the last arguments are those of `networks.of_config`."""
+    """Returns the initial network of a config; for the last arguments see `networks.of_config`."""
     reads = networks.model_of_pixels(config, member, imports=True).reads
     for split in splits:
         check_images(split, reads)
@@ -113,7 +113,7 @@ def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagVal
 
 
 def main(values: flags.FlagValues) -> None:
-    """Checks all splits, encodes each, and prints what was written."""
+    """Checks all splits, encodes each, and prints the written files."""
     _check(values)
     folder, run = Path(values.out), None
     if values.workdir is not None:

@@ -50,14 +50,14 @@ FLAGS = {
     'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    'photos': shared.text('Explain: a folder of pictures named by the image ids; that of jitm encode if not given.'),
+    'photos': shared.text('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
     'encoder': shared.text('Explain: the run directory of the text encoder of a head on tokens, if it has moved.'),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }
 
 
 def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
-    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that do not fit to it."""
+    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that it excludes."""
     if bool(values.shortlist) != bool(values.top_m):
         raise UserError('--shortlist and --top_m go together; give both')
     if not values.shortlist:
@@ -82,7 +82,7 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
 
 
 def _describe_inputs(inputs: Mapping[str, Any]) -> str:
-    """Returns what a run expects of its data, as `runs.run.describe_inputs` states it."""
+    """Returns the inputs that a run expects, see `runs.run.describe_inputs`."""
     sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
     fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
     vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'

@@ -1,4 +1,4 @@
-"""Look at what runs retrieve: a local page with queries, captions, attention, mismatched words and hard negatives.
+"""Explore the results of runs on a local page: queries, captions, attention, mismatched words and hard negatives.
 
     jitm explorer --workdir runs/scan --split test
     jitm explorer --workdir runs/a --workdir runs/b --split dev --photos photos
@@ -24,7 +24,7 @@ REQUIRED = ('workdir',)
 FLAGS = {
     'workdir': shared.texts('A run directory; repeat the flag to compare runs side by side.'),
     **shared.common('split'),
-    'photos': shared.text('A folder of pictures named by the image ids; that of jitm encode if not given.'),
+    'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
     'encoder': shared.text('The run directory, or the weights, of the network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
     'port': shared.count('The port.', 8765, upper_bound=65535),

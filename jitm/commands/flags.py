@@ -1,4 +1,4 @@
-"""The flags that several commands share, what they do, and the text of `--help`."""
+"""Flags that several commands share, their effects, and the text of `--help`."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from jitm.files import cache_home
 from jitm.files.outputs import OutputFolder
 
 WIDTH = 100
-DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # of `jitm.types`, which imports jax
+DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # as in `jitm.types`, which imports jax
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
 Flag = functools.partial[Any]  # defines a flag, given its name and `flag_values`
@@ -34,7 +34,7 @@ def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Ca
 
 
 class _Switch(flags.BooleanFlag):
-    """A flag without a value, and its negation; the error for another value names the two that it takes."""
+    """A boolean flag and its negation; the error for another value names the two that are allowed."""
 
     def parse(self, argument: str | bool) -> None:
         try:
@@ -71,14 +71,14 @@ SHARED = {
     'data_root': text('The data folder, if it has moved since training.'),
     'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
     'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
-    'precision': choice(PRECISIONS, 'Of products of float32 arrays; as in the validation if not given.'),
+    'precision': choice(PRECISIONS, 'The precision of float32 products; as in the validation if not given.'),
     'memory_mb': count('Memory budget for scoring in MiB; run.memory_mb of the config if not given.'),
     'compilation_cache': switch(
         'Keep compiled programs in JAX_COMPILATION_CACHE_DIR, by default ~/.cache/jitm/compiled, for the next start.',
         default=True,
     ),
     'coordinator': text(
-        'host:port of process 0, if several processes work together; jax finds those of SLURM, Open MPI and pods.'
+        'host:port of process 0, if several processes work together; jax finds it under SLURM, Open MPI and in pods.'
     ),
     'num_processes': count('The number of processes, with --coordinator; 1 lets a task of SLURM work alone.'),
     'process_id': number('The number of this process, from 0; with --coordinator.', lower_bound=0),
@@ -136,7 +136,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     Args:
       values: The parsed flags of a command that evaluates.
       workdir: The run directory.
-      further: Arguments of `jitm.evaluation.saved.folder_of` that are not flags of this name.
+      further: Other arguments of `jitm.evaluation.saved.folder_of`.
 
     Raises:
       UserError: If it holds something else.

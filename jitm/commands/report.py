@@ -11,21 +11,21 @@ queries for which one group is right and another is not. Significance and exampl
 similarities that `jitm eval --workdir RUN --save_sims` writes. --rows also writes the numbers of each
 run to a file of rows, one JSON object per run.
 
-The kinds, with what they read:
+The kinds, with their inputs:
 
     summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
     training RUN...             loss, gradient, gap between scores, and recalls during training
     validation RUN...           R@1 of both directions and rsum by epoch
     by_key RUN|ROWS...          R@1 of both directions and rsum by the value of a config key
-    difficulty RUN...           how close synthetic negative captions come to the captions
-    cross_retrieval SIMS...     how far positive pairs rank in the worse of both directions
+    difficulty RUN...           scores of synthetic negative captions relative to the captions
+    cross_retrieval SIMS...     ranks of positive pairs in the worse of both directions
     distributions SIMS...       distributions of the similarities of positive and negative pairs
-    panels SIMS...              what is retrieved for some images and captions, side by side
-    map VECTORS...              images and their captions as points of a plane
+    panels SIMS...              retrieved images and captions of some queries, side by side
+    map VECTORS...              images and their captions as points in a plane
 
 RUN is a run directory; runs that differ only in the seed are averaged. ROWS is a file of --rows. SIMS
-is a file of `jitm eval --save_sims`, VECTORS one of `jitm eval --save_vectors`; several files must be
-of the same split.
+is a file of `jitm eval --save_sims`, VECTORS a file of `jitm eval --save_vectors`; several files must
+have the same split.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 
-# Kind -> how its figure is described and drawn, and what reads its files.
+# Kind -> the functions that describe and draw its figure, and the reader of its files.
 FIGURES = {
     'training': (training.training, training.draw, read_groups),
     'validation': (validation.validation, validation.draw, read_groups),
@@ -75,7 +75,7 @@ FLAGS = {
     **shared.common('split'),
     'keys': shared.words('By_key: the key, and further ones that change with it, such as batch_size,epochs.'),
     'select': shared.words("Summary, by_key: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
-    'method': shared.choice([*feature_map.METHODS], 'Map: how the points are projected.', 'tsne'),
+    'method': shared.choice([*feature_map.METHODS], 'Map: the projection of the points.', 'tsne'),
     'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
     'queries': shared.number(
         'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0

@@ -53,7 +53,7 @@ FLAGS = {
     'top_m': shared.count('The number of best results that --rerank orders.', 100),
     'json': shared.switch('Print the results as JSON.'),
     'html': shared.text('Also write a page of the results to this file.'),
-    'photos': shared.text('Page: a folder of pictures named by the ids of --split; that of jitm encode if not given.'),
+    'photos': shared.text('Page: a folder of pictures named by the ids of --split; by default from jitm encode.'),
     'index': shared.text('The folder of the index; one in the run directory if not given.'),
     'export': shared.text('Also write the vectors as an index of FAISS to this file.'),
     'encoder': shared.text(

@@ -1,4 +1,4 @@
-"""What the sections of a config configure: their keys are arguments of these functions and classes."""
+"""The functions and classes that sections of a config configure; the keys of a section are their arguments."""
 
 import functools
 
@@ -9,7 +9,7 @@ from jitm.training.members import RULES, Member
 from jitm.training.objective import RankingTerm
 
 _MODEL = Section('name', 'jitm.models', own=True, kept=('embed_dim',))  # which its modules read, too
-SECTIONS = {  # pattern of the dotted key -> what it configures; the first one that fits counts
+SECTIONS = {  # pattern of the dotted key -> its section; the first match counts
     'terms.*': Section('loss', 'jitm.losses', own=True, further=(RankingTerm,)),
     'model': _MODEL,
     'members.*.model': _MODEL,

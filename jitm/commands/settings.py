@@ -2,7 +2,7 @@
 
     jitm settings                               the systems, and the words of their presets
     jitm settings vse f30k                      the presets that have every word, in their own name or the system's
-    jitm settings --show vse:rvse,selhn,f30k    what a preset changes: config key: default -> value
+    jitm settings --show vse:rvse,selhn,f30k    the changes of a preset: config key: default -> value
 
 A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
 averaged scores of several.
@@ -28,7 +28,7 @@ HEADER = ('preset', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models'
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
 jitm settings WORD...                     lists the presets that have every word
-jitm settings --show vse:rvse,selhn,f30k  prints what a preset changes"""
+jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset"""
 FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')}
 
 
@@ -74,13 +74,13 @@ def is_accepted(preset: str) -> bool:
 
 
 def show(config: Mapping[str, Any]) -> list[str]:
-    """Returns what a config changes, as `key: default -> value`; also what its first stage does."""
+    """Returns the changes of a config and of its first stage, as `key: default -> value`."""
     from jitm.config.build import changes, flatten
 
     default, prefix = flatten(configs.load('default').to_dict()), 'stages.first.'
     last = {key: value for key, value in flatten(config).items() if not key.startswith(prefix)}
     first = {key[len(prefix) :]: value for key, value in flatten(config).items() if key.startswith(prefix)}
-    sections = {key.partition('.')[0] for key in first}  # the others are those of the last stage
+    sections = {key.partition('.')[0] for key in first}  # the others belong to the last stage
     of_first = {key: value for key, value in default.items() if key.partition('.')[0] in sections}
     return changes(default, last) + [f'{prefix}{line}' for line in changes(of_first, first)]
 
@@ -88,7 +88,7 @@ def show(config: Mapping[str, Any]) -> list[str]:
 def select(
     presets: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
 ) -> dict[str, tuple[published.RowKey, ...]]:
-    """Returns the presets that have every word, in their name or in that of the system in a published row, and start.
+    """Returns the presets that start and have every word, in their name or in the system's name in a published row.
 
     Words are compared without regard to case; 'VSE++' is the word vsepp.
 

@@ -77,7 +77,7 @@ def is_finished(config: dict[str, Any], run: Path) -> bool:
     """Returns whether a run directory holds the last checkpoint of its config and the validation of it."""
     try:
         validations = [line for line in read_metrics(run) if 'rsum' in line]
-    except UserError:  # training it again says what is damaged
+    except UserError:  # training it again reports the damage
         return False
     last = [line['step'] for line in validations if line['epoch'] == config['epochs']]
     return bool(last) and last[-1] in Checkpoints(run).whole_steps()

@@ -1,1 +1,1 @@
-"""Configs: what their keys name, type hints of their values, and changes by the command line."""
+"""Configs: named objects, type hints of values, and changes by the command line."""

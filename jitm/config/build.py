@@ -138,14 +138,14 @@ def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: If it is not a dict, or has a value that cannot be written as JSON.
     """
     if not isinstance(config, Mapping):
-        raise UserError(f'the config is of {type(config).__name__}; give a dict, such as that of ConfigDict.to_dict()')
+        raise UserError(f'the config has type {type(config).__name__}; give a dict, such as ConfigDict.to_dict()')
     for key, value in flatten(config).items():
         if '' in key.split('.'):
             raise UserError(f"config key '{key}' has an empty name; name it, or leave it out")
         try:
             json.dumps(value)
         except (TypeError, ValueError):
-            problem = f'is of {type(value).__name__}, which cannot be written to config.json'
+            problem = f'has type {type(value).__name__}, which cannot be written to config.json'
             raise UserError(f"config key '{key}' {problem}; give a number, a string, a tuple or a dict") from None
     return json.loads(json.dumps(config))
 

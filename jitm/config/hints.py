@@ -1,4 +1,4 @@
-"""Values of a config and arguments of the losses, checked against the type hints of the arguments that take them."""
+"""Values of a config and arguments of the losses, checked against type hints."""
 
 import dataclasses
 import functools
@@ -69,8 +69,8 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
       key: The dotted key of the value, '' for the config itself.
       value: The value.
       hint: A type hint: one of `KINDS`, Literal, a TypedDict, a union of these, or one of these `Annotated` with bounds
-        of annotated_types. A value with another hint is not checked.
-      argument: Whether the key is that of an argument of a loss.
+        from annotated_types. A value with another hint is not checked.
+      argument: Whether the key names an argument of a loss.
 
     Raises:
       UserError: If the value does not fit the hint; an ArgumentError for an argument.
@@ -93,7 +93,7 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
 
 
 def _remedy(value: Any, hint: Any) -> str | None:
-    """Returns what a value must be, None if it fits its hint or the hint is not checked."""
+    """Returns the requirement that a value violates; None if it fits its hint or the hint is not checked."""
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is Annotated:
         if isinstance(arguments[1], str):
@@ -104,7 +104,7 @@ def _remedy(value: Any, hint: Any) -> str | None:
         fits = None in remedies
         return None if fits else MUST + ' or '.join(remedy.removeprefix(MUST) for remedy in remedies)
     if origin is Literal:
-        return None if value in arguments else f'take one of {", ".join(map(str, arguments))}'
+        return None if value in arguments else f'use one of {", ".join(map(str, arguments))}'
     permitted, name = KINDS.get(dict if typing.is_typeddict(hint) else origin, (object, ''))
     if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
         return f'{MUST}{name}{" of names" if str in arguments else ""}'
@@ -112,7 +112,7 @@ def _remedy(value: Any, hint: Any) -> str | None:
 
 
 def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
-    """Returns what a number must be, None if it is within its bounds."""
+    """Returns the bounds that a number violates; None if it is within them."""
     found = [dataclasses.asdict(one) for one in constraints if isinstance(one, Ge | Gt | Le | Lt | Interval)]
     bounds = [(*BOUNDS[name], bound) for one in found for name, bound in one.items() if bound is not None]
     if all(fits(value, bound) for fits, _, bound in bounds):
@@ -142,7 +142,7 @@ def checked(loss: Loss) -> Loss:
 
 
 def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
-    """Returns a checked argument; `sizes` has those of the axes of the arguments before it, and gets its own."""
+    """Returns a checked argument; `sizes` maps the axes of earlier arguments to their sizes, and is extended."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
     wanted = next((one for one in arrays if isinstance(one, str)), None)
@@ -156,7 +156,7 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # of ragged lists, and of tensors with gradients
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors with gradients
         raise ArgumentError(name, f'is not an array: {error}') from None
     known = jnp.issubdtype(array.dtype, np.integer) and not isinstance(array, jax.core.Tracer)
     if known and (kind == 'float' or (kind == 'bool' and np.isin(array, (0, 1)).all())):

@@ -1,4 +1,4 @@
-"""Names of functions and classes in a config: those of jitm, and those of the user's own modules."""
+"""Names of functions and classes in a config, from jitm or from the user's own modules."""
 
 import contextlib
 import difflib
@@ -92,7 +92,7 @@ def import_own(module: str) -> None:
 
 
 def module_of(name: str) -> str:
-    """Returns the module of a name that `resolve` takes: its dotted path, or that of its file."""
+    """Returns the module of a name that `resolve` accepts: its dotted path, or the path of its file."""
     return name.rpartition(':' if ':' in name else '.')[0]
 
 
@@ -115,7 +115,7 @@ def _near_full_name(package: str, name: str) -> str:
     modules = _modules(package)
     known, papers = {module: f'{module}.NAME' for module in modules}, {}
     for module, path in modules.items():
-        with contextlib.suppress(ImportError):  # of an optional library
+        with contextlib.suppress(ImportError):  # an optional library is missing
             public = _public(imported := importlib.import_module(path))
             known |= {one: one if one == module else f'{module}.{one}' for one in public}
             papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
@@ -124,7 +124,7 @@ def _near_full_name(package: str, name: str) -> str:
 
 
 def is_own(value: Any) -> bool:
-    """Whether a function or class is not of jitm."""
+    """Whether a function or class is defined outside of jitm."""
     return str(value.__module__).partition('.')[0] != 'jitm'
 
 
@@ -177,7 +177,7 @@ def _import_file(file: Path, wrong: str) -> ModuleType:
 
 
 def _imported(module: str, wrong: str) -> ModuleType:
-    """Returns a module, by its dotted path or that of its file, that the user has imported from any folder."""
+    """Returns a module that the user has imported from any folder, by its dotted path or its file."""
     if module in sys.modules:
         return sys.modules[module]
     file = Path(module).name if module.endswith('.py') else f'{module.rpartition(".")[2]}.py'
@@ -185,7 +185,7 @@ def _imported(module: str, wrong: str) -> ModuleType:
         path = getattr(one, '__file__', None) or ''
         if Path(path).name == file and _is_of_user(path):
             return one
-    raise UserError(f'{wrong} {module} is not of jitm: if you trust it, give --import {module}, in Python import it')
+    raise UserError(f'{wrong} {module} is not in jitm: if you trust it, give --import {module}, in Python import it')
 
 
 def _is_of_user(file: str) -> bool:
@@ -204,7 +204,7 @@ def _importing(wrong: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """Returns what an error is and where it was raised: in code of the user if there is any on the way.
+    """Describes an error and the innermost line of the traceback in user code, or else in jitm.
 
     Args:
       error: An error that was caught.

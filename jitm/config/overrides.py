@@ -16,12 +16,12 @@ from jitm.errors import UserError, did_you_mean
 
 
 class Section(NamedTuple):
-    """What a section of a config configures.
+    """The functions or classes that a section of a config configures.
 
     Attributes:
       key: The key that names a function or class.
       package: The package of the function or class.
-      own: Whether it may be of a module of the user.
+      own: Whether it may be defined in a module of the user.
       further: Functions and classes whose arguments are keys too, whatever is named.
       kept: Further keys that stay where another function or class is named.
     """
@@ -33,7 +33,7 @@ class Section(NamedTuple):
     kept: tuple[str, ...] = ()
 
 
-Sections = Mapping[str, Section]  # pattern of the dotted key of a section -> what it configures
+Sections = Mapping[str, Section]  # pattern of the dotted key -> its section
 SHORT = {'lr': 'learning_rate', 'wd': 'weight_decay', 'bs': 'batch_size', 'dim': 'embed_dim'}
 BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 SWITCHES = {  # pattern -> keys; a key that fits the pattern has no effect unless one of these is set
@@ -54,20 +54,20 @@ READ_WITH = {  # pattern -> a key of the same section, and its values with which
 def override(config: Mapping[str, Any], given: Mapping[str, str | None], sections: Sections) -> dict[str, Any]:
     """Returns a config with the given values.
 
-    A key may be missing from the config if it is an argument of what its section configures. Where another function or
-    class is named, the keys of the section that it does not have are left out.
+    A key may be missing from the config if it is an argument of the section's function or class. Where another one is
+    named, keys of the section that are not its arguments are left out.
 
     Args:
       config: The config of a preset.
       given: Dotted key -> text of its value, None for a flag without one.
-      sections: What the sections configure.
+      sections: The functions and classes of the sections.
 
     Returns:
       A copy of the config.
 
     Raises:
-      UserError: If a key is unknown or has no effect, a value has another type, or there is no function or class of a
-        given name.
+      UserError: If a key is unknown or has no effect, a value has another type, or no function or class has a given
+        name.
     """
     config = copy.deepcopy(dict(config))
     for key in sorted(given, key=lambda key: (key.count('.'), not _is_name(key, sections))):  # names come first
@@ -114,7 +114,7 @@ def unread(config: Mapping[str, Any], key: str) -> str | None:
 
 
 def _section(path: str, sections: Sections) -> Section | None:
-    """Returns what a section configures; None if it names nothing."""
+    """Returns the function or class that a section names; None if it names none."""
     path = path.removeprefix(FIRST)
     return next((section for pattern, section in sections.items() if fnmatchcase(path, pattern)), None)
 
@@ -135,7 +135,7 @@ def _find(config: Mapping[str, Any], path: str) -> Any:
 
 
 def _enter(config: dict[str, Any], path: str, sections: Sections) -> dict[str, Any] | None:
-    """Returns a section; an empty one is made if it is an argument of what the section around it configures."""
+    """Returns a section; an empty one is made if it is an argument of the enclosing section's function."""
     node, (parent, _, leaf) = _find(config, path), path.rpartition('.')
     if node is None and leaf in _arguments(config, parent, sections):
         node = _find(config, parent)[leaf] = {}
@@ -143,7 +143,7 @@ def _enter(config: dict[str, Any], path: str, sections: Sections) -> dict[str, A
 
 
 def _arguments(config: Mapping[str, Any], path: str, sections: Sections) -> dict[str, inspect.Parameter]:
-    """Returns the arguments of what a section configures."""
+    """Returns the arguments of a section's function or class."""
     section, node = _section(path, sections), _find(config, path)
     if section is None or not isinstance(node, Mapping):
         return {}
@@ -155,7 +155,7 @@ def _arguments(config: Mapping[str, Any], path: str, sections: Sections) -> dict
 
 
 def _reads(config: Mapping[str, Any], path: str, argument: str, sections: Sections) -> bool:
-    """Returns whether what a section configures, or one of the sections in it, has an argument."""
+    """Returns whether a section's function or class, or that in a nested section, has an argument."""
     inner = (f'{path}.{key}' for key, value in _find(config, path).items() if isinstance(value, dict))
     return argument in _arguments(config, path, sections) or any(
         _reads(config, one, argument, sections) for one in inner
@@ -180,7 +180,7 @@ def _hint(config: Mapping[str, Any], key: str, arguments: Mapping[str, Any], sec
 
 
 def _parse(key: str, text: str | None, present: Any) -> Any:
-    """Returns the value of a key from its text, of the type of the present value if that is one of a config."""
+    """Parses the value of a key, with the type of the present value if configs may have that type."""
     kind = type(present)
     try:
         new = True if text is None else ast.literal_eval(text)

@@ -1,6 +1,6 @@
-"""The keys of a config that no function takes, and the check of a whole config.
+"""The config keys that are not arguments of a function, and the check of a whole config.
 
-The type and the range of any other key are the hint of the argument that it sets, such as `margin: Margin`.
+The type and range of any other key are the type hint of the argument that it sets, such as `margin: Margin`.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class MemberKeys(TypedDict, total=False):
 
 
 class StageConfig(TypedDict):
-    """The config of one of two stages. A section `dict` configures functions or classes, which have the hints."""
+    """The config of one of two stages. A section `dict` configures functions or classes, whose hints are checked."""
 
     epochs: Count
     batch_size: Annotated[int, Ge(2)]  # one pair has no negatives
@@ -99,7 +99,7 @@ SHARED = ('data', 'seed', 'run', 'stages')  # keys that `stages.first` lacks, si
 
 
 def check(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the keys of a config, and the values that no function takes; `bind` checks the others.
+    """Checks the keys of a config, and the values that are not arguments of a function; `bind` checks the others.
 
     Args:
       config: A nested dict with every key of `configs/default.py`.
@@ -108,7 +108,7 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
       The config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: If a value is of another type or out of its range, or cannot be written as JSON, or a key is unknown or
+      UserError: If a value has another type, is out of its range or cannot be written as JSON, or a key is unknown or
         missing.
     """
     config = expand(to_json(config))

@@ -14,7 +14,7 @@ from jitm.files import open_file
 
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
-CHUNK_BYTES = 64 * 2**20  # that are read at a time
+CHUNK_BYTES = 64 * 2**20  # bytes read at a time
 
 
 class Rows:

@@ -17,7 +17,7 @@ from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.types import Count
 
-# Optional keys of the section `data` with any source: arguments of what then changes the training split, in this order.
+# Optional keys of the section `data` with any source: arguments of the changes of the training split, in this order.
 CHANGES = {
     sample_images: ('train_share', 'train_seed'),
     noise.mix: ('noise_rate', 'noise_seed', 'noise_of'),
@@ -31,7 +31,7 @@ PUBLISHED = "docs/data.md says where data are published, and presets with the wo
 def load_split(
     data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False, imports: bool = False
 ) -> Split:
-    """Loads a split of the data set of a config; of the training split the part that `train_share` names.
+    """Loads a split of the data set of a config, and only the share `train_share` of the training split.
 
     Args:
       data, root, imports: See `bind_data`.
@@ -49,7 +49,7 @@ def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> S
     """Returns the training split as the section `data` of a config changes it: a part of the images, moved captions.
 
     Raises:
-      UserError: If a key is out of its range, two keys name a noise, or a file of noise is of other data.
+      UserError: If a key is out of its range, two keys name a noise, or a file of noise belongs to other data.
     """
     if {'noise_rate', 'noise_file'} <= data.keys():
         raise UserError("config keys 'data.noise_rate' and 'data.noise_file' both name a noise; give one")

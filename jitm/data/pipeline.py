@@ -18,17 +18,17 @@ from jitm.data.text.word_level import Tokens, join
 from jitm.files import hash_arrays, hash_json
 from jitm.types import Batch, Images, Pairs, Texts
 
-CROP = 3  # separates the random numbers of crops from those of sources
+CROP = 3  # separates the random numbers of crops from the sources' numbers
 
 
 class Sampler(NamedTuple):
-    """What a source draws for each batch, as a pure function of the seed and the step.
+    """A source's samples for each batch, as a pure function of the seed and the step.
 
     Attributes:
       pick: `(step, rows) -> (picked, lengths)` for the rows int64 [B] of the texts of the global batch: a tree of numpy
         arrays, and the lengths of the captions in it, to which the texts of the batch are padded.
-      take: `(picked, part) -> arrays`, of one process.
-      identity: What identifies the data that it draws from, by name.
+      take: `(picked, part) -> arrays` for one process.
+      identity: Identifiers of the data that it samples from, by name.
       constants: Metrics of the run that do not change, by name.
     """
 
@@ -70,7 +70,7 @@ class Pipeline:
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
       load_scene_graphs: The function that loads the scene graphs of the captions; None without.
-      samplers: What sources draw for each batch, by their names: `Batch.drawn`.
+      samplers: The samplers of the sources, by the names of their samples in `Batch.drawn`.
     """
 
     split: Split
@@ -127,13 +127,13 @@ class Pipeline:
 
     @functools.cached_property
     def num_shapes(self) -> int:
-        """The number of shapes of the captions in the batches of the first epoch, each of which compiles a step."""
+        """The number of shapes of the captions in the batches of the first epoch; each compiles a step."""
         batches = [self.text_index(step) for step in range(self.steps_per_epoch)]
         longest = ((len(texts), self.tokens.lengths[texts].max()) for texts in batches)
         return len({(count, bucket(length, self.length_multiple, self.max_length)) for count, length in longest})
 
     def one_pair(self) -> Batch:
-        """Makes a batch of one pair, without draws, for the shapes of a model's inputs."""
+        """Makes a batch of one pair, without samples of sources, for the shapes of a model's inputs."""
         return dataclasses.replace(self, samplers={}).batch(0, 0, self.batch_size)
 
     def batch(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
@@ -168,7 +168,7 @@ class Pipeline:
         )
 
     def take_images(self, step: int, index: np.ndarray, texts: np.ndarray) -> Images:
-        """Reads the images of some texts; photos are cropped as the seed, the step and the text decide."""
+        """Reads the images of some texts; photo crops depend on the seed, the step and the text."""
         photos = self.split.pixels
         if 'pixels' not in self.reads or not isinstance(photos, Photos) or not photos.transform.is_random:
             return take_images(self.split, index, self.reads, self.tokens.tags)
@@ -204,7 +204,7 @@ class Pipeline:
 
 
 class Part(NamedTuple):
-    """The part of a batch that one process takes.
+    """The part of a batch that belongs to one process.
 
     Attributes:
       pipeline: The training batches.

@@ -52,7 +52,7 @@ def splits(root: str) -> tuple[str, ...]:
 
 
 def files_of(split: str) -> list[str]:
-    """Returns the names of all files of a split, most of which are optional."""
+    """Returns the names of all files of a split; most are optional."""
     return [f'{split}{suffix}' for suffix in (FEATURES, *_OTHERS)]
 
 
@@ -102,7 +102,7 @@ def load(
     elif image_of_text is None:
         image_of_text = _count_captions(num_rows, len(captions), ids, captions_path, path)
     images, repeats = len(rows), num_rows // len(rows)
-    # What else is known of the images.
+    # Other known properties of the images.
     image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
     counts = _read_integers(f'{stem}_counts.npy', num_rows, 1, regions, 'the number of valid regions of each image')
     tags = _read_tags(f'{stem}_tags.jsonl', num_rows, min_tag_score)
@@ -127,7 +127,7 @@ def load(
 
 
 def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
-    """Returns what encoded a split; None if that is not known."""
+    """Returns the network that encoded a split; None if it is not known."""
     try:
         entry = parse_json(read_bytes(os.path.join(root, MANIFEST)))[split]
         known = {key: entry[key] for key in sorted(ENCODED_BY)}
@@ -214,7 +214,7 @@ def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: 
 
 
 def name_texts(ids: Sequence[str], texts: int) -> bool:
-    """Returns whether ids name the image of each caption; different numbers may be those of the captions."""
+    """Returns whether ids name the image of each caption; different numbers may identify the captions."""
     return len(ids) == texts and not (len({*ids}) == texts and all(map(str.isdecimal, ids)))
 
 
@@ -254,7 +254,7 @@ def _open_features(path: str) -> np.ndarray:
 def _name_images(
     ids: tuple[str, ...], image_of_text: np.ndarray, images: int, path: str, evidence: str
 ) -> tuple[str, ...]:
-    """Returns the ids of I images: those of a file, one per image or per caption, otherwise numbers."""
+    """Returns the ids of I images, from a file with one per image or per caption, otherwise numbers."""
     texts = len(image_of_text)
     if not ids:
         return tuple(map(str, range(images)))
@@ -316,7 +316,7 @@ def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None
             scored = [(str(name), float(score)) for name, score in parse_json(line)]
         except (ValueError, TypeError) as error:
             raise UserError(
-                f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it anew'
+                f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it again'
             ) from error
         kept = [name for name, score in scored if score >= min_score] or [name for name, _ in scored[:1]]
         tags.append(' '.join(kept))

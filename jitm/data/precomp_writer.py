@@ -42,7 +42,7 @@ class PrecompWriter:
 
         Args:
           num_rows: The number I of images, or of vectors.
-          name: The name of the file, after that of the split.
+          name: The suffix of the file name after the split's name.
 
         Yields:
           A function that appends the features of the next images, [n, R, F] or [n, F], or the next vectors.

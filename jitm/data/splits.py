@@ -1,4 +1,4 @@
-"""One split of an image-text data set, or any other set of images, and the arrays that a model reads of it."""
+"""One split of an image-text data set, or any other set of images, and its arrays for a model."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from jitm.errors import UserError
 from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Images, Index, Share, TextFormat, Texts
 
-LENGTH_MULTIPLE = 4  # texts are padded to such lengths where they are scored
+LENGTH_MULTIPLE = 4  # scored texts are padded to such lengths
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
 
 _ARRAYS = {  # field -> dtypes and axes
@@ -119,7 +119,7 @@ class Split:
         return tuple(self.image_ids) if unique else tuple(map(str, range(self.num_images)))
 
     def problem(self) -> str:
-        """Returns what is inconsistent in a split that was made by hand; '' if nothing is."""
+        """Describes an inconsistency in a split that was made by hand; '' if there is none."""
         for name, (dtypes, axes) in _ARRAYS.items():
             array, kinds = getattr(self, name), ' or '.join(kind.__name__ for kind in dtypes[:2])
             if array is not None and (getattr(array, 'dtype', None) not in dtypes or len(array.shape) != len(axes)):
@@ -239,15 +239,15 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
     return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
 
 
-_LACKS = {  # what a model reads -> the field of a split, and what a split without it lacks
+_LACKS = {  # input of a model -> the field of a split, and the message for a split without it
     'regions': (
         'regions',
-        'has pixels and no region features, but the model reads regions: take a model of pixels, or give features of '
+        'has pixels and no region features, but the model reads regions: use a model of pixels, or give features of '
         'these images as data.root',
     ),
     'pixels': (
         'pixels',
-        'has no pixels, but the model reads them: give the image files themselves, or take a model of region features',
+        'has no pixels, but the model reads them: give the image files themselves, or use a model of region features',
     ),
     'locations': (
         'boxes',
@@ -258,7 +258,7 @@ _LACKS = {  # what a model reads -> the field of a split, and what a split witho
 
 
 def check_images(split: Split, reads: Collection[str]) -> None:
-    """Raises a UserError if a split lacks what a model reads of its images, see `Matcher.reads`."""
+    """Raises a UserError if the images of a split lack an input of a model, see `Matcher.reads`."""
     for what, (field, problem) in _LACKS.items():
         if what in reads and getattr(split, field) is None:
             raise UserError(f'{split.name} {problem.format(split.name.rpartition("/")[2])}')

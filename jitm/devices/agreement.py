@@ -1,4 +1,4 @@
-"""What the processes of a job agree on before they start."""
+"""Agreement between the processes of a job before they start."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jitm.errors import UserError
 
 T = TypeVar('T')
-VISIBLE = 60  # seconds after which a file of another host is seen in a shared folder, at most
+VISIBLE = 60  # upper bound in seconds until a file written by another host is visible in a shared folder
 SHOWN = 3  # differences
 
 
@@ -77,7 +77,7 @@ def check_same(values: Mapping[str, Any]) -> None:
 def sees(condition: Callable[[], bool]) -> bool:
     """Waits until a condition on files that another process has written holds; returns whether it does.
 
-    A network file system may take a while to show a file to other hosts.
+    A network file system may show a file to other hosts with a delay.
     """
     end = time.monotonic() + VISIBLE
     while not (seen := condition()) and time.monotonic() < end:

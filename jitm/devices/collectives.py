@@ -1,4 +1,4 @@
-"""What the devices of a step exchange, within `data_parallel`: gathers, sums, and their gradients."""
+"""Collectives of the devices in a step, within `data_parallel`: gathers, sums, and their gradients."""
 
 import collections
 import math
@@ -55,8 +55,8 @@ def _sum(tree: chex.ArrayTree) -> chex.ArrayTree:
 def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device.
 
-    Every operation waits for all devices, so small arrays of a dtype are packed into one; large ones are not, which
-    would copy them and keep a TPU from gathering them in the type of the product that reads them.
+    Every operation waits for all devices, so small arrays of one dtype share an all-gather. Large ones do not: packing
+    copies them, and stops XLA on TPU from gathering in the dtype of the consuming product.
     """
     leaves, structure = jax.tree.flatten(tree)
     groups, alone = collections.defaultdict(list), jax.lax.axis_size(AXIS) == 1
@@ -80,9 +80,9 @@ def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
 
 @jax.custom_vjp
 def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
-    """Concatenates the rows of all devices as `all_gather` does, for what every device computes alike from them.
+    """Concatenates the rows of all devices as `all_gather` does, for a computation that is the same on every device.
 
-    If all devices compute the same loss from the result, its gradient is the same on all of them. Each takes that of
+    If all devices compute the same loss from the result, its gradient is the same on all of them. Each uses that of
     its own rows, times the number of devices, which equals the sum over the devices without a transfer.
     """
     return all_gather(tree)
@@ -106,7 +106,7 @@ gather_results.defvjp(lambda tree: (all_gather(tree), None), _gradient_of_own_ro
 def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
     """Averages the arrays of all devices in `data_parallel`.
 
-    A gradient there is that of the sum of all devices' losses. If each of them is the loss of the global batch, the
+    In `data_parallel` gradients belong to the sum of all devices' losses. If each is the loss of the global batch, the
     mean is the gradient of this loss.
     """
     return jax.tree.map(lambda x: x / jax.lax.axis_size(AXIS), _sum(tree))

@@ -8,8 +8,8 @@ import jitm
 from jitm.errors import EXIT_USER_ERROR, UserError
 
 JOINING = 300  # seconds in which all processes have to start
-HEARTBEAT = 30  # seconds after which a process that jax does not hear from is lost, which aborts the others
-LEAVING = 45  # seconds in which a process that fails waits for the others: jax notices before whether one is lost
+HEARTBEAT = 30  # seconds without a heartbeat until a process counts as lost, which aborts the others
+LEAVING = 45  # seconds that a failed process waits for the others: longer than jax needs to notice a lost one
 LAUNCHERS = 'SLURM_STEP_NUM_TASKS', 'OMPI_COMM_WORLD_SIZE'  # the numbers of processes of srun and of mpirun
 
 
@@ -24,10 +24,10 @@ def _refuse() -> None:
 
 
 def join(coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Makes this process one of a job, with all devices that it sees; must come before any other use of jax.
+    """Makes this process one of a job, with all devices visible to it; must come before any other use of jax.
 
-    Without arguments jax finds the job of a task of SLURM, of a rank of Open MPI, of a host of a TPU pod or of a pod of
-    an indexed job of Kubernetes. A process that is none of these is alone.
+    Without arguments jax finds the job of a SLURM task, an Open MPI rank, a TPU pod host or a pod in an indexed
+    Kubernetes job. A process that is none of these is alone.
 
     Args:
       coordinator: The `host:port` of process 0.
@@ -45,7 +45,7 @@ def join(coordinator: str | None = None, num_processes: int | None = None, proce
     on_pod = 'tpu' in (jax.config.jax_platforms or '') or 'JOB_COMPLETION_INDEX' in os.environ
     if coordinator is None and (max(started) == 1 if started else not on_pod):
         return
-    jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace that of jitm
+    jax.config.update('jax_enable_preemption_service', False)  # its handler of SIGTERM would replace jitm's
     late = threading.Timer(JOINING, _refuse)
     late.daemon = True
     late.start()
@@ -54,7 +54,7 @@ def join(coordinator: str | None = None, num_processes: int | None = None, proce
             coordinator,
             num_processes,
             process_id,
-            local_device_ids=[],  # under SLURM and Open MPI jax would take one device of each process
+            local_device_ids=[],  # under SLURM and Open MPI jax would use one device per process
             initialization_timeout=2 * JOINING,  # after which jax would abort with a stack trace
             heartbeat_timeout_seconds=HEARTBEAT,
         )

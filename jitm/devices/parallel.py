@@ -48,7 +48,7 @@ def is_primary() -> bool:
 
 @contextlib.contextmanager
 def compiling_for(devices: Sequence[jax.Device]) -> Iterator[None]:
-    """Traces and compiles within the block for other devices than this process', such as those of a topology."""
+    """Traces and compiles within the block for other devices than this process', such as a topology's."""
     global _target
     before, _target = _target, tuple(devices)
     map_rows.cache_clear()
@@ -90,7 +90,7 @@ def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterat
     """Applies a function to each item in one of the processes; all of them must call this with the same items.
 
     Args:
-      items: The items, which the processes take in turns.
+      items: The items, which are dealt to the processes in turn.
       function: A function that returns numpy arrays, whose shapes are the same for all items.
 
     Yields:
@@ -125,7 +125,7 @@ def data_parallel(step: Callable, precision: Precision) -> Callable:
 
     Args:
       step: The function.
-      precision: That of its products of float32 arrays which do not state one, see `jax.default_matmul_precision`.
+      precision: The precision of float32 products that do not state one, see `jax.default_matmul_precision`.
     """
     step = jax.default_matmul_precision(precision)(step)  # while it is traced
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
@@ -173,10 +173,10 @@ def map_rows(function: Callable, *static: Hashable, precision: Precision) -> Cal
     Args:
       function: A function of a module. It maps rows, leaves [N, ...], and shared arguments to results, leaves [N, ...].
       *static: Its first arguments, such as a model.
-      precision: That of its products, see `data_parallel`.
+      precision: The precision of its products, see `data_parallel`.
 
     Returns:
-      A function of rows in the layout of `put_rows`, and of shared arguments in that of `put_everywhere`.
+      A function of rows in the layout of `put_rows` and shared arguments in the layout of `put_everywhere`.
     """
     split, whole = jax.P(AXIS), jax.P()
 

@@ -29,8 +29,8 @@ from jitm.inference.engine import batches
 
 KIND = 'a set of encoded features'
 BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'
-REMEDIES = {'float16': 'take --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
-TEXTS_PER_BLOCK = 1024  # that are encoded before they are written
+REMEDIES = {'float16': 'use --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
+TEXTS_PER_BLOCK = 1024  # encoded before they are written
 OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
 
 
@@ -49,21 +49,21 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     """
     check_images(split, network.model.reads)
     if network.crops not in CROPS:
-        raise UserError(f'crops is {network.crops}: take 1 or 10')
+        raise UserError(f'crops is {network.crops}: use 1 or 10')
     if network.crops == 1:
         return []
     if not isinstance(split.pixels, Photos):
-        raise UserError(f'{split.name} has no files of which ten crops could be cut: take --crops 1')
+        raise UserError(f'{split.name} has no files to cut ten crops from: use --crops 1')
     pixels = jax.ShapeDtypeStruct((1, 1, *split.pixels.shape[1:]), np.uint8)
     features = jax.eval_shape(functools.partial(features_of, network.model), pixels, network.variables)
     if (regions := features.shape[1]) > 1:
-        raise UserError(f'the network returns {regions} cells, which lie elsewhere in each crop: take --crops 1')
+        raise UserError(f'ten crops need one vector per image, but the network returns {regions} cells: use --crops 1')
     if split.pixels.transform.short_side > split.pixels.transform.image_size:
         return []
     return [
         f'the {network.crops} crops of a square photo are only the image and its mirror image, since config keys '
         f"'data.short_side' and 'data.image_size' are both {split.pixels.transform.image_size}: give a larger "
-        '--config.data.short_side, or take --crops 1'
+        '--config.data.short_side, or use --crops 1'
     ]
 
 
@@ -83,7 +83,7 @@ def encode_split(network: FeatureNetwork, split: Split) -> Split:
 
 
 def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
-    """Returns everything that the features of a split depend on, as JSON."""
+    """Returns all inputs of a split's features, as JSON."""
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
     resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
     pixels = {'image_size': list(split.pixels.shape[1:3]), **resizing}
@@ -94,11 +94,11 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
     """Returns the folder to which splits are written.
 
     Args:
-      folder: The folder: new, empty, or one of encoded features.
+      folder: The folder: new, empty, or with encoded features.
       split_names: The names of the splits in the names of the files.
 
     Raises:
-      UserError: If it has files of somebody else, or one that would be read with the features.
+      UserError: If it has files that jitm did not write, or one that would be read with the features.
     """
     output = OutputFolder(folder, KIND)
     output.check([MANIFEST, *SHARED, *(name for split_name in split_names for name in files_of(split_name))])
@@ -114,21 +114,21 @@ def write(
 ) -> bool:
     """Writes the features, the names and any captions of a split, unless they have been written before.
 
-    All splits of a folder have the features of one network. What is left of others is removed.
+    All splits of a folder have the features of one network. Remains of other networks are removed.
 
     Args:
       network: The network, which can encode the split, see `check`.
       split: The images; the texts are written sorted by image.
       split_name: The name of the split in the names of the files.
-      folder: The output, see `output_folder`; `encoded.json` in it says what its features depend on.
+      folder: The output, see `output_folder`; `encoded.json` in it records the inputs of its features.
       report: Called with the number of images, each time that some have been encoded.
 
     Returns:
       Whether they were written.
 
     Raises:
-      UserError: If the features are not finite, the folder has other features, of this split or of another, or files of
-        somebody else, or another process writes to it.
+      UserError: If the features are not finite, the folder has other features, of this split or of another, or other
+        files, or another process writes to it.
     """
     output = output_folder(folder, [split_name])
     with locked(folder, BUSY.format(folder)):
@@ -187,10 +187,10 @@ def _check_folder(
     wanted: Mapping[str, Any],
     shared: Mapping[str, Any],
 ) -> list[str]:
-    """Returns the splits of which a folder has files with a suffix.
+    """Returns the splits that have files with a suffix in a folder.
 
     Raises:
-      UserError: If the entry of one of them in the manifest has not the values that it must have.
+      UserError: If the entry of one of them in the manifest has other values than required.
     """
     present = sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}'))
     for name in present:
@@ -217,7 +217,7 @@ def write_texts(
 
     Args:
       network: The text encoder.
-      split: The images and captions, of which `write` has written the features.
+      split: The images and captions, whose features `write` has written.
       split_name: The name of the split in the names of the files.
       folder: The output of `write`.
       report: Called with the number of captions, each time that some have been encoded.

@@ -1,4 +1,4 @@
-"""Feature extractors, and how a run restores the one that encoded its training data."""
+"""Feature extractors, and the restoration of the one that encoded a run's training data."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class FeatureNetwork:
     """An image network with its parameters.
 
     Attributes:
-      model: A matcher whose `image` computes `features` of pixels, and says whether to `normalize_features`.
+      model: A matcher whose `image` computes `features` of pixels, with the flag `normalize_features`.
       variables: The parameters and statistics of `image`.
       crops: 1 for the centre of each photo (1C); 10 for the mean of ten crops (10C).
       dtype: The dtype of the features, 'float32' or 'float16'.
@@ -52,7 +52,7 @@ class FeatureNetwork:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything besides the images that the features depend on, as JSON."""
+        """All inputs of the features besides the images, as JSON."""
         parameters = hash_arrays(jax.tree.leaves(jax.device_get(self.variables)))
         return {
             'network': repr(self.model.image),
@@ -74,7 +74,7 @@ class FeatureNetwork:
           batches: Crops of up to `images_per_call` images, uint8 [n, C, H, W, 3].
 
         Yields:
-          The features of each batch, [n, R, F] of `dtype`: what the encoder after the network reads, normalized if
+          The features of each batch, [n, R, F] of `dtype`: the inputs of the encoder after the network, normalized if
           `normalize_features` is set.
         """
         compiled, started = parallel.map_rows(features_of, self.model, precision=self.precision), None
@@ -109,7 +109,7 @@ def features_of(model: Matcher, pixels: chex.Array, variables: chex.ArrayTree) -
 def check_model(model: Matcher) -> None:
     """Raises a UserError unless a model has a network with features of pixels."""
     if 'pixels' not in model.reads or not hasattr(getattr(model, 'image', None), 'features'):
-        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: take a model with one')
+        raise UserError(f'{type(model).__name__} as configured has no network that reads pixels: use a model with one')
 
 
 def _image_part(variables: Mapping[str, chex.ArrayTree]) -> dict[str, chex.ArrayTree]:
@@ -231,10 +231,10 @@ def check_restored(read: Callable[[], tuple[Any, Mapping[str, Any]]], described:
     """Returns a network that a run needs.
 
     Args:
-      read: A function that returns the network, and the identity that the run has recorded of it.
-      described: What the run was trained on, for messages.
+      read: A function that returns the network, and its identity as recorded by the run.
+      described: The training inputs of the run, for messages.
       remedy: How to name a network that has moved.
-      outputs: What the network writes.
+      outputs: The outputs of the network, for messages.
 
     Raises:
       UserError: If the network cannot be read, or has another identity.
@@ -245,9 +245,7 @@ def check_restored(read: Callable[[], tuple[Any, Mapping[str, Any]]], described:
     except UserError as error:
         raise UserError(f'{described} that cannot be read: {error}; {remedy}') from None
     except (KeyError, TypeError, AttributeError):
-        raise UserError(
-            f'{described} of which the record is damaged; train again on {outputs} of jitm encode'
-        ) from None
+        raise UserError(f'{described} whose record is damaged; train again on {outputs} of jitm encode') from None
     if differing:
         raise UserError(f'{described} that differs from the one found ({", ".join(differing)}); {remedy}')
     return network

@@ -1,4 +1,4 @@
-"""Text encoders that write vectors of tokens, and how a run restores the one that encoded its training captions."""
+"""Text encoders that write vectors of tokens, and the restoration of the one that encoded a run's captions."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class TextNetwork:
         if not hasattr(getattr(run.model, 'text', None), 'features'):
             raise UserError(
                 f'{run.workdir} has no text encoder whose vectors of tokens can be written '
-                f'({type(run.model).__name__} as configured): take a CLIP or SigLIP, or leave --texts out'
+                f'({type(run.model).__name__} as configured): use a CLIP or SigLIP, or leave --texts out'
             )
         self.run, self.dtype, self.precision = run, dtype, precision
         self.origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
@@ -44,7 +44,7 @@ class TextNetwork:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything besides the captions that the vectors depend on, as JSON."""
+        """All inputs of the vectors besides the captions, as JSON."""
         parameters = jax.tree.leaves(self.run.variables['params']['text'])
         return {
             'network': repr(self.run.model.text),
@@ -56,7 +56,7 @@ class TextNetwork:
         }
 
     def encode(self, tokens: Tokens, index: np.ndarray) -> np.ndarray:
-        """Encodes the tokens of some texts, each of which is computed as if it were alone.
+        """Encodes the tokens of some texts, each as if it were alone.
 
         Args:
           tokens: The texts.

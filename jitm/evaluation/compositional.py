@@ -1,4 +1,4 @@
-"""How often a model scores what belongs together above what does not, in sets of choices (SugarCrepe, ARO)."""
+"""Accuracy on sets of minimally different choices (SugarCrepe, ARO, Winoground, BiVLC)."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ from jitm.runs.run import read_tokens
 
 SCORES = ('text', 'image', 'group')
 ALL, MEAN = 'all', 'mean of categories'  # rows of a group with several categories
-LEVEL = 0.95  # of the intervals
+LEVEL = 0.95  # confidence level of the intervals
 
 
 def find_images(
@@ -38,8 +38,8 @@ def find_images(
     Args:
       choices: The choices.
       split: Images with names; None if all are `pictures`.
-      pictures: Name -> image file, of images that a file of choices contains.
-      transform: How photos become pixels; None for those of the split.
+      pictures: Name -> image file, for images that a file of choices contains.
+      transform: The conversion of photos to pixels; None for the split's.
       name: The name of the new split in messages.
 
     Returns:
@@ -47,11 +47,11 @@ def find_images(
       and the names of the images that are missing.
 
     Raises:
-      UserError: If none of the choices has its images, a name is of several, or boxes or photos come with images that
+      UserError: If none of the choices has its images, a name is ambiguous, or boxes or photos come with images that
         are not files.
     """
     ids, texts, photos = (split.image_ids, split.num_texts, split.pixels) if split else ((), 0, Photos((), transform))
-    cut = isinstance(photos, Photos)  # a box is of a photo; features are of whole images
+    cut = isinstance(photos, Photos)  # boxes need photos; features describe whole images
     rows_of = collections.defaultdict(list)
     numbered = all(image.isdecimal() and int(image) < max(len(ids), texts) for image in ids)
     for row, image in enumerate(() if numbered else ids):  # numbers of images or captions name no file
@@ -98,7 +98,7 @@ def _short(name: str) -> str:
 
 
 def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the image that a name is of, with or without folders and suffix; None if there is none.
+    """Returns the image with a name, with or without folders and suffix; None if there is none.
 
     `COCO_val2014_` and leading zeros need not be the same in a split of COCO, nor if the name is one of COCO and the id
     more than a number. Between several images, the whole name, or else the file's name in the same folders, decides.
@@ -118,7 +118,7 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     named = [row for row in ids if ids[row] == name] or [*alike]
     if len(named) != 1:
         found = ' or '.join(ids.values())
-        raise UserError(f"'{name}' may be {found} of {split.name}: give images of which only one has this name")
+        raise UserError(f"'{name}' may be {found} of {split.name}: give images where only one has this name")
     return named[0]
 
 
@@ -148,16 +148,16 @@ def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequ
 
 
 def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, bool]:
-    """Returns what a model gets right of one choice; equal scores count against it.
+    """Returns which tests of one choice a model passes; equal scores count against it.
 
     Args:
       scores: float [I, C].
-      matches: The images and captions that belong together.
+      matches: The matching images and captions.
 
     Returns:
       `text`, whether every match scores above all captions of its image that do not match; `image`, whether it does
       above all such images of its caption; `group`, both (Thrush et al., 2022); and `ties`, whether a match scores as
-      high as one of them. Without what nothing is compared with.
+      high as one of them. Tests without a comparison are left out.
     """
     belong = np.zeros(scores.shape, bool)
     belong[tuple(np.array([*matches]).T)] = True
@@ -176,7 +176,7 @@ def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count:
     Args:
       choices: The choices.
       scores: The scores of each, [I, C].
-      min_count: The choices that a category has at least; smaller ones have no row and are not in the mean.
+      min_count: The minimum number of choices in a category; smaller ones have no row and are not in the mean.
 
     Returns:
       A row for each category that is large enough, and unless this is all of a group, for all its choices and for the
@@ -234,13 +234,13 @@ def _number(value: float | None) -> str:
 def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool = False) -> str:
     """Returns tables of the published numbers of the tests in a report, with its own; '' if there are none.
 
-    A number of `ARO relation` is the mean of its categories, one of `Winoground` that of all choices. A mean of which a
-    published category is missing is left out.
+    A number for `ARO relation` is the mean of its categories, for `Winoground` the mean of all choices. A mean
+    that lacks a published category is left out.
 
     Args:
       report: The rows of `evaluate`.
       rows: Published rows.
-      part: Whether the report is of a part of the tests.
+      part: Whether the report covers only a part of the tests.
     """
     ours = collections.defaultdict(dict)
     for row in report:

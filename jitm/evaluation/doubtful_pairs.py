@@ -1,4 +1,4 @@
-"""The training pairs that a model doubts most, to find captions that are paired with the wrong image."""
+"""The training pairs with the lowest scores relative to others, to find mismatched captions."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from jitm.runs.run import Run, read_tokens
 
 KIND = 'an audit'
 LINES, PAGE = 'audit.jsonl', 'audit.html'
-PAIRS = 128  # of a group, as in a batch of training
+PAIRS = 128  # group size, as in a training batch
 
 
 def doubts(
@@ -28,15 +28,15 @@ def doubts(
     options: ScoringOptions,
     report: Callable[[Progress], None] | None = None,
 ) -> np.ndarray:
-    """Returns how much a model doubts each pair of a split, the higher the more.
+    """Returns the doubt of a model about each pair of a split, higher for likely mismatches.
 
     The pairs are put into random groups of the size of a batch. The doubt of a pair is the score of its hardest
-    negative in the group minus its own, the mean of both directions and of all rounds.
+    negative in the group minus its own score, averaged over both directions and all rounds.
 
     Args:
       run: A trained model.
       split: The pairs.
-      rounds: How often the pairs are grouped anew.
+      rounds: The number of random groupings of the pairs.
       options: The dtype and the precision.
       report: The function called after each group; None for none.
 
@@ -56,7 +56,7 @@ def doubts(
 
 
 def _groups(count: int, rounds: int) -> Iterator[np.ndarray]:
-    """Yields the rows of the groups; the last of a round is filled with others, so that all have negatives."""
+    """Yields the rows of the groups; the last group of a round is filled up, so that all pairs have negatives."""
     for round_ in range(rounds):
         order = np.random.default_rng([0, round_]).permutation(count)
         size = min(PAIRS, count)
@@ -104,7 +104,7 @@ def describe(doubt: np.ndarray, split: Split, count: int) -> list[dict[str, Any]
 
 
 def summarize(pairs: Sequence[dict[str, Any]], split: Split) -> str:
-    """Returns a line about the pairs of `describe`; with noise, how many of them it mixed."""
+    """Returns a line about the pairs of `describe`; for noisy data, with the number of mixed pairs."""
     line = f'{len(pairs):,} of {split.num_texts:,} pairs of {split.name} are listed'
     if split.clean is None or not pairs:
         return line

@@ -1,7 +1,7 @@
 """ECCV Caption (Chun et al., 2022) and Crisscrossed Captions (CxC; Parekh et al., 2021) of a run on COCO's 5K test.
 
-Both add the matches that COCO's own ground truth lacks. The ground truths and the metrics are those of the package
-`eccv_caption`.
+Both add the matches that COCO's own ground truth lacks. The package `eccv_caption` has the ground truths and computes
+the metrics.
 """
 
 import re
@@ -14,7 +14,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError, require
 
 TARGETS = ('eccv_map_at_r', 'eccv_rprecision', 'eccv_r1', 'cxc_recalls')
-CANDIDATES = 100  # given to the package for each query; ECCV Caption has at most 48 matches
+CANDIDATES = 100  # passed to the package for each query; ECCV Caption has at most 48 matches
 WANTED = "--eccv needs COCO's test split of 5,000 images in Karpathy's order, with 25,000 captions and COCO's image ids"
 
 

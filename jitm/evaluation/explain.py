@@ -24,8 +24,8 @@ from jitm.models.tiled import CrossAttentionMatcher
 from jitm.runs.run import Run
 from jitm.types import Images, Precision, Texts
 
-DECIMALS = 6  # of numbers in JSON
-TOP_IMAGES = 4  # per caption; the word-level outputs are those of the first
+DECIMALS = 6  # numbers in JSON are rounded to these
+TOP_IMAGES = 4  # per caption; word-level outputs are shown for the first
 
 
 def rounded(array: chex.Array) -> list:
@@ -60,7 +60,7 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
       UserError: If there are several runs, or the model has no such outputs, or the text encoder is not found.
     """
     if len(runs) > 1:
-        raise UserError(f'--explain takes a single model, but there are {len(runs)}; give one --workdir')
+        raise UserError(f'--explain needs a single model, but there are {len(runs)}; give one --workdir')
     run = runs[0]
     if not has_word_outputs(run):
         raise UserError(
@@ -74,8 +74,7 @@ def check_examples(run: Run) -> None:
     """Raises a UserError unless a run's model has `WORD_HEADS`; computes nothing."""
     if not has_heads(run.model, WORD_HEADS):
         raise UserError(
-            f'--show takes a model with the heads {" and ".join(WORD_HEADS)}, which that of {run.workdir} lacks; '
-            'leave it out'
+            f'--show needs a model with the heads {" and ".join(WORD_HEADS)}, which {run.workdir} lacks; leave it out'
         )
 
 
@@ -87,7 +86,7 @@ def retrieve_images(
     Args:
       sims: [I, T].
       image_of_text: The true image of each text, int [T].
-      count: Texts to take; all, if there are fewer.
+      count: The number of texts; all, if there are fewer.
       folds: Consecutive parts of the images; a text retrieves images of its own part.
       top: Images per text.
 
@@ -177,7 +176,7 @@ def describe(
     options: ScoringOptions = DEFAULT_OPTIONS,
     text_network: TextNetwork | None = None,
 ) -> dict[str, Any]:
-    """Describes what was retrieved for each text, with the model's word-level outputs.
+    """Describes the retrieved images of each text, with the model's word-level outputs.
 
     Args:
       run: A run whose model has `WORD_HEADS`, or attention.
@@ -231,13 +230,13 @@ def describe_captions(
     Args:
       scorer: A scorer of the split's images, with a model that has `WORD_HEADS`.
       split: Images and captions.
-      texts: The captions to take, int [N].
+      texts: The rows of the captions, int [N].
       sets: Name of a set -> for each of the T captions its perturbed captions, see
         `discrimination.sets.perturbed_captions`.
       count: Examples per set, if there are as many.
 
     Returns:
-      Dicts for JSON, as `jitm.report` shows them: those of `describe_words` for the perturbed caption, the original
+      Dicts for JSON, as `jitm.report` shows them: `describe_words` of the perturbed caption, the original
       `caption`, which words were `changed` (none, if the numbers of tokens differ), and both scores in a `verdict`.
     """
     vocabulary, described = scorer.run.vocabulary, []

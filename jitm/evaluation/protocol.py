@@ -78,7 +78,7 @@ def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split)
 def vectors_of(
     runs: Sequence[Run], split: Split, options: ScoringOptions = DEFAULT_OPTIONS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `encode_vectors` of some runs as float32; the default precision is that of the first run."""
+    """Returns `encode_vectors` of some runs as float32, by default with the first run's precision."""
     options = share_precision(runs, options)
     images, texts = encode_vectors(runs, [make_scorer(run, split, options) for run in runs], split)
     return np.asarray(images, np.float32), np.asarray(texts, np.float32)
@@ -98,7 +98,7 @@ def mean_scores(
     Args:
       runs: Runs that can read the split.
       split: Images and texts.
-      options: Precision and memory; the default precision of all runs is that of the first.
+      options: Precision and memory; the default precision of all runs is the first run's.
       pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
       finished: Finished blocks, from which an interrupted command resumes; None to keep none.
       report: Called after each block.
@@ -165,7 +165,7 @@ def evaluate_runs(
       split: Images and texts of this data set, see `runs.run.read_split`.
       folds: The images are split into this many consecutive parts, whose metrics are averaged.
       shortlist: Selects the pairs to score; None to score all.
-      options: Precision and memory; the default precision is that of the first run.
+      options: Precision and memory; the default precision is the first run's.
       finished: Finished blocks, from which an interrupted command resumes; None to keep none.
       report: Called after each block.
 

@@ -1,9 +1,9 @@
 """Published results to compare with, and the presets that reproduce them: `published.json`.
 
-The rows are those of the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL),
-Faghri et al. (2018, VSE++) and Li et al. (2023, SelHN), those with noise of Huang et al. (2021, NCR), Qin et al. (2022,
-DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), numbers from the READMEs of released code, and those of the
-tests that `jitm choices` reads. Numbers are as printed; the `note` of a row says what is doubtful about it. Rows that
+The rows are the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL), Faghri
+et al. (2018, VSE++) and Li et al. (2023, SelHN), the tables with noise of Huang et al. (2021, NCR), Qin et al. (2022,
+DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), numbers from the READMEs of released code, and results on the
+tests that `jitm choices` reads. Numbers are as printed; the `note` of a row states caveats. Rows that
 repeat the same numbers are one row with several sources. Table 10 of Li et al. is left out: it is labelled COCO 1K but
 repeats the Flickr30K numbers of table 3.
 """
@@ -74,7 +74,7 @@ class Row:
         return ', '.join(self.sources) + (f' ({self.note})' if self.note else '')
 
 
-# What determines a row, or one for each protocol: system, data set, source and, where these have several, the backbone.
+# The key of a row, or of one per protocol: system, data set, source and, if these have several, the backbone.
 RowKey = tuple[str, ...]
 Presets = dict[str, list[RowKey]]
 
@@ -89,7 +89,7 @@ def load() -> list[Row]:
 
 
 def presets() -> Presets:
-    """Reads the name of every preset, as `--config` takes it -> the keys of its rows; none if nothing is published."""
+    """Reads the name of every preset, as for `--config` -> the keys of its rows; none if nothing is published."""
     return {name: [tuple(key) for key in keys] for name, keys in _read()['presets'].items()}
 
 
@@ -131,7 +131,7 @@ def matching(
         known = ', '.join(PROTOCOLS)
         raise UserError(f"{data} is a split of the data set '{dataset}', but published rows are available for {known}")
     if protocol['split'] not in TEST_SPLITS:
-        raise UserError(f'{data} is not a test split, but published rows are of test images: take --split test')
+        raise UserError(f'{data} is not a test split, but published rows are for test images: use --split test')
     ours = Protocol(*(protocol[field.name] for field in dataclasses.fields(Protocol)))
     name = next((name for name, published in PROTOCOLS[dataset].items() if published == ours), None)
     if name is None:
@@ -145,7 +145,7 @@ def matching(
         )
     for system in systems:
         if not any(system.lower() in row.system.lower() for row in rows):
-            raise UserError(f"no row of {dataset}, {name}, is of '{system}'; published.json lists the names")
+            raise UserError(f"no row of {dataset}, {name}, has the system '{system}'; published.json lists the names")
     return [row for row in rows if not systems or any(system.lower() in row.system.lower() for system in systems)]
 
 

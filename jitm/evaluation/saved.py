@@ -1,7 +1,7 @@
 """Saved files of `jitm eval`: their folders, their content, and their names in reports.
 
-`metrics.json` is written last and has a digest of each file beside it. A file that it does not have, such as one of an
-older evaluation, is therefore never taken for one of this evaluation.
+`metrics.json` is written last and has a digest of each file beside it. A file of an older evaluation is therefore never
+mistaken for a file of this one.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.files import hash_arrays, parse_json
 from jitm.files.outputs import OutputFolder
 
-EVALUATION = 'an evaluation'  # what an output folder holds
+EVALUATION = 'an evaluation'  # the kind of an output folder
 METRICS = 'metrics.json'
 SIMS, IMAGE_OF_TEXT, VECTORS = 'sims.npy', 'image_of_text.npy', 'vectors.npz'
 
@@ -56,7 +56,7 @@ def folder_of(
     data_root: str | None = None,
     files: Sequence[str] = (),
 ) -> Path:
-    """Returns the default output folder of an evaluation, whose name has what differs from the defaults.
+    """Returns the default output folder of an evaluation, whose name has the arguments that differ from the defaults.
 
     Args:
       workdir: The first run directory.
@@ -66,9 +66,9 @@ def folder_of(
       member: The model, None for the validated one.
       top_m: Candidates of a query in the shortlist, None without one.
       step: The checkpoint, None for the best.
-      dtype: The dtype of the encodings, None for that of the validation.
-      precision: The precision of products, None for that of the validation.
-      data_root: The data folder, None for that of training.
+      dtype: The dtype of the encodings, None for the validation's.
+      precision: The precision of products, None for the validation's.
+      data_root: The data folder, None for the training data.
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
@@ -86,7 +86,7 @@ def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_ro
       workdir: The run directory.
       split: The name of the split, such as 'dev'.
       evaluation: The section `evaluation` of its config.
-      data_root: The data folder, None for that of training.
+      data_root: The data folder, None for the training data.
     """
     others, alone = [], (split, 1, 1, evaluation['dtype'], evaluation['precision'])
     for report in workdir.glob(f'eval/{split}_*-??????/{METRICS}'):
@@ -120,7 +120,7 @@ def write(
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
     Raises:
-      UserError: If a file was written by somebody else, or cannot be written.
+      UserError: If jitm did not write an existing file, or a file cannot be written.
     """
     files, written = {}, names(sims is not None, vectors is not None)
     folder.claim(written)
@@ -141,7 +141,7 @@ def write(
 
 
 def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
-    """Reads what the `metrics.json` beside a file says of it.
+    """Reads the entry of a file in the `metrics.json` beside it.
 
     Args:
       path: The file.
@@ -151,7 +151,7 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
       The attributes `protocol` and `captions` of `Saved`.
 
     Raises:
-      UserError: If the report is none of `jitm eval`, or is not of this file.
+      UserError: If `jitm eval` did not write the report, or wrote it for another file.
     """
     report = path.parent / METRICS
     if not report.exists():
@@ -165,14 +165,14 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
         raise UserError(f'{report} is not a report of jitm eval ({error!r}); write it again, or remove it') from None
     if digest != hash_arrays(arrays):
         raise UserError(
-            f'{path} is not of the evaluation in {report.name} beside it; write both again with jitm eval, or move the '
-            'file to a folder without a report'
+            f'{path} is not from the evaluation in {report.name} beside it; write both again with jitm eval, or move '
+            'the file to a folder without a report'
         )
     return {'protocol': protocol, 'captions': captions}
 
 
 def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files are of different images or captions."""
+    """Raises a UserError if files have different images or captions."""
     known = [file for file in files if file.captions]
     pairs = [pair for pair in itertools.pairwise(known) if pair[0].captions != pair[1].captions]
     pairs += [
@@ -180,13 +180,13 @@ def check_same_data(files: Sequence[Saved]) -> None:
     ]
     if pairs:
         one, other = (f'{f.path} of {f.protocol["data"]}' if f.protocol else str(f.path) for f in pairs[0])
-        raise UserError(f'{one} and {other} are of different images or captions; compare files of the same split')
+        raise UserError(f'{one} and {other} have different images or captions; compare files of the same split')
 
 
 def names_of(files: Sequence[Saved]) -> list[str]:
     """Returns a distinct name for each file.
 
-    The names are those of the run directories; with the names of the models if these are not distinct; else paths.
+    They are the names of the run directories, with the models' names if these are not distinct, else paths.
     """
 
     def names(*keys: str) -> list[str]:

@@ -19,7 +19,7 @@ from jitm.errors import UserError
 
 LOCK = '.lock'
 PARTIAL = '.jitm_partial'
-PART_BYTES = 16 * 2**20  # of a large array
+PART_BYTES = 16 * 2**20  # large arrays are hashed in parts of this size
 RESUMES = 'make room and repeat the command, which resumes the run'
 
 
@@ -32,7 +32,7 @@ def _reason(error: Exception) -> str | None:
 
 
 def cache_home() -> Path:
-    """Returns the folder of what is kept between runs: `jitm` in XDG_CACHE_HOME, by default `~/.cache`."""
+    """Returns the cache folder, kept between runs: `jitm` in XDG_CACHE_HOME, by default `~/.cache`."""
     home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     return Path(home) / 'jitm'
 
@@ -90,7 +90,7 @@ def writing(path: Path, remedy: str = 'make room, or choose another folder') -> 
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces the one at a path when the block ends without an error.
 
-    Processes that replace the same file take turns. What a killed one left is overwritten.
+    Processes that replace the same file do so in turn. Remains of a killed process are overwritten.
 
     Args:
       path: The file; its folder is created if needed.
@@ -107,7 +107,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         with _open_locked(partial) as file:
             try:
                 yield file
-                file.truncate()  # a process that was killed may have written more
+                file.truncate()  # a killed process may have written more
                 partial.replace(path)
             except Exception:
                 with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ def locked(folder: Path, message: str) -> Iterator[None]:
         with writing(folder):
             new, unlocked = not folder.exists(), not (folder / LOCK).exists()
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((folder / LOCK).open('a'))  # somebody else's keeps its content
+            file = stack.enter_context((folder / LOCK).open('a'))  # the file of another program keeps its content
             free = filelock.lock_descriptor(file.fileno(), blocking=False)
         if not free:
             raise UserError(message)
@@ -172,7 +172,7 @@ def open_file(path: str | os.PathLike, mode: str = 'rb', **options: Any) -> IO:
 
 @dataclasses.dataclass(frozen=True)
 class Member(os.PathLike):
-    """A file in an uncompressed tar archive, whose path is that of the archive.
+    """A file in an uncompressed tar archive; its path is the archive's.
 
     Attributes:
       archive: The path of the archive.
@@ -249,7 +249,7 @@ def hash_arrays(arrays: Iterable[np.ndarray]) -> str:
 
 
 def hash_rows(array: np.ndarray) -> str:
-    """Returns a SHA-256 of a large array, which may be memory-mapped, as hex: that of the hashes of its parts.
+    """Returns a SHA-256 of a large array, which may be memory-mapped, as hex: the hash of the hashes of its parts.
 
     The parts are read and hashed in threads, which takes as long as the disk, or 1 to 2 GB/s for each core.
     """

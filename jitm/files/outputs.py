@@ -12,13 +12,13 @@ from jitm.files import LOCK, PARTIAL, leads_out, parse_json, partial_path, repla
 
 OWNED = '.jitm'  # in an output folder: its kind, and the files that jitm wrote to it
 MARK = b'written by jitm, which may replace this file'  # near an end of a single output file
-MARK_WITHIN = 2**16  # bytes
+MARK_WITHIN = 2**16  # bytes from either end
 
 
 class OutputFolder:
-    """A folder that belongs to jitm: a file in it names what was written there.
+    """A folder that belongs to jitm: a manifest in it names the files that jitm wrote.
 
-    It is new, empty, or was taken before for output of the same kind. Files that it does not name are somebody else's
+    The folder is new, empty, or has output of the same kind. Files that its manifest does not name belong to the user
     and are neither replaced nor removed.
 
     Attributes:
@@ -26,14 +26,14 @@ class OutputFolder:
     """
 
     def __init__(self, path: Path, kind: str):
-        """Checks that the folder may be taken; the first file that is written takes it.
+        """Checks that the folder may be used; the first file that is written claims it.
 
         Args:
           path: The folder, which need not exist.
           kind: The name of its content, with its article, such as 'an index'.
 
         Raises:
-          UserError: If it has files of somebody else, or output of another kind.
+          UserError: If it has files that jitm did not write, or output of another kind.
         """
         self.path, self._kind = path, kind
         self.check([])
@@ -48,14 +48,14 @@ class OutputFolder:
                 raise ValueError('a file lies outside of the folder')
         except FileNotFoundError:
             kind, names, present = self._kind, [], _names_in(self.path)
-            if OWNED in present:  # another process has just taken the folder
+            if OWNED in present:  # another process has just claimed the folder
                 return self.names
             if any(name != LOCK and not name.endswith(PARTIAL) for name in present):
                 raise UserError(
                     f'{self.path} is not empty and is not {kind} of jitm; choose a new or empty folder'
                 ) from None
         except NotADirectoryError:
-            if not self.path.exists():  # a file lies higher up, which whoever writes here or reads there will name
+            if not self.path.exists():  # a parent is a file, which reading or writing will report
                 return []
             raise UserError(f'{self.path} is not a folder; choose a new or empty folder') from None
         except (OSError, ValueError, TypeError, KeyError):
@@ -89,7 +89,7 @@ class OutputFolder:
         self._unknown(names, self.names)
 
     def _unknown(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
-        """Returns the names that are not known, none of which may exist."""
+        """Returns the unknown names; a UserError if one of these files exists."""
         new = sorted(set(names) - set(known))
         for name in new:
             if os.path.lexists(self.path / name):
@@ -109,7 +109,7 @@ class OutputFolder:
             file.write(content.encode() if isinstance(content, str) else content)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes those of some files that jitm wrote, and the folders within this one that they leave empty.
+        """Removes files that jitm wrote, and the folders within this one that they leave empty.
 
         Args:
           names: The files, relative to the folder.
@@ -122,7 +122,7 @@ class OutputFolder:
         with self._changing() as known:
             for name in removed:
                 (self.path / name).unlink(missing_ok=True)
-                partial_path(self.path / name).unlink(missing_ok=True)  # of a process that was killed
+                partial_path(self.path / name).unlink(missing_ok=True)  # left by a killed process
             folders = {str(parent) for name in removed for parent in Path(name).parents[:-1]}
             for folder in sorted(folders, reverse=True):  # inner ones first
                 with contextlib.suppress(OSError):  # it is not empty, or gone
@@ -142,7 +142,7 @@ def replacing_own(path: Path) -> Iterator[IO[bytes]]:
     """Replaces a file as `replacing` does, if it has MARK near an end or does not exist.
 
     Raises:
-      UserError: If the file was written by somebody else, or cannot be written.
+      UserError: If jitm did not write the existing file, or it cannot be written.
     """
     check_own(path)
     with replacing(path) as file:

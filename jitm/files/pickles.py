@@ -1,7 +1,7 @@
 """Unpickling of untrusted files, in time and memory that grow with their size, and without running anything in them.
 
-A pickle can name any class or function. A reader knows a few; all others become `Placeholder`, which are never imported
-or called. No file can repeat its content without end.
+A pickle can name any class or function. A reader accepts a few; all others become a `Placeholder`, and are never
+imported or called. No file can repeat its content without end.
 """
 
 import collections
@@ -10,13 +10,13 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import IO, Any, ClassVar, NamedTuple
 
-REPEATED = 16  # times that a file may repeat its content, on average
-SMALL = 2**20  # characters and items that any file may have
-MOST_CLASSES = 2000  # that a file may name
+REPEATED = 16  # repetitions of its content that a file may have, on average
+SMALL = 2**20  # characters and items allowed in any file
+MOST_CLASSES = 2000  # allowed in a file
 
 
 class Placeholder(dict):
-    """An object of a class that is not known: the items that a file sets, and nothing else of its state.
+    """An object of an unknown class: only the items that a file sets, without the rest of its state.
 
     Attributes:
       origin: The name of the class.
@@ -37,7 +37,7 @@ class Placeholder(dict):
     append = extend = __setstate__
 
 
-KEYS = (str, bytes, int, float, type(None), type, Placeholder)  # types of keys whose hash takes little time
+KEYS = (str, bytes, int, float, type(None), type, Placeholder)  # types of keys with a fast hash
 LONGEST_KEY = 8  # items of a tuple as a key
 
 
@@ -57,7 +57,7 @@ def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
 
 
 _DICT, _LIST, _NEW = Function(_make_dict), Function(list), Function(lambda kind, *_: kind())
-CONTAINERS = {  # module and name -> what makes it; sets become lists, which need no hashes
+CONTAINERS = {  # module and name -> its constructor; sets become lists, which need no hashes
     ('collections', 'OrderedDict'): _DICT,
     ('collections', 'Counter'): _DICT,
     ('collections', 'defaultdict'): Function(lambda _=None, pairs=(): _make_dict(pairs)),
@@ -68,7 +68,7 @@ CONTAINERS = {  # module and name -> what makes it; sets become lists, which nee
 }
 
 
-class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up to any number that a file names
+class BoundedUnpickler(pickle._Unpickler):  # the C version allocates any size that a file names
     """Unpickles a file whose objects, written out without references to each other, are not much larger than it."""
 
     def __init__(self, file: IO[bytes], size: int, known: Mapping[tuple[str, str], Any], encoding: str = 'latin1'):
@@ -122,7 +122,7 @@ class BoundedUnpickler(pickle._Unpickler):  # the one in C fills its memory up t
         super()._instantiate(kind, args)
 
     def _drop_items(self) -> None:
-        """Drops the items of a dict whose keys are of other types."""
+        """Drops the items of a dict whose keys have other types."""
         pairs = zip(self.stack[::2], self.stack[1::2], strict=True)
         self.stack[:] = [part for pair in pairs if _is_key(pair[0]) for part in pair]
 
@@ -168,7 +168,7 @@ def _read_line(file: IO[bytes]) -> bytes:
 
 
 def _size(node: Any, known: dict[int, int | None]) -> int:
-    """Returns the number of characters and items of an object, those of repeated parts each time.
+    """Returns the number of characters and items of an object; repeated parts count each time.
 
     Args:
       node: The object.

@@ -27,7 +27,7 @@ from jitm.types import Images
 
 OPTIONS = 'opt'  # the key of the training script's options in a checkpoint
 DATA_NAME = 'data_name'  # the option that names the training data, such as 'f30k_precomp'
-# Patterns of other names of tensors -> the current ones, as of weight normalization in torch 2.
+# Patterns of other names of tensors -> the current names, such as weight normalization in torch 2.
 _RENAMED = (
     (r'^(?!model\.|opt\.)', 'model.'),
     (r'^model\.img_enc\.', 'model.0.'),  # DBL and IMRAM, whose modules are not a list
@@ -47,7 +47,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
       path: The path of the checkpoint, or of a folder with `model.safetensors`.
       vocabulary: The path of the vocabulary that it was trained with, see `load_vocabulary`; None for the one in the
         folder.
-      model: The config's `model`, for what the checkpoint does not state.
+      model: The config's `model`, for options that the checkpoint does not state.
 
     Returns:
       The model, in float32.
@@ -65,7 +65,7 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     section, assumed = _recognize(system, checkpoint, model)
     words = _read_vocabulary(vocabulary, path, tensors, system.adds_mask)
 
-    # One image, and what is known of the training images.
+    # One image, and the known properties of the training images.
     if section.get('image', {}).get('name') == systems.ENCODER:
         data = {'pixels': [0, systems.SIZE, systems.SIZE, 3], 'dtype': 'uint8', 'hash': ''}
         images = Images(pixels=np.zeros((1, *data['pixels'][1:]), np.uint8))
@@ -207,7 +207,7 @@ def export_checkpoint(
 
 
 def _check_model(system: ReleasedSystem, model: Mapping[str, Any]) -> None:
-    """Raises a UserError if a model is not of a system as it was released."""
+    """Raises a UserError if a model differs from the system as released."""
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
     fixed = dict(system.fixed)

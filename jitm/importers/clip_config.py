@@ -14,7 +14,7 @@ from jitm.importers.tensors import shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
 ACTIVATIONS = ('gelu', 'quick_gelu')
-TEMPERATURE = 0.07  # at the start of training; a converted model has the learned one
+TEMPERATURE = 0.07  # initial value; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
 RESNET_CHANNELS = 32  # channels of the last map for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
@@ -63,7 +63,7 @@ def read_hugging_face(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `config.json`.
 
     Raises:
-      UserError: If the file is damaged, the model is of another kind, or its image preprocessing differs from CLIP's.
+      UserError: If the file is damaged, it is another kind of model, or its image preprocessing differs from CLIP's.
     """
     content = read_json(path)
     if content.get('model_type') != 'clip':
@@ -217,7 +217,7 @@ def _is_number(value: Any, least: float = 0) -> bool:
     return type(value) in (int, float) and least < value < math.inf
 
 
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # type of a default -> what a value must be
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # type of a default -> the requirement on a value
     int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
     float: ('a number above 0', _is_number),
     str: ('a text', lambda value: isinstance(value, str)),
@@ -231,7 +231,7 @@ def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) 
     """Returns the values of the known keys, by default the given ones.
 
     Raises:
-      UserError: If a value is of another kind than the default.
+      UserError: If a value has another type than the default.
     """
     values = {key: section.get(key, default) for key, default in known.items()}
     for key, default in known.items():
@@ -247,8 +247,8 @@ def check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tup
     Args:
       path: The path of the file.
       content: The keys that it sets.
-      known: The values that a key may have; those of OpenAI's CLIP, whose photos are resized on the shorter side to the
-        size of the image encoder, after which the center is cropped.
+      known: The values that a key may have: OpenAI's CLIP resizes the shorter side of photos to the size of the image
+        encoder and crops the center.
       model: The name of the model, for messages.
     """
     for key, values in known.items():

@@ -104,7 +104,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       The model, in float32.
 
     Raises:
-      UserError: If a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
+      UserError: If a file is missing or damaged, tensors are missing or left over, or it is another kind of model.
     """
     weights, config = _find(Path(path))
     tensors = open_checkpoint(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.')).tensors

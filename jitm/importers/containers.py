@@ -1,4 +1,4 @@
-"""Opens files of weights: finds a model in what training scripts and libraries put around it."""
+"""Opens files of weights: finds a model inside the containers of training scripts and libraries."""
 
 import collections
 import contextlib
@@ -28,10 +28,10 @@ Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
 FILES = ('model.safetensors', 'pytorch_model.bin')
 OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
-BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of what else training saves
+BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of other training state
 WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod|_checkpoint_wrapped_module)\.')  # modules of torch around others
-DEEPEST = 50  # containers in each other
-COMPRESSED = 100  # times that an archive may be larger than its file
+DEEPEST = 50  # maximal nesting of containers
+COMPRESSED = 100  # maximal ratio of an archive's content to its file
 
 
 class Checkpoint(NamedTuple):
@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
 
         Args:
           name: The name of the option. A value below one of `OPTIONS` counts first.
-          default: What is returned if no key in the file has this name.
+          default: The result if no key in the file has this name.
 
         Raises:
           UserError: If it has several values, or may be in an object that is not read.
@@ -79,8 +79,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Opens a file of weights.
 
-    The weights are below the prefix that leaves most names of the model, the longest of several, and those of `WEIGHTS`
-    first. The container with this prefix is read, and nothing beside it.
+    The weights have the prefix that leaves most names of the model; prefixes in `WEIGHTS` come first, then longer ones.
+    The container with this prefix is read, and nothing beside it.
 
     Args:
       path: The path of a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
@@ -89,7 +89,7 @@ def open_checkpoint(
       new_name: Maps the name of a tensor without prefix to its current one.
 
     Returns:
-      The weights, whose readers raise a UserError for a tensor that is not of floating-point numbers.
+      The weights, whose readers raise a UserError for a tensor without floating-point numbers.
 
     Raises:
       UserError: If there is no such file, it is damaged, or does not have the weights of one such model.
@@ -168,7 +168,7 @@ def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
 
 
 def _describe(leaves: Mapping[str, tuple], stored: Collection[str], model: str) -> str:
-    """Says what a file without the wanted weights has instead."""
+    """Describes the content of a file without the wanted weights."""
     for name in stored:
         if _is_unread(leaf := leaves[name][1]):
             what = f"'{name}'" if name else 'its content'
@@ -227,7 +227,7 @@ def _find(path: str, model: str) -> pathlib.Path:
 
 
 def _open_safetensors(file: pathlib.Path) -> dict[str, Any]:
-    """Returns the readers of the tensors, and the metadata, of which options are JSON."""
+    """Returns the readers of the tensors, and the metadata, where options are JSON."""
     try:
         tensors = safetensors.safe_open(file, framework='numpy')
         metadata = tensors.metadata() or {}

@@ -45,7 +45,7 @@ UNITER_NAMES = KeyMap(
         'correct_head/dense': 'correction_output.predictions.transform.dense',
         'correct_head/norm': 'correction_output.predictions.transform.LayerNorm',
     },
-    # Heads that the model may lack, parts that only pre-training needs, and a constant.
+    # Heads that the model may lack, parts used in pre-training only, and a constant.
     unread=r'(rank_output|itm_output|disc_output|cls|correction_output|feat_regress|region_classifier|'
     r'uniter\.img_embeddings\.mask_embedding)\..*|uniter\.embeddings\.position_ids',
 )
@@ -87,7 +87,7 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
         new, old = (f'{tensors[head].partition(".")[0]}.' for head in heads)
         if not any(name.startswith(new) for name in found):
             found |= {name.replace(old, new, 1): read for name, read in found.items() if name.startswith(old)}
-    if not has_rank:  # its copy of the matching head has both classes, the second of which is kept below
+    if not has_rank:  # its copy of the matching head has both classes; the second is kept below
         both = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 2), x.dtype), params['rank_head'])
         params = params | {'rank_head': both}
     loaded = convert(path, found, {'params': params}, UNITER_NAMES, 'a UNITER of this size')['params']

@@ -28,13 +28,13 @@ VSEPP = KeyMap(
     _IMAGES | _TEXTS | {'image/regions/image_fc': 'model.0.fc'},  # the latter after a network
     networks={'image/network/': f'{NETWORK}.'},
 )
-SCAN = KeyMap(_IMAGES | _TEXTS)  # also of BFAN
+SCAN = KeyMap(_IMAGES | _TEXTS)  # also BFAN
 
 IMRAM = KeyMap(
     _IMAGES
     | _TEXTS
     | {f'memory_{side}/{part}': f'model.{part}_{side}' for side in ('t2i', 'i2t') for part in ('gate', 'linear')},
-    # As released, a model has the memories of both directions, also if it takes one direction or one step.
+    # As released, a model has the memories of both directions, even with one direction or one step.
     unread=r'.*\.num_batches_tracked|model\.(gate|linear)_(t2i|i2t)\..*',
 )
 

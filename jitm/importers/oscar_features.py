@@ -32,12 +32,12 @@ def write(released: str | Path, split: str, root: str | Path, *, keys: str | Pat
     Args:
       released: The folder with these three files.
       split: The name of the split, such as 'train'.
-      root: The output folder, new, empty or of converted features.
+      root: The output folder, new, empty or with converted features.
       keys: The path of a file with the ids of the images to write, one on a line, such as `test_img_keys_1k.tsv`; None
         for all images of the split, in the order of their captions.
 
     Raises:
-      UserError: If a file is missing or damaged, or lacks an image, or the output folder has files of somebody else.
+      UserError: If a file is missing or damaged, or lacks an image, or the output folder has other files.
     """
     released, output = Path(released), OutputFolder(Path(root), KIND)
     output.check(files_of(split))

@@ -24,8 +24,8 @@ class ReleasedModel(NamedTuple):
       vocabulary: The vocabulary of its texts.
       vocabulary_path: The path of the vocabulary.
       data: The known part of the identity of its training images, see `Split.identity`.
-      assumed: Keys of the model that nothing in the files states -> their values.
-      resizing: Keys of the config's `data` that state how photos become pixels, where the config may say otherwise.
+      assumed: Keys of the model that the files do not state -> their values.
+      resizing: Keys of the config's `data` that determine how photos become pixels, where the config may differ.
     """
 
     model: dict[str, Any]

@@ -12,7 +12,7 @@ from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 
-TEMPERATURE, BIAS = 0.1, -10.0  # at the start of training; a converted model has the learned ones
+TEMPERATURE, BIAS = 0.1, -10.0  # initial values; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
 BICUBIC = INTERPOLATIONS['bicubic']  # if a file states none
@@ -61,7 +61,7 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
       The model, in float32.
 
     Raises:
-      UserError: If a file is missing or damaged, tensors are missing or left over, or the model is of another kind.
+      UserError: If a file is missing or damaged, tensors are missing or left over, or it is another kind of model.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     model, resizing = read_config(folder / 'config.json')
@@ -83,7 +83,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
       path: The path of its `config.json`.
 
     Raises:
-      UserError: If the file is damaged, or the model is of another kind.
+      UserError: If the file is damaged, or it is another kind of model.
     """
     content = clip_config.read_json(path)
     if (kind := content.get('model_type')) != 'siglip':

@@ -1,4 +1,4 @@
-"""The systems whose authors' checkpoints are converted: what their code fixes, stores and shows in the tensors."""
+"""The systems whose authors' checkpoints are converted: constants of their code, stored options, tensor shapes."""
 
 import functools
 import re
@@ -32,7 +32,7 @@ def _recognize_encoders(path: str, tensors: Tensors, gru: str = 'model.1.rnn') -
 
 
 class ReleasedSystem(NamedTuple):
-    """How a system was released.
+    """A system as it was released.
 
     Attributes:
       title: The name of the system.
@@ -252,7 +252,7 @@ SYSTEMS = {
         'VSRN',
         'vsrn',
         key_maps.VSRN,
-        fixed={'caption': False},  # whose weights are not stored
+        fixed={'caption': False},  # the captioner's weights are not stored
         recognize=_recognize_vsrn,
         prepare=_fold_biases,
     ),

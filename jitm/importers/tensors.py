@@ -31,13 +31,13 @@ NETWORK = r'(conv\d|bn\d|layer\d|features|classifier|fc)\..*'  # torchvision's n
 class KeyMap(NamedTuple):
     """The published names of a model's variables, in a table that is read in both directions.
 
-    `*` stands for a number after `_` in a name of ours, such as the number of a block. `{}` is the place of 'weight' or
+    `*` matches a number after `_` in one of our names, such as the number of a block. `{}` is the place of 'weight' or
     'bias' in a published name; without it they follow the module after a dot. A published name that ends in `[0]`,
     `[1]` or `[2]` is a third of the rows of a tensor; one that ends in `[T]` is stored transposed.
 
     Attributes:
       modules: Our module -> the published one.
-      variables: The path of a variable of ours -> its tensor, where the modules do not give it.
+      variables: The path of a variable of ours -> its tensor, if `modules` does not imply it.
       networks: The prefix of our modules -> the prefix of the published ones, where the rest has torchvision's names.
       unread: A pattern of tensors that a file may have and that have no effect on the scores.
       zeros: The name of such a tensor -> another one with the same number of rows; it is written as zeros.

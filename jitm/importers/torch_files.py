@@ -44,7 +44,7 @@ STORAGES = {
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
 OLD_MEMBER = 'storages'  # in archives that torch wrote before 0.1.10
-MEMBERS, SHOWN = 100, 5  # files of an archive that are looked at, and named in a message
+MEMBERS, SHOWN = 100, 5  # files of an archive that are inspected, and named in a message
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
 
 
@@ -91,7 +91,7 @@ class Tensor(NamedTuple):
 
 
 def _make_tensor(storage: Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> Tensor | Placeholder:
-    """Makes a tensor whose elements all lie in its storage, each at its own position."""
+    """Makes a tensor whose elements are all in its storage, each at its own position."""
     if isinstance(storage, Placeholder):
         return storage
     numbers = (offset, *shape, *strides)

@@ -2,7 +2,7 @@
 
 The shape of a matrix product decides how it is rounded. An evaluation therefore encodes a fixed number of images or
 captions in each call of a dual encoder, pads each caption to a length that depends on its own length only, and scores
-tiles of a fixed shape. Neither a vector nor a score then depends on the others of its call.
+tiles of a fixed shape. Neither a vector nor a score then depends on the other items in its call.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -72,7 +72,7 @@ def products(rows: chex.Array, columns: chex.Array) -> chex.Array:
 
 
 def encode(model: Matcher, method: Method, dtype: str, items: chex.ArrayTree, variables: chex.ArrayTree) -> Encoding:
-    """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings are of a dtype."""
+    """Applies 'encode_image' to images, 'encode_text' to texts, or a function; the encodings have a given dtype."""
     encoding = model.apply(variables, items, method=method)
     return jax.tree.map(lambda x: x.astype(DTYPES[dtype]) if jnp.issubdtype(x.dtype, jnp.floating) else x, encoding)
 
@@ -111,7 +111,7 @@ def score_selected(model: Matcher, selected: SelectedPairs, variables: chex.Arra
 
 
 class Engine:
-    """A model on the devices of this process; equal models share what is compiled.
+    """A model on the devices of this process; equal models share compiled functions.
 
     Attributes:
       model: The model.
@@ -150,14 +150,14 @@ class Engine:
     def own_length(self, length: int) -> int:
         """Returns the length to which a dual encoder's text is padded whatever others are encoded with it.
 
-        Few captions are very short or long. They share lengths, since each length takes a compilation and has a call
+        Few captions are very short or long. They share lengths, since each length needs a compilation and has a call
         that is not full.
         """
         multiple = LENGTH_MULTIPLE if length <= FREQUENT else LONG_MULTIPLE
         return bucket(max(length, SHORTEST), multiple, self.model.text_format.max_length)
 
     def encode(self, method: str, items: chex.ArrayTree) -> Encoding:
-        """Encodes images or texts in one call, whose shape is that of the items.
+        """Encodes images or texts in one call, with the shape of the items.
 
         Args:
           method: 'encode_image' or 'encode_text'.
@@ -182,7 +182,7 @@ class Engine:
         return jax.tree.map(lambda x: x[np.argsort(np.concatenate(positions))], concatenate(parts))
 
     def calls(self, method: Method, tokens: Tokens, index: np.ndarray) -> list[tuple[np.ndarray, Encoding]]:
-        """Encodes texts as `encode_each_alike` does, those of one padded length together.
+        """Encodes texts as `encode_each_alike` does, texts of one padded length together.
 
         Args:
           method: 'encode_text', or a function of a model and texts.

@@ -42,7 +42,7 @@ class BlockShape(NamedTuple):
 
 
 class BlockMemory:
-    """The memory that blocks of a split take with one model."""
+    """The memory that one model needs for blocks of a split."""
 
     def __init__(self, engine: Engine, split: Split, tokens: Tokens, only_selected: bool):
         """Finds the shapes of images and texts, as they are read and as they are encoded; computes nothing.

@@ -65,7 +65,7 @@ def precision_of(run: Run, options: ScoringOptions) -> dict[str, str]:
 
 
 def share_precision(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
-    """Sets the default dtype and precision of all runs to those of the first."""
+    """Sets the default dtype and precision of all runs to the first run's."""
     return dataclasses.replace(options, **precision_of(runs[0], options))
 
 
@@ -73,7 +73,7 @@ class FinishedBlocks:
     """The finished blocks of one command in its output folder, one file per block: a checksum and the scores.
 
     A command has one or more jobs, one after the other. Missing or corrupt blocks are recomputed. The folder of a job
-    is named by a hash of everything that its scores depend on, so several commands may share an output folder.
+    is named by a hash of all inputs of its scores, so several commands may share an output folder.
 
     Attributes:
       path: The folder of all jobs.
@@ -88,7 +88,7 @@ class FinishedBlocks:
         """Begins a job, to which the next blocks that are read and written belong.
 
         Args:
-          cache_key: Everything that the scores depend on, as JSON; see `Scorer.cache_key`.
+          cache_key: All inputs of the scores, as JSON; see `Scorer.cache_key`.
           blocks: The images int [N] and the texts int [M] of each block.
 
         Raises:
@@ -188,7 +188,7 @@ class Scorer:
         return self.engine.encode_each_alike(self._tokens, np.arange(self._split.num_texts))
 
     def cache_key(self) -> dict[str, Any]:
-        """Returns everything that the blocks depend on, as JSON: model, parameters, data, shapes and precision."""
+        """Returns all inputs of the blocks, as JSON: model, parameters, data, shapes and precision."""
         model, split, tokens = self.engine.model, self._split, self._tokens
         arrays = jax.tree.leaves(jax.device_get(self.engine.variables))
         arrays += [split.counts] if 'regions' in model.reads else []
@@ -231,7 +231,7 @@ class Scorer:
         images, texts = self._encode_block(rows, columns)
         texts = parallel.put_everywhere(texts)
         compiled = self.engine.compiled(score_selected)
-        # Device d scores the pairs starts[d] to starts[d + 1], those of the images that it holds.
+        # Device d scores the pairs starts[d] to starts[d + 1], whose images it holds.
         devices, size = parallel.num_local_devices(), self.shape.pairs_per_call
         images_per_device = self.shape.images // devices
         row, column = (index.astype(np.int32) for index in np.nonzero(selected))
@@ -291,7 +291,7 @@ class Scorer:
         return sims
 
     def score_together(self) -> np.ndarray:
-        """Scores all pairs, of which each process scores a part: all processes must call this.
+        """Scores all pairs, a part in each process: all processes must call this.
 
         Returns:
           float32 [I, T], in every process.

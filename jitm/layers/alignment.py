@@ -113,7 +113,7 @@ def _reason(
     kernel: chex.Array,
     bias: chex.Array,
 ) -> chex.Array:
-    """Takes a step of SGR: [I, T, S, M] from sources [I, T, S, M] and nodes [I, T, N, M], for a mask [T, N]."""
+    """Computes a step of SGR: [I, T, S, M] from sources [I, T, S, M] and nodes [I, T, N, M], for a mask [T, N]."""
     queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
     queries += product('i,ki->k', query_bias, key)
     edges = product('itnm,itom->itno', queries, nodes)
@@ -125,7 +125,7 @@ def _reason(
 class AttentionFiltration(nn.Module):
     """SAF: similarity attention filtration, the mean of alignments weighted by relevance (SGRAF, eq. 9 and 10).
 
-    The batch normalization of the relevance is that of the released code. It has one channel and processes one text at
+    The relevance is batch-normalized as in the released code. The normalization has one channel and reads one text at
     a time: in training each text is normalized with the statistics of its own alignments with all images, and the
     running statistics are updated once per text, the longest first.
     """
@@ -158,7 +158,7 @@ class AttentionFiltration(nn.Module):
         return mean, variance * count / jnp.maximum(count - 1, 1)
 
     def update(self, mean: chex.Array, variance: chex.Array) -> None:
-        """Updates the running statistics with those of texts [T], one after the other."""
+        """Updates the running statistics with the statistics of texts [T], one after the other."""
         weights = (1 - MOMENTUM) * MOMENTUM ** jnp.arange(len(mean))[::-1]
         for running, new in ((self.mean, mean), (self.variance, variance)):
             running.value = MOMENTUM ** len(mean) * running.value + jnp.sum(weights * new)

@@ -21,7 +21,7 @@ from jitm.types import Elements
 FOCALS = ('equal', 'prob')
 AGGREGATIONS = ('LogSumExp', 'Mean', 'Max', 'Sum')
 EPSILON = 1e-8
-SLOPE = 0.1  # of the leaky ReLU that clips similarities
+SLOPE = 0.1  # leaky ReLU on negative similarities
 
 
 def unit_elements(vectors: chex.Array, mask: chex.Array) -> Elements:
@@ -97,7 +97,7 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
 
 def attended_norm(weights: chex.Array, gram_matrix: chex.Array) -> chex.Array:
     """Returns the norm of each query element's attended vector, [C, Q, M]; 1 where it is 0, for use as a divisor."""
-    # The squared norm is what remains of terms that cancel; rounded to bfloat16, they could leave less than 0.
+    # The terms of the squared norm nearly cancel; rounded to bfloat16, they could leave less than 0.
     products = jnp.einsum('cjqm,cjk->ckqm', weights, gram_matrix, precision=jax.lax.Precision.HIGHEST)
     squared = jnp.sum(products * weights, axis=1)
     return jnp.sqrt(jnp.where(squared > 0, squared, 1))

@@ -51,7 +51,7 @@ class DecoderStep(nn.Module):
     def __call__(
         self, state: chex.Array, word: chex.Array, regions: chex.Array, keys: chex.Array, mask: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
-        """Takes the step and returns the new state [N, H], twice.
+        """Computes the step and returns the new state [N, H], twice.
 
         Args:
           state: [N, H].
@@ -75,7 +75,7 @@ class Captioner(nn.Module):
 
     Attributes:
       vocab_size: The number of words V.
-      word_dim: The size of the word embeddings, which are not those of the text encoder.
+      word_dim: The size of the word embeddings, which are not shared with the text encoder.
       features: The size H of the states of both GRUs.
       dropout: The rate of dropout of the inputs of both GRUs, from the stream 'dropout'.
     """

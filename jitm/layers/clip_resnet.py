@@ -16,7 +16,7 @@ from jitm.layers.vit import Tower, check_size
 from jitm.types import DTYPES, Count, Images
 
 STRIDE = 32  # pixels per cell of the last map
-EXPANSION = 4  # of the channels in a block
+EXPANSION = 4  # output channels of a block per inner channel
 
 
 def _average(x: chex.Array, size: int) -> chex.Array:
@@ -44,7 +44,7 @@ class _Bottleneck(nn.Module):
         convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
         inner = nn.relu(convolve(x, ('conv1', 'bn1'), self.width, 1))
         inner = nn.relu(convolve(inner, ('conv2', 'bn2'), self.width, 3))
-        identity = nn.initializers.zeros  # of the block, at first
+        identity = nn.initializers.zeros  # the block starts as the identity
         inner = convolve(_average(inner, self.stride), ('conv3', 'bn3'), outputs, 1, scale_init=identity)
         if self.stride > 1 or x.shape[-1] != outputs:
             x = convolve(_average(x, self.stride), ('downsample_0', 'downsample_1'), outputs, 1)

@@ -18,7 +18,7 @@ from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.normalization import BatchNorm, l2_normalize
 from jitm.types import DTYPES, Count, Images
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, red green blue
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet, RGB
 MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
 FIRES = {3: 16, 4: 16, 6: 32, 7: 32, 9: 48, 10: 48, 11: 64, 12: 64}  # SqueezeNet 1.1: number -> squeezed channels
@@ -50,8 +50,8 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
 def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
     """Returns the maximum over square windows of [I, H, W, F] with edges of `size`, `stride` apart.
 
-    It takes the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal
-    values share the gradient, which torch gives to the first; after a ReLU only zeros are equal.
+    It is the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values
+    share the gradient, which in torch flows to the first; after a ReLU only zeros are equal.
     """
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     for axis in (1, 2):
@@ -96,7 +96,7 @@ def convolve_and_normalize(
 
 
 class ConvolutionalNetwork(nn.Module):
-    """What all networks share.
+    """The base class of all networks.
 
     Attributes:
       pooled: Returns one global vector instead of the cells of the last map.
@@ -225,7 +225,7 @@ class ResNet(ConvolutionalNetwork):
         """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
-            raise ArgumentError('depth', f'is {self.depth}; take one of {", ".join(map(str, RESNETS))}')
+            raise ArgumentError('depth', f'is {self.depth}; use one of {", ".join(map(str, RESNETS))}')
         train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
         x = nn.relu(convolve_and_normalize(x, ('conv1', 'bn1'), 64, 7, 2, dtype=self.dtype, train=train))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])

@@ -17,7 +17,7 @@ from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
 
-GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # of the encoding of a rank and of the states, and of the softmax over ranks
+GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # size of rank encodings and states; temperature of the softmax over ranks
 
 
 def mean(features: chex.Array, mask: chex.Array) -> chex.Array:
@@ -61,7 +61,7 @@ def _sort_and_weigh(features: chex.Array, weights: chex.Array) -> tuple[chex.Arr
 
 
 def _spread_weights(residuals: tuple[chex.Array, ...], gradient: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Returns the gradients; a second sort takes the weights back to the positions of the values."""
+    """Returns the gradients; a second sort moves the weights back to the positions of the values."""
     ordered, positions, weights = residuals
     weights = jnp.broadcast_to(weights[..., None], ordered.shape)
     _, weights = jax.lax.sort((positions, weights), dimension=1, num_keys=1, is_stable=False)

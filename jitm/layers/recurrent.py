@@ -40,7 +40,7 @@ def affine(x: chex.Array, maps: tuple[tuple[chex.Array, chex.Array], ...]) -> tu
 
 
 def take_step(state: chex.Array, x: chex.Array, parameters: Parameters, mask: chex.Array | None = None) -> Step:
-    """Takes a step from the state [..., H] with inputs [..., D]; where the mask is False it keeps the state."""
+    """Computes a step from the state [..., H] with inputs [..., D]; where the mask is False it keeps the state."""
     inputs, hidden = affine(x, parameters.inputs), affine(state, parameters.state)
     reset = nn.sigmoid(inputs[0] + hidden[0])
     update = nn.sigmoid(inputs[1] + hidden[1])
@@ -51,9 +51,9 @@ def take_step(state: chex.Array, x: chex.Array, parameters: Parameters, mask: ch
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def read(reverse: bool, x: chex.Array, mask: chex.Array | None, parameters: Parameters) -> chex.Array:
-    """Returns the states [L, N, H] after each element of [L, N, D], from zero; a mask [L, N, 1] is that of `take_step`.
+    """Returns the states [L, N, H] after each element of [L, N, D], from zero; for the mask [L, N, 1] see `take_step`.
 
-    The gradient of each parameter is one product over all elements, where that of a scan would add one per element.
+    The gradient of each parameter is one product over all elements; a scan would add one product per element.
     """
     return _read(reverse, x, mask, parameters)[0]
 

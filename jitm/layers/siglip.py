@@ -10,8 +10,8 @@ from jitm.layers.transformer import ACTIVATIONS, layer_norm
 from jitm.layers.vit import ViT
 from jitm.types import Images, Index, Texts
 
-EPSILON = 1e-6  # of the normalizations
-MEAN = DEVIATION = (0.5, 0.5, 0.5)  # of the pixels
+EPSILON = 1e-6  # layer normalizations
+MEAN = DEVIATION = (0.5, 0.5, 0.5)  # pixels
 
 
 class AttentionPooling(nn.Module):
@@ -42,7 +42,7 @@ class AttentionPooling(nn.Module):
 class PooledViT(ViT):
     """A `ViT` without a class token and a projection: attention pools the last states of the patches.
 
-    `hidden_dim` is `embed_dim`. What of an image exceeds a multiple of `patch_size` is not read.
+    `hidden_dim` is `embed_dim`. Pixels beyond a multiple of `patch_size` are not read.
     """
 
     epsilon = EPSILON
@@ -65,7 +65,7 @@ class PooledViT(ViT):
 
 
 class PaddedTransformer(CausalTransformer):
-    """Reads a text padded to `max_length`, of which every token attends to all, padding included.
+    """Reads a text padded to `max_length`, where every token attends to all, padding included.
 
     The state of the last position, which is padding unless the text is cut, is projected. `max_length` is 64 as
     published, and 16 for So400m/14 at 224 pixels.

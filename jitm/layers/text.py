@@ -110,7 +110,7 @@ class TokenEncoder(nn.Module):
         if texts.vectors is None:
             raise UserError(
                 'the model reads vectors of tokens, which only captions of a data set have that jitm encode --texts '
-                "wrote: set config key 'data.token_vectors' to True, or take a model of words"
+                "wrote: set config key 'data.token_vectors' to True, or use a model of words"
             )
         vectors = nn.Dropout(self.dropout, deterministic=not train)(texts.vectors.astype(jnp.float32))
         return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts)

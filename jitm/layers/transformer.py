@@ -52,7 +52,7 @@ TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
-EPSILON = 1e-12  # of BERT's normalizations
+EPSILON = 1e-12  # BERT's layer normalizations
 
 
 def size_named(name: str) -> BERTSize:
@@ -64,7 +64,7 @@ def size_named(name: str) -> BERTSize:
     numbers = re.fullmatch(r'L-([1-9]\d*)_H-([1-9]\d*)_A-([1-9]\d*)', name)
     layers, hidden, heads = map(int, numbers.groups() if numbers else (0, 0, 0))
     if name not in SIZES and (not numbers or hidden % heads):
-        raise ArgumentError('size', f"is '{name}'; take one of {', '.join(SIZES)}, or such as 'L-6_H-384_A-12'")
+        raise ArgumentError('size', f"is '{name}'; use one of {', '.join(SIZES)}, or such as 'L-6_H-384_A-12'")
     return SIZES.get(name) or BERTSize(hidden, layers, heads, 4 * hidden)
 
 
@@ -77,7 +77,7 @@ def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, ep
 ACTIVATIONS = MappingProxyType(
     {
         'gelu': functools.partial(nn.gelu, approximate=False),
-        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # of OpenAI's CLIP
+        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
         'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     }
 )
@@ -100,12 +100,12 @@ class KernelInits(NamedTuple):
 
 
 class BlockOptions(NamedTuple):
-    """The sizes and the kind of a block: BERT's by default.
+    """The sizes and the variant of a block: BERT's by default.
 
     Attributes:
       heads: The number of attention heads.
       mlp_dim: The number of rows of W_1.
-      dropout: The rate of dropout, also that of the attention weights.
+      dropout: The rate of dropout, also for the attention weights.
       dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
         are float32.
       kernel_init: The initializer of all W, or of each of them.
@@ -138,7 +138,7 @@ class TransformerBlock(nn.Module):
 
         Args:
           tokens: The sequences.
-          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], those that each token attends to; None
+          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
             for all.
           train: Applies dropout, from the stream 'dropout'.
         """
@@ -243,7 +243,7 @@ class BERTEmbeddings(nn.Module):
         length, maximum = ids.shape[1], self.size.max_positions
         if length > maximum:
             raise UserError(
-                f'a batch has texts padded to {length} word pieces, BERT takes {maximum}: shorten the captions'
+                f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
         types = jnp.zeros((), jnp.int32) if types is None else types
         total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(types)

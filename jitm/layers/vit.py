@@ -10,8 +10,8 @@ from jitm.layers.cnn import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Count, Images, Texts
 
-EPSILON = 1e-5  # of the normalizations
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pixels of CLIP's training images, red green blue
+EPSILON = 1e-5  # layer normalizations
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)  # pixels of CLIP's training images, RGB
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 

@@ -3,7 +3,7 @@
 Every loss is in one of the modules and re-exported here: `jitm.losses.max_of_hinges` is
 `jitm.losses.ranking.max_of_hinges`, which a config names `ranking.max_of_hinges`.
 
-A loss of rankings takes scores [Q, C] and masks [Q, C] of the positives and, optionally, of the negatives of each
+A loss of rankings reads scores [Q, C] and masks [Q, C] of the positives and, optionally, of the negatives of each
 query. A query without a positive has loss 0. Arrays may be of numpy, JAX or torch, or lists; masks may have 0 and 1,
 unless they are traced. An argument of another shape, type or range is a ValueError that names it.
 """
@@ -74,6 +74,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Names the loss that is meant, also by a name that its docstring states, such as `infonce`."""
+    """Suggests a loss for an unknown name, also by a name in its docstring, such as `infonce`."""
     papers = stated_names({loss: globals()[loss] for loss in __all__})
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}{did_you_mean(name.lower(), __all__, papers)}')

@@ -2,14 +2,14 @@
 
     loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
+For the contract and the notation see `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
 scores s_c. p is the positive of lowest s_p, also for the anchor, and the hardest negative is the one of highest
 s_n - a_n. The caller stops the gradient through `anchor_scores`, as the training step does.
 
-With `extreme`, the margins are soft (eq. 14-20): they shrink as the anchor approaches the highest value that is
-possible. For scores in [-1, 1], it is 2 for the relative losses and 1 for the absolute ones.
+With `extreme`, the margins are soft (eq. 14-20): they shrink as the anchor approaches the highest possible
+value. For scores in [-1, 1], it is 2 for the relative losses and 1 for the absolute ones.
 
-Published: sum, beside the loss that the anchor trains with; margin 0.2, alpha 0.5. Models H and I of table IV take two
+Published: sum, beside the loss that the anchor trains with; margin 0.2, alpha 0.5. Models H and I of table IV have two
 of these losses, each with weight 0.5.
 """
 

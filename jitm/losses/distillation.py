@@ -2,7 +2,7 @@
 
     loss(scores, positives, negatives=None, *, anchor_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking` and `jitm.losses.anchored`; c is any candidate,
+For the contract and the notation see `jitm.losses.ranking` and `jitm.losses.anchored`; c is any candidate,
 positive or negative. The losses were published for the distances of images; here they compare the scores of pairs. DBL
 multiplies the scores by 10, which is a temperature of 0.1.
 """
@@ -54,7 +54,7 @@ def rank_distillation(
       anchor_scores: The anchor's scores.
       temperature: The divisor of the scores, without effect if `hard`.
       hard: DarkRank's hard transfer, as in the code of DBL: -log P_S of the anchor's order, with -3 x^3 in place of
-        x / temperature. DarkRank takes distances x and skips the nearest, the query itself. For scores this is the
+        x / temperature. DarkRank uses distances x and skips the nearest, the query itself. For scores this is the
         order of the candidates from the lowest score on, without the lowest.
     """
     negatives, valid = prepare(positives, negatives)
@@ -68,7 +68,7 @@ def rank_distillation(
         return jnp.where(valid, -_order_log_likelihoods(target, present), 0)
     orders = np.array(list(itertools.permutations(range(top.shape[1]))))
     target, anchor = (_order_log_likelihoods(x[:, orders], present[:, orders]) for x in (target, anchor))
-    # With fewer candidates than positions an order occurs several times, and the softmax divides its probability.
+    # With fewer candidates than positions, an order occurs several times, and the softmax divides its probability.
     return jnp.where(valid, jnp.sum(jax.nn.softmax(anchor, axis=1) * (anchor - target), axis=1), 0)
 
 
@@ -154,7 +154,7 @@ def self_distillation(
       anchor_scores: The anchor's scores.
       temperature: The divisor of both models' scores.
       inverse: Exchanges the roles: -sum P_S log P_A, DINO* of DBL's table II. The gradient flows through P_S.
-      subtract_entropy: Subtracts the entropy of the first distribution, which gives KL(P_A || P_S), or KL(P_S || P_A)
+      subtract_entropy: Subtracts the entropy of the first distribution, for KL(P_A || P_S), or KL(P_S || P_A)
         with `inverse`, as released for DINO*. The paper has the cross-entropy.
     """
     negatives, valid = prepare(positives, negatives)

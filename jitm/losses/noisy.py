@@ -1,6 +1,6 @@
 """Losses for noisy correspondence, captions paired with the wrong images, and the ladder loss.
 
-The contract and the notation are those of `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
+For the contract and the notation see `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
 query. The correspondence label y [Q] of a query is the estimated probability that its pair matches, from 0 to 1;
 `jitm.training.sources.labels` estimates it.
 """
@@ -16,8 +16,8 @@ from jitm.errors import ArgumentError
 from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_softmax, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature
 
-NO_EVIDENCE = -1e30  # the logarithm
-SHIFT = 8  # of gammaln and digamma, to where four terms of their series suffice
+NO_EVIDENCE = -1e30  # logarithm of zero evidence
+SHIFT = 8  # moves arguments of gammaln and digamma to where four terms of their series suffice
 
 
 @checked
@@ -37,7 +37,7 @@ def complementary_contrastive(
 
 
 def _one_minus(probabilities: Scores) -> Scores:
-    """Returns 1 - P; that of the likeliest candidate is the sum of all others, which rounding does not make 0."""
+    """Returns 1 - P; for the likeliest candidate this is the sum of all others, which does not round to 0."""
     likeliest = jnp.arange(probabilities.shape[1]) == jnp.argmax(probabilities, axis=1)[:, None]
     others = jnp.sum(jnp.where(likeliest, 0, probabilities), axis=1, keepdims=True)
     return jnp.where(likeliest, others, 1 - probabilities)
@@ -72,7 +72,7 @@ def soft_margin(
 ) -> PerQuery:
     """NCR (Huang et al., 2021, eq. 8 and 9): `max_of_hinges` with the margin (10^y - 1) / 9 times `margin`.
 
-    Published: sum; margin 0.2. The released code gives row q the margins of all columns, by broadcasting.
+    Published: sum; margin 0.2. In the released code row q has the margins of all columns, by broadcasting.
     """
     soft = margin * (10**labels - 1) / 9
     return max_of_hinges(scores + jnp.where(positives, 0, soft[:, None]), positives, negatives, margin=0)
@@ -90,8 +90,8 @@ def evidential(
     """DECL (Qin et al., 2022, released): the squared error of a Dirichlet distribution over the candidates.
 
     The evidence of a candidate is exp(s / temperature), for any score, and alpha = evidence + 1. A query without a
-    positive, such as one whose pair is judged wrong, has the target 0 everywhere. The divergence is that of the
-    distribution without the evidence of the positives from the uniform one.
+    positive, such as one whose pair is judged wrong, has the target 0 everywhere. The divergence compares the
+    distribution without the evidence of the positives with the uniform one.
 
     Published: mean; temperature and weight 0.1.
     """
@@ -117,7 +117,7 @@ def evidential(
 def _divergence_part(evidence: chex.Array, count: chex.Array | int) -> chex.Array:
     """Returns gammaln(n + e) - gammaln(n) + e (1 - digamma(n + e)) for the logarithm of the evidence e, and n >= 1.
 
-    The series of Stirling for both functions are added, so that what grows as e log e cancels before rounding; n is
+    Stirling's series for both functions are added, so that terms growing as e log e cancel before rounding; n is
     shifted by their recurrences.
     """
     shifts = (evidence - jnp.log(count + k) for k in range(SHIFT))
@@ -145,8 +145,8 @@ def ladder(
     """Ladder loss (Zhou et al., 2020): `max_of_hinges`, and a hinge between two groups of candidates per threshold.
 
     The hinge is [m' + s_u - s_r]_+ with r the candidate of lowest score among those whose relevance reaches the
-    threshold, the positive included, and u that of highest score among the negatives below it; 0 without any below. The
-    released code gives candidates outside of a group the score 0, which can win.
+    threshold, the positive included, and u the highest among the negatives below it; 0 without any below. In the
+    released code candidates outside of a group have the score 0, which can win.
 
     Args:
       relevance: [Q, C], such as the similarity of the captions of query and candidate.

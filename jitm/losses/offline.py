@@ -2,7 +2,7 @@
 
     loss(scores, positives, negatives=None, *, offline_scores, ...) -> [Q]
 
-The contract and the notation are those of `jitm.losses.ranking`, except that a query without a negative in the batch
+The contract and the notation follow `jitm.losses.ranking`, except that a query without a negative in the batch
 keeps its offline hinges. A pair (i, t) has the mined negatives tbar and ibar, which match the image itilde and the text
 ttilde. For the query i, and for the query t,
 
@@ -110,7 +110,7 @@ def online_quintuplet(
     """OnlineQuin (AOQ, table 3): eq. 4 with pairs of the hardest negatives in the batch; scores are square.
 
     Row q and column q are the two sides of a pair. Both pairs, S(ibar, tbar) and S(itilde, ttilde), are the same for
-    the queries i and t, so each direction takes half of both hinges. A pair that is not a negative, such as ibar with
+    the queries i and t, so each direction has half of both hinges. A pair that is not a negative, such as ibar with
     its own text, has no hinge.
     """
     negatives, _ = prepare(positives, negatives)

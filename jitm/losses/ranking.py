@@ -9,7 +9,7 @@ Without `negatives`, every candidate that is not positive is a negative. Candida
 query without a positive or without a negative has loss 0.
 
 Losses are not reduced. The loss of a batch is the loss of its scores [images, captions], for image-to-text retrieval,
-plus that of their transpose. "Published" is how a paper reduces the queries of each direction and weighs the result,
+plus the loss of their transpose. "Published" is a paper's reduction over the queries of each direction and its weight,
 the `reduction` and the `weight` of a term in a config; the weight is 1 unless another one is given.
 """
 
@@ -98,7 +98,7 @@ def selective_contrastive(
 ) -> PerQuery:
     """SCT (Li et al., 2023, eq. 16): [margin + s_n - s_p]_+ of the hardest negative n if s_n < s_p, else s_n.
 
-    The loss is below 0 where s_p <= s_n < 0. Xuan et al. (2020), for image retrieval, weight s_n and take a softmax of
+    The loss is below 0 where s_p <= s_n < 0. Xuan et al. (2020), for image retrieval, weight s_n and use a softmax of
     the pair in place of the hinge. Published: sum; margin 0.2.
     """
     negatives, valid = prepare(positives, negatives)
@@ -113,8 +113,8 @@ def selective_hard_negative(
 ) -> PerQuery:
     """SelHN (Li et al., 2023, eq. 9-12): `max_of_hinges` if |s_n - s_p| > epsilon, else `mean_of_hinges`.
 
-    n is the hardest negative. Eq. 12 divides the sum of hinges by C; the released code, as here, takes the mean over
-    the negatives. At |s_n - s_p| = epsilon the paper takes the mean as well, and the released code does not.
+    n is the hardest negative. Eq. 12 divides the sum of hinges by C; the released code, as here, computes the mean over
+    the negatives. At |s_n - s_p| = epsilon the paper uses the mean as well, and the released code does not.
 
     Published: sum; released: mean, weight 0.5. Margin 0.2, epsilon 0.01.
     """
@@ -129,7 +129,7 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
     """MPL (Wei et al., 2020; PolyLoss): [0.2 s_p^2 - 0.7 s_p + 0.5]_+ + [0.9 s_n^2 - 0.4 s_n + 0.03]_+.
 
     n is the hardest negative. The loss is 0 unless s_n + margin > s_p and s_p < 1 - 1e-5; the released code can fail
-    for a higher s_p. The coefficients are those of SCAN i2t-AVG on Flickr30K, for cosines. The second polynomial is
+    for a higher s_p. The published coefficients are for SCAN i2t-AVG on Flickr30K, on cosines. The second polynomial is
     below 0 for s_n between 0.0955 and 0.349.
 
     Published: mean.
@@ -161,7 +161,7 @@ def adaptive_margin(
       scores: The scores s.
       positives: The matching candidates.
       negatives: The other candidates, by default all.
-      relevance: phi, a metric of captions, such as the CIDEr of a caption with those of the query.
+      relevance: phi, a metric of captions, such as the CIDEr of a caption with the query's captions.
       temperature: The divisor; differences in CIDEr divided by 5 are 0.2 on average.
     """
     margins = (hardest_positive(scores, positives, relevance)[:, None] - relevance) / temperature
@@ -180,7 +180,7 @@ def projection_matching(
     """CMPM (Zhang and Lu, 2018, released): the sum over candidates of P log(1e-8 + P / (T + 1e-8)), about KL(P || T).
 
     P is softmax(s / temperature), and T is uniform over the positives. All captions of the query's image are positives.
-    The scores of CMPM are projections x_c . z_q / |z_q| at temperature 1. DBL takes similarities at 0.1.
+    The scores of CMPM are projections x_c . z_q / |z_q| at temperature 1. DBL uses similarities at 0.1.
 
     Published: mean.
     """
@@ -208,7 +208,7 @@ def softmax_contrastive(
     """InfoNCE (CLIP; SupCon, eq. 2): the mean over positives of -log softmax(s / temperature).
 
     With several positives the minimum is the logarithm of their number, not 0. Label smoothing moves this share of the
-    weight from the positives to all candidates alike (Szegedy et al., 2016, section 7).
+    weight from the positives to all candidates equally (Szegedy et al., 2016, section 7).
 
     Published (CLIP): mean, weight 0.5; the temperature is learned, from 0.07, and labels are not smoothed.
     """

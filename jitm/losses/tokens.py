@@ -71,7 +71,7 @@ def word_discrimination(logits: Logits, labels: Labels, mask: TokenMask, *, matc
 def word_correction(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     """WoC (TAGS-DC; Fan et al., 2022, eq. 8): the mean over words l of -log max(P_l(y_l), 1e-10).
 
-    The logits are those of a synthetic caption, the labels the words of the original one. The mask has the refilled
+    The logits belong to a synthetic caption, the labels are the words of the original one. The mask has the refilled
     positions as released, and all words in the paper.
 
     Released: mean over the refilled positions of all captions, weight 5e-4.

@@ -78,7 +78,7 @@ def _search_local(
 
 
 def _check_shared(parts: Sequence[Path], job: str) -> None:
-    """Raises a UserError unless this process sees the states of all processes."""
+    """Raises a UserError unless the states of all processes are visible to this process."""
     for part in parts:
         if not agreement.sees(lambda part=part: MiningState.load(part, job) is not None):
             raise UserError(f'{part} of another process is not seen here; give all processes one shared folder')
@@ -87,7 +87,7 @@ def _check_shared(parts: Sequence[Path], job: str) -> None:
 def describe(
     runs: Sequence[Run], split: Split, top_h_texts: int, top_h_images: int, options: ScoringOptions = DEFAULT_OPTIONS
 ) -> dict[str, Any]:
-    """Returns everything that mined lists depend on, as JSON; the arguments are those of `mine`."""
+    """Returns all inputs of mined lists, as JSON; for the arguments see `mine`."""
     return {
         'parameters': [hash_arrays(jax.tree.leaves(run.variables)) for run in runs],
         'steps': [run.step for run in runs],
@@ -159,7 +159,7 @@ def mine(
         keeps unfinished work.
       top_h_texts: The number of texts per image, 300 as published.
       top_h_images: The number of images per text, 60 as published.
-      options: The precision and the memory, by default those of the first run. Where scores are inner products, the
+      options: The precision and the memory, by default the first run's. Where scores are inner products, the
         encodings need memory on top of `memory_mb`.
       report: A function that is called after each block.
 

@@ -84,7 +84,7 @@ class MiningState:
 
     @classmethod
     def load(cls, path: Path, job: str) -> 'MiningState | None':
-        """Reads the state that `save` wrote; None if it is missing, damaged or of another job."""
+        """Reads the state that `save` wrote; None if it is missing or damaged, or belongs to another job."""
         try:
             with path.open('rb') as whole, np.load(whole) as file:
                 if str(file['job']) != job:

@@ -192,7 +192,7 @@ def group_size(count: int, top_h: int) -> int:
 
 
 def rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
-    """Ranks the candidates for each query, `tile` queries at a time; the rows are those of `rank_products`."""
+    """Ranks the candidates for each query, `tile` queries at a time; for the rows see `rank_products`."""
     return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)
 
 

@@ -1,4 +1,4 @@
-"""Block-wise cosines of words and regions with what they attend to (GSMN; Liu et al., 2020), without its graphs."""
+"""Block-wise cosines of words and regions with their attended vectors (GSMN; Liu et al., 2020), without its graphs."""
 
 import chex
 import einops

@@ -63,8 +63,8 @@ class Memory(nn.Module):
 class IMRAM(CrossAttentionMatcher):
     """Attends as SCAN in several steps, between which a memory updates the queries.
 
-    The score is the sum over steps of the mean cosine of the first queries, words or regions, with what those of the
-    step attend to. With one step it is SCAN's with the aggregation 'Mean'.
+    The score is the sum over steps of the mean cosine of the first queries, words or regions, with the attended vectors
+    of the step. With one step it is SCAN's with the aggregation 'Mean'.
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.
@@ -137,7 +137,7 @@ class IMRAM(CrossAttentionMatcher):
         return result
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
-        """Returns the size of the arguments of the gates of all queries; with one step that of SCAN."""
+        """Returns the size of the arguments of the gates of all queries; with one step SCAN's size."""
         if self.steps == 1:
             return super().floats_per_pair(images, texts)
         sides = {'t2i': texts, 'i2t': images}

@@ -19,7 +19,7 @@ class JointEncoder(Matcher):
     """Reads each pair with one transformer, whose states heads turn into a score and predictions for the words.
 
     A model adds `read_pairs` and `floats_per_pair` and has an attribute `heads`, the names of its heads besides `rank`.
-    The parameters of head `x` are those of the module `x_head`.
+    The parameters of head `x` are in the module `x_head`.
     """
 
     head_sources = MappingProxyType({})  # head -> the head that it is initialized from
@@ -135,10 +135,10 @@ class JointBERT(JointEncoder):
         self.pooler = nn.Dense(size.hidden, kernel_init=size.kernel_init)
 
     def check_images(self, images: Images) -> None:
-        """Raises a UserError if images have several views, a ValueError if they lack what the model reads."""
+        """Raises a UserError if images have several views, a ValueError if they lack inputs of the model."""
         name = type(self).__name__
         if images.kept is not None:
-            raise UserError(f"config key 'augmentation.num_views' must be 1: {name} takes one view of each image")
+            raise UserError(f"config key 'augmentation.num_views' must be 1: {name} reads one view of each image")
         for field in self.reads:
             if getattr(images, field) is None:
                 raise ValueError(f'{name} reads the {field} of images: set images.{field}')

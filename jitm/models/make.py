@@ -16,7 +16,7 @@ from jitm.types import Count
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """Returns the model section of a member: its own `model`, that of the member it copies, or the config's `model`."""
+    """Returns the model section of a member: its own `model`, its source's if it is a copy, or the config's `model`."""
     section = config['members'][member]
     copied = config['members'].get(section.get('of', ''), section)
     return copied.get('model') or config['model']
@@ -35,7 +35,7 @@ def is_module(value: Any) -> bool:
 
 
 def own_names(model: Mapping[str, Any]) -> list[str]:
-    """Returns the names in a model section that are not of jitm; their modules are imported already."""
+    """Returns the names in a model section from outside of jitm; their modules are imported already."""
     found = []
     for key, name in flatten(model).items():
         package = 'jitm.models' if key == 'name' else 'jitm.layers'
@@ -54,7 +54,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     Args:
       model: The model section of the config.
       vocab_size: The number of words of the vocabulary.
-      own: Whether the classes may be of modules of the user, see `names.resolve`.
+      own: Whether the classes may be defined in modules of the user, see `names.resolve`.
       imports: Whether these modules are imported; only for a config that the user wrote.
 
     Raises:
@@ -85,7 +85,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
 
 
 def check_matcher(model: nn.Module) -> None:
-    """Raises a UserError unless a model is a Matcher whose methods take the arguments of the interface."""
+    """Raises a UserError unless a model is a Matcher whose methods have the arguments of the interface."""
     kind = type(model).__name__
     if not isinstance(model, Matcher):
         raise UserError(f'{kind} is not a Matcher: derive it from DualEncoder of jitm.models.matcher')

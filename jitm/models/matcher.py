@@ -17,7 +17,7 @@ Encoding = chex.ArrayTree
 
 UNPAIRED = (
     '{} scores a whole batch in training and no single pairs, so losses on mined pairs do not apply: '
-    'take another model, or other terms'
+    'use another model, or other terms'
 )
 
 
@@ -38,12 +38,12 @@ class Matcher(nn.Module):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The fields of `Images` that `encode_image` requires; by default those of the image encoder."""
+        """The fields of `Images` that `encode_image` requires; by default the image encoder's."""
         return self.image.reads
 
     @property
     def text_format(self) -> TextFormat:
-        """The texts that the model reads; by default those of its text encoder."""
+        """The texts that the model reads; by default the text encoder's."""
         return self.text.text_format
 
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
@@ -74,7 +74,7 @@ class Matcher(nn.Module):
         raise NotImplementedError
 
     def predict_tokens(self, images: Encoding, texts: Texts, train: bool = False) -> dict[str, TokenPredictions]:
-        """Predicts the words of texts, of which text n describes image n, for the token terms of the objective.
+        """Predicts the words of texts, where text n describes image n, for the token terms of the objective.
 
         Returns:
           The inputs of each loss in `jitm.losses.tokens`, by its name; empty for a model that predicts no words.

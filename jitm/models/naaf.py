@@ -54,7 +54,7 @@ def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array
 
 
 def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> chex.Array:
-    """Returns the similarity at which the normal density of matches is alpha times that of mismatches.
+    """Returns the similarity at which the normal density of matches is alpha times the density of mismatches.
 
     The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root in a form
     that does not divide by A, the difference of the variances, which is near 0.
@@ -114,15 +114,15 @@ class NAAF(CrossAttentionMatcher):
     Evaluation uses the safe threshold of the last training batch.
 
     This follows the released code, except that it sorts batches by caption length, and here they keep the order of the
-    data. The paper's mismatches are of all negative pairs and its alpha adapts, by rules that it does not state.
+    data. The paper's mismatches come from all negative pairs and its alpha adapts, by rules that it does not state.
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.
-      lambda_softmax: inverse temperature of both attentions.
+      lambda_softmax: The inverse temperature of both attentions.
       lambda_smoothing: The inverse temperature of the similarity of words. In evaluation, whether a word lacks a
         matching region is decided together with the similar words of its text.
-      alpha: ratio of the densities of matches and mismatches at the threshold.
-      minimum_words: number of words below which no threshold is estimated.
+      alpha: The ratio of the densities of matches and mismatches at the threshold.
+      minimum_words: The number of words below which no threshold is estimated.
     """
 
     lambda_softmax: InverseTemperature
@@ -181,7 +181,7 @@ class NAAF(CrossAttentionMatcher):
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
         """Scores the texts one after the other and estimates the threshold of the next one, without gradient.
 
-        The images are those of this device, the texts those of all devices; text n describes image n.
+        The images are on this device, the texts come from all devices; text n describes image n.
 
         Returns:
           The statistics after all texts, and the texts with their thresholds and scores.
@@ -200,7 +200,7 @@ class NAAF(CrossAttentionMatcher):
             one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=threshold))
             column, best = (x[:, 0] for x in block(variables, images, one))
             scores, best = collectives.gather_over_devices((column, best))
-            # Add its words if its image ranks first; mismatches are of the image that ranks last.
+            # Add its words if its image ranks first; mismatches come from the image that ranks last.
             pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
             statistics = add_words(statistics, pair, text.mask & (jnp.argmax(scores) == row))
             moved, enough = move_thresholds(statistics, self.alpha), statistics.count > self.minimum_words

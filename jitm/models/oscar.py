@@ -10,7 +10,7 @@ from jitm.layers.transformer import layer_norm, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
 
-MAX_WORDS = 70  # of a caption and its tags, special tokens included, as released
+MAX_WORDS = 70  # caption, tags and special tokens together, as released
 BOX_NUMBERS = 6  # x1 y1 x2 y2 width height, the first of `Images.locations`
 
 
@@ -29,8 +29,8 @@ class TaggedRegions(struct.PyTreeNode):
 class OSCAR(JointBERT):
     """Classifies whether a caption matches an image, from the caption, the image's object tags and its regions.
 
-    The score is the difference of the two logits in evaluation and the probability of a match in training, of which
-    `ranking.matching_cross_entropy` is the released loss. Tags follow the caption, at the next positions and as the
+    The score is the difference of the two logits in evaluation and the probability of a match in training, for
+    the released loss `ranking.matching_cross_entropy`. Tags follow the caption, at the next positions and as the
     second segment, and are cut where both have more than `MAX_WORDS` word pieces.
 
     Attributes:

@@ -19,8 +19,8 @@ class TiledMatcher(Matcher):
     A model adds `score_block` and `floats_per_pair`.
 
     Attributes:
-      encoders: Names of the submodules that only `encode_image` and `encode_text` use. Their parameters are kept out of
-        the tiles, each of which would have a gradient of zeros for them.
+      encoders: Names of the submodules that only `encode_image` and `encode_text` use. Their parameters stay out of
+        the tiles, where their gradients would be materialized as zeros.
     """
 
     encoders = 'image', 'text'
@@ -46,7 +46,7 @@ class TiledMatcher(Matcher):
         return block, {**variables, 'params': params}
 
     def prepare(self, images: Encoding, texts: Encoding) -> tuple[Encoding, Encoding]:
-        """Adds to encodings what `score_block` needs of every image or text for all of its pairs."""
+        """Adds to encodings the values per image or text that `score_block` uses for all of its pairs."""
         return images, texts
 
     def score_in_tiles(
@@ -96,7 +96,7 @@ class TiledMatcher(Matcher):
           images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
             Elements sorted by length, the longest first.
           cut: Cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
-            of a batch; several lengths are compiled.
+            text in a batch; several lengths are compiled.
           all_images: Passes all images at once, with few texts.
         """
         floats = self.floats_per_pair(images, texts)
@@ -162,7 +162,7 @@ class CrossAttentionMatcher(TiledMatcher):
 
         Returns:
           float32 [I, T, L, R] by name, see `attention.word_by_region`: 't2i' is the attention of each word to the
-          regions, 'i2t' the attention of each region to the words. A model has those of its `directions`.
+          regions, 'i2t' the attention of each region to the words. A model has only its `directions`.
         """
         result = {}
         for direction in self.directions:

@@ -44,8 +44,8 @@ def tile_edges(floats_per_pair: float) -> tuple[int, int]:
 def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> tuple[int, float]:
     """Returns `tile` and `share` of `with_sparse_gradient`.
 
-    For an accelerator only one of the two gradients is compiled: that of all pairs where they are cheap, as in SCAN,
-    so that copying the images and texts of a few takes longer.
+    For an accelerator only one of the two gradients is compiled: the gradient of all pairs where they are cheap, as in
+    SCAN, so that copying the images and texts of a few takes longer.
     """
     copied = floats_of_pair(images, texts)
     tile = pairs_at_once(floats_per_pair + copied)
@@ -116,7 +116,7 @@ def at_own_length(block: Block) -> Block:
     """
     if not cuts_lengths():
         return block
-    # All lengths are compiled and `lax.switch` takes one of them at run time, so that shapes stay static. The custom
+    # All lengths are compiled and `lax.switch` selects one of them at run time, so that shapes stay static. The custom
     # gradient switches as well: JAX would keep the residuals for every length.
 
     def switch(branch: Callable, texts: Elements, *args: Any) -> chex.ArrayTree:
@@ -174,7 +174,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
 
         def add_tile(n: chex.Array, sums: tuple) -> tuple:
             numbers = 1 + n * size + jnp.arange(size)
-            index = jnp.searchsorted(counts, numbers, method='compare_all')  # of the pairs with these numbers
+            index = jnp.searchsorted(counts, numbers, method='compare_all')  # flat index of these pairs
             column, row = jnp.divmod(jnp.minimum(index, flat.size - 1), len(cotangents))
             weights = jnp.where(numbers <= counts[-1], cotangents[row, column], 0)
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
@@ -188,7 +188,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
         sums = lax.fori_loop(0, -(-counts[-1] // size), add_tile, jax.tree.map(_zeros_to_sum, args))
         return jax.tree.map(lambda x, total: None if total is None else total.astype(x.dtype), args, sums)
 
-    # Which of the two it is, is decided when the cotangents are known.
+    # The cotangents decide between the two.
     @jax.custom_vjp
     def call(*args: Any) -> chex.Array:
         return (known or scores)(*args)

@@ -13,8 +13,8 @@ from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
 HEADS = ('itm', 'mlm', 'discriminate', 'correct')
-# Each head of these is initialized as a copy of another one: rank as the row of class 1, the others as they are. It
-# holds for random parameters, for a run that lacks the head and for published weights that lack it.
+# Each of these heads is initialized as a copy of another one: rank as the row of class 1, the others as they are. This
+# applies to random parameters, and to runs and published weights without the head.
 HEAD_SOURCES = MappingProxyType({'rank': 'itm', 'discriminate': 'itm', 'correct': 'mlm'})
 
 
@@ -45,7 +45,7 @@ class RegionEmbeddings(nn.Module):
 def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:
     """Returns an initializer that samples this number of columns from a fixed key and returns the last of them."""
 
-    # Flax gives every parameter its own key. Heads that must be equal at initialization need a common key instead, and
+    # In Flax every parameter has its own key. Heads that must be equal at initialization need a common key instead, and
     # a head with one output (rank) must equal the last output of a head with two (itm): hence the last columns.
     def init(_: chex.PRNGKey, shape: tuple[int, ...], dtype: chex.ArrayDType = jnp.float32) -> chex.Array:
         return size.kernel_init(key, (shape[0], columns), dtype)[:, -shape[1] :]
@@ -54,7 +54,7 @@ def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initial
 
 
 class UNITER(JointBERT):
-    """Embeds words and regions, reads those of a pair with BERT's blocks and scores the first state.
+    """Embeds words and regions, reads each pair with BERT's blocks and scores the first state.
 
     The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training, as released. Pairs with
     the same image or text share the dropout of its embedding, and no other dropout. Parts that only pre-training needs

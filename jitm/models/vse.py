@@ -65,7 +65,7 @@ class PooledEncoders(Matcher):
         self.text_pool = make_pooling(self.text_pooling, 'text_pooling')
         if self.text_pooling == 'last' and not getattr(self.text, 'recurrent', True):
             raise ArgumentError(
-                'text_pooling', "is 'last', which ignores all words where 'text.recurrent' is False: take 'mean'"
+                'text_pooling', "is 'last', which ignores all words where 'text.recurrent' is False: use 'mean'"
             )
 
     def encode_image(self, images: Images, train: bool = False) -> chex.Array:
@@ -83,7 +83,7 @@ class PooledEncoders(Matcher):
 
 
 class VSE(PooledEncoders, TemperatureEncoder):
-    """VSE++ and what follows it: scores two pooled vectors by their inner product; see `PooledEncoders`."""
+    """VSE++ and its successors: scores two pooled vectors by their inner product; see `PooledEncoders`."""
 
 
 class OrderEmbedding(PooledEncoders, TiledMatcher):

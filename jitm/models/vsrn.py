@@ -70,7 +70,7 @@ class VSRN(DualEncoder):
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes [I, R, F] regions as `vector` [I, D]; in training also as `regions` [I, R, D] for the captioner."""
         if images.kept is not None:
-            raise UserError("config key 'augmentation.num_views' must be 1: VSRN takes one view of each image")
+            raise UserError("config key 'augmentation.num_views' must be 1: VSRN reads one view of each image")
 
         # Relate the regions.
         mask = images.mask

@@ -26,7 +26,7 @@ def new_figure(width: float, height: float, note: str = '') -> Any:
 
 
 def to_bytes(figure: Any, kind: str) -> bytes:
-    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg'; equal figures give equal bytes."""
+    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg', with equal bytes for equal figures."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()
@@ -36,7 +36,7 @@ def to_bytes(figure: Any, kind: str) -> bytes:
 
 
 def check_output(output: Path) -> str:
-    """Returns the format of a figure's file, that of its suffix, PNG without one.
+    """Returns the format of a figure's file from its suffix, PNG without one.
 
     Raises:
       UserError: If matplotlib is missing, or a figure cannot be written to the file.
@@ -53,11 +53,11 @@ def save(figure: Any, output: Path) -> None:
     """Saves a matplotlib figure in the format of the file's suffix.
 
     Raises:
-      UserError: If the file was written by somebody else, or cannot be written.
+      UserError: If jitm did not write the existing file, or it cannot be written.
     """
     kind = check_output(output)
     try:
         with replacing_own(output) as file:
             figure.savefig(file, format=kind, **FORMATS[kind])
-    except ValueError as error:  # of a figure that is too large
+    except ValueError as error:  # the figure is too large
         raise UserError(f'{output} cannot be drawn ({error}); compare fewer files') from None

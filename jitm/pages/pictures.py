@@ -46,7 +46,7 @@ def _reduced(image: 'Image.Image') -> 'Image.Image':
 
 
 def thumbnail(photo: Photo) -> bytes:
-    """Returns a photograph, as models see it, as JPEG of at most `EDGE` pixels on each side.
+    """Returns a photograph, decoded as for models, as JPEG of at most `EDGE` pixels on each side.
 
     Raises:
       UserError: If the file is not an image.
@@ -80,7 +80,7 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
 
 
 def recorded_photos(split: Split, root: str | None) -> Path | None:
-    """Returns the folder of the photos that a split was encoded from, if it still has all of them.
+    """Returns the folder of the photos from which a split was encoded, if it still has all of them.
 
     Args:
       split: The split.
@@ -106,7 +106,7 @@ def pixels_of(split: Split, image: int, photos: Path | None = None, view: View |
       split: Its pixels are used without a folder.
       image: The index of the image.
       photos: A folder with photographs, see `pictures_of`, or None.
-      view: How the model sees one of them, such as `Transform.evaluate`; None for the whole photograph.
+      view: The transform of the model's input, such as `Transform.evaluate`; None for the whole photograph.
 
     Raises:
       UserError: If the folder lacks the image, or the file is not an image.

@@ -1,6 +1,6 @@
 """Self-contained HTML pages, made from the templates of this package with Jinja2.
 
-Templates escape all that they show: names, captions, paths and messages need no care where they are collected.
+Templates escape all values: names, captions, paths and messages are passed to them unescaped.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its caption, its columns, and in each row a cell per column, the first of which is the row's header."""
+    """A table: its caption, its columns, and in each row a cell per column; the first cell is the row's header."""
 
     caption: str
     columns: Sequence[Column]
@@ -57,9 +57,9 @@ class Result:
       score: Its similarity to the query; None without a query.
       picture: The address of the image's picture; '' for captions, and for images without one.
       link: The address of a page about it; '' for none.
-      right: Whether it is known to match the query.
+      right: Whether it matches the query, as far as is known.
       note: A text below an image, such as one of its captions.
-      rank: Its rank; None for its position among those that are shown.
+      rank: Its rank; None for its position among the shown results.
     """
 
     text: str
@@ -77,11 +77,11 @@ def format_score(score: float) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Returns a page; equal arguments give equal pages.
+    """Returns a page, equal for equal arguments.
 
     Args:
       template: The name of a template, such as 'report.html'.
-      **values: What the template shows.
+      **values: The values in the template.
 
     Raises:
       UserError: If Jinja2 is not installed.

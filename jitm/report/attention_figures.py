@@ -14,10 +14,10 @@ TITLES = {
     'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
 }
 COLUMNS = 7
-TITLE_WIDTH = 18  # characters of the title of a panel, of which there are as many as columns
+TITLE_WIDTH = 18  # characters in the title of a panel
 MAX_BOXES = 3  # per word
-MIN_RELATIVE_WEIGHT = 0.5  # of the word's largest weight, for the box of another region to be drawn
-COLORS = 'viridis'  # of heat maps: its lightness grows evenly, also for people who are colour-blind
+MIN_RELATIVE_WEIGHT = 0.5  # regions below this share of the word's largest weight get no box
+COLORS = 'viridis'  # heat maps: perceptually uniform, also for colour-blind readers
 
 
 def top_regions(weights: Sequence[float]) -> list[int]:
@@ -95,7 +95,7 @@ def _panels(part: Any, count: int) -> np.ndarray:
 
 
 def _draw_images(part: Any, images: Sequence[Mapping[str, Any]], pixels: Sequence[np.ndarray]) -> None:
-    """Draws images in a row, those that match the caption in a green frame."""
+    """Draws images in a row, with a green frame around matches of the caption."""
     for number, (panel, hit, image) in enumerate(zip(_panels(part, len(images)), images, pixels, strict=True), 1):
         panel.imshow(image)
         title = f'{hit.get("rank", number)}. {hit["image_id"]}'

@@ -10,14 +10,14 @@ from jitm.metrics import RECALLS_AT, ranks
 from jitm.report.matrices import Matrix
 
 RESAMPLES = 1000
-BATCH = 50  # resamples at a time: of 5,000 images they take 6 MB
-LEVEL = 0.95  # of the intervals
-DECIMALS = 9  # equal groups are not ahead by the last bit
+BATCH = 50  # resamples at a time: 6 MB for 5,000 images
+LEVEL = 0.95  # confidence level of the intervals
+DECIMALS = 9  # equal groups do not differ by the last bit
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much the rsum of one group exceeds that of another.
+    """The difference in rsum between two groups.
 
     Attributes:
       rsum: The difference on all images, in percentage points.
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Hits:
-    """How much each image, with its captions, contributes to rsum.
+    """The contribution of each image, with its captions, to rsum.
 
     Attributes:
       i2t: 100 for each K of 1, 5 and 10 at which the image retrieves one of its captions, float64 [I].
@@ -52,7 +52,7 @@ class Hits:
 
 
 def rsum(i2t: np.ndarray, t2i: np.ndarray, texts: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Returns the rsum of images given by their `Hits`, in percent; or a difference, of differences of hits."""
+    """Returns the rsum of images from their `Hits`, or its difference from differences of hits, in percent."""
     return np.mean(i2t, axis) + np.sum(t2i, axis) / np.sum(texts, axis)
 
 
@@ -61,7 +61,7 @@ def hits(matrices: Sequence[Matrix], recalls_at: Sequence[int] = RECALLS_AT) -> 
 
     Args:
       matrices: The similarities of each run.
-      recalls_at: The values of K; others than the default give the sum of these recalls in place of rsum.
+      recalls_at: The values of K; with other values than the default, the sum of these recalls replaces rsum.
 
     Raises:
       UserError: If there is one image only.
@@ -81,12 +81,12 @@ def difference(first: Hits, second: Hits) -> Difference:
     """Compares two groups on the same resamples of the images, which are the same in each call.
 
     The gallery is fixed: a sampled image or caption keeps the rank that it has among all candidates of the split, and
-    only the queries are resampled. The images that a query competes with are thus not varied, nor are the seeds of
-    training, so the interval is that of other queries, not of other runs.
+    only the queries are resampled. Neither the candidates of a query nor the seeds of training vary, so the interval
+    covers other queries, not other runs.
 
     Args:
       first: The hits of the first group.
-      second: Those of the second, on the same images.
+      second: The hits of the second group, on the same images.
     """
     from scipy.stats import bootstrap
 

@@ -26,7 +26,7 @@ def curve(values: Mapping[float, Sequence[float]]) -> Curve:
 
 
 def by_epoch(seeds: Sequence[Mapping[float, float]]) -> Curve:
-    """Joins the {epoch: value} of several seeds, at the epochs that all of them have, so that no mean jumps."""
+    """Joins the {epoch: value} of several seeds, at the epochs common to all, so that no mean jumps."""
     epochs = sorted(set.intersection(*map(set, seeds)))
     return curve({epoch: [seed[epoch] for seed in seeds] for epoch in epochs})
 

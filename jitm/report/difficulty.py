@@ -12,7 +12,7 @@ from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.groups import Group, RunLog
 
 THIRDS = 3
-MAX_COLUMNS = 60  # of a panel
+MAX_COLUMNS = 60  # per panel
 PANELS_PER_ROW = 3
 NOTE = 'line: mean; above 0 a synthetic caption scores higher than the true caption'
 
@@ -22,7 +22,7 @@ class Difficulty(NamedTuple):
 
     Attributes:
       epochs: The end of each line, or part of the run, float [N].
-      gaps: The mean score of the synthetic captions minus that of the true caption, float [N].
+      gaps: The mean score of the synthetic captions minus the true caption's, float [N].
       counts: The mean number of synthetic captions per image, float [N]. If 0, other values are 0 for a line and NaN
         for a part.
       shares: The fractions of the synthetic captions by this gap, in S equal bins of [-1, 1], float [N, S].
@@ -66,7 +66,7 @@ def pool(logs: Sequence[Difficulty], parts: int) -> Difficulty:
     epochs, gaps, counts, shares = map(np.concatenate, zip(*logs, strict=True))
     ends = end * np.arange(1, parts + 1) / parts
     within = np.ceil(np.round(epochs / end * parts, 6)) == np.arange(1, parts + 1)[:, None]  # [parts, lines]
-    with np.errstate(invalid='ignore'):  # of parts without captions or lines
+    with np.errstate(invalid='ignore'):  # parts without captions or lines divide 0 by 0
         captions = within * counts / (within @ counts)[:, None]
         return Difficulty(ends, captions @ gaps, within @ counts / np.sum(within, axis=1), captions @ shares)
 
@@ -75,7 +75,7 @@ def difficulty(groups: Sequence[Group]) -> str:
     """Returns a Markdown table of the gap and the number of synthetic captions in each third of the run.
 
     Returns:
-      Markdown: the mean score of the synthetic captions minus that of the true caption, and the mean number of
+      Markdown: the mean score of the synthetic captions minus the true caption's, and the mean number of
       synthetic captions per image; mean and sample standard deviation over seeds.
 
     Raises:

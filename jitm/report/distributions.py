@@ -1,6 +1,6 @@
 """Distributions of pairs: similarities of positives and negatives (DBL: Diao et al., 2024, figures 6 and 7).
 
-And of the cross-retrieval ranks of positives (AOQ: Chen et al., 2020, section 4.3 and figure 5).
+Also the cross-retrieval ranks of positives (AOQ: Chen et al., 2020, section 4.3 and figure 5).
 """
 
 import itertools
@@ -18,7 +18,7 @@ from jitm.report.matrices import Matrix
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BINS = 2**16  # over the range of all matrices; quantiles are exact to half a bin
-CURVE_BINS = 2**7  # of the drawn densities
+CURVE_BINS = 2**7  # resolution of the drawn densities
 PAIRS_PER_CHUNK = 2**20
 LAST_RANKS = (1, 5, 10, 50, 200)  # upper ends of all intervals but the last; the paper names only two intervals
 INTERVALS = ('1', '2-5', '6-10', '11-50', '51-200', '>200')

@@ -64,13 +64,13 @@ class Shown:
 
     Attributes:
       names: The names of the two groups.
-      runs: The name of the run of each group from which the examples are.
+      runs: The name of the run in each group that the examples come from.
       comparisons: The comparison of each direction.
       split: Images and captions.
       pictures: Data URIs of images; empty to show their ids and captions.
       captions: The first caption of each image that is shown.
       small: Whether the pictures are small pixels, to be enlarged without interpolation.
-      hint: What to do if there are no pictures; '' if there are.
+      hint: A hint how to get pictures if there are none; '' if there are.
     """
 
     names: tuple[str, str]
@@ -93,7 +93,7 @@ def read_examples(
     data_root: str | None = None,
     photos: Path | None = None,
 ) -> Shown | None:
-    """Compares the group of the highest rsum with the first of the others, by the first run of each.
+    """Compares the group of the highest rsum with the first other group, by the first run of each.
 
     Args:
       groups: All groups.
@@ -102,7 +102,7 @@ def read_examples(
       split_name: The split of the similarities, such as 'dev'.
       count: Examples of each kind.
       data_root: The data folder, if it has moved since training.
-      photos: A folder with photographs, see `pictures_of`; None for the one that the data were encoded from.
+      photos: A folder with photographs, see `pictures_of`; None for the folder from which the data were encoded.
 
     Returns:
       The examples; None if there are not two groups with similarities, or `count` is 0.

@@ -1,6 +1,6 @@
 """Word-level outputs of a model as files: figures of attention, and mismatched words as lines and as a page.
 
-The words and their corrections are those of TAGS-DC (Fan et al., 2022, figure 3).
+The words and their corrections are shown as for TAGS-DC (Fan et al., 2022, figure 3).
 """
 
 import json
@@ -98,7 +98,7 @@ def page(report: Mapping[str, Any], picture: Picture) -> str:
 
 
 def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[str, Any]:
-    """Returns one pair as the template `mismatches.html` shows it.
+    """Returns one pair for the template `mismatches.html`.
 
     Args:
       pair: One of the `pairs` of `explain.json`.
@@ -125,13 +125,13 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
     Args:
       report: The content of `explain.json`.
       picture: See `Picture`.
-      folder: The output folder; pages and figures that an older `write` left are removed at the end.
+      folder: The output folder; pages and figures of an older `write` are removed at the end.
 
     Returns:
       A sentence that names the folder.
 
     Raises:
-      UserError: If a file was written by somebody else, or cannot be written.
+      UserError: If jitm did not write an existing file, or a file cannot be written.
     """
     pairs = report['pairs']
     described, html, index, *figures = names(len(pairs))

@@ -14,7 +14,7 @@ from jitm.metrics import evenly_spaced
 from jitm.pages.figures import new_figure
 
 METHODS = {'tsne': 't-SNE', 'pca': 'PCA'}
-PERPLEXITY = 30.0  # of t-SNE; with fewer than 90 points a third of their number
+PERPLEXITY = 30.0  # t-SNE; with fewer than 90 points, a third of their number
 PANEL_SIZE = 4.5  # inches
 
 
@@ -58,7 +58,7 @@ def read_vectors(paths: Sequence[Path]) -> list[Vectors]:
       paths: The npz files, with `images`, `texts` and `image_of_text`.
 
     Raises:
-      UserError: If a file is missing or damaged, is not of the report beside it, or the splits differ.
+      UserError: If a file is missing or damaged, does not match the report beside it, or the splits differ.
     """
     files = [_read(path) for path in paths]
     check_same_data(files)

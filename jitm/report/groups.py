@@ -1,4 +1,4 @@
-"""Logs of runs, grouped by group; each group is named by the config keys in which the groups differ."""
+"""Logs of runs in groups of seeds; each group is named by the config keys in which the groups differ."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from jitm.runs.log import make_line, read_metrics
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
 SELF_EVIDENT = ('loss', 'name', 'source')  # keys whose values are named without the key
-# What people call a run by: named wherever the values differ, by the value of the first of the keys that a config has.
+# Customary names of runs: the value of the first of these keys in a config, wherever the values differ.
 TOPICS = (
     ('terms.ranking.loss',),
     ('model.name',),
@@ -87,7 +87,7 @@ class Group:
 
     @property
     def run_names(self) -> str:
-        """The names of the run directories, with those of their parents if they are not distinct."""
+        """The names of the run directories, with their parents' names if they are not distinct."""
         names = [run.workdir.name for run in self.runs]
         return ', '.join(names if len({*names}) == len(names) else ['/'.join(r.workdir.parts[-2:]) for r in self.runs])
 
@@ -100,17 +100,17 @@ class Group:
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 
-    A converted run has no epochs, and its evaluation, if there is one, as its validation.
+    A converted run has no epochs; its evaluation, if there is one, is its validation.
 
     Raises:
-      UserError: If the directory is not a run directory, or `config.json` is not that of its checkpoints.
+      UserError: If the directory is not a run directory, or `config.json` differs from the config in its checkpoints.
     """
     path, description = workdir / 'metrics.jsonl', read_description(workdir)
     try:
         config = parse_json((workdir / 'config.json').read_text())
         path.stat()
     except (OSError, ValueError) as error:
-        if description and 'steps_per_epoch' not in description:  # of no training
+        if description and 'steps_per_epoch' not in description:  # a converted run, without training
             return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)
@@ -172,7 +172,7 @@ def replace_run_paths(config: Mapping[str, Any], replacements: Mapping[str, str]
 
     Args:
       config: A nested dict.
-      replacements: {path: what replaces it}; other paths are kept.
+      replacements: {path: replacement}; other paths are kept.
     """
     config = json.loads(json.dumps(config))
     for section in (config['offline'], *config['members'].values()):
@@ -194,7 +194,7 @@ def read_groups(workdirs: Sequence[Path]) -> list[Group]:
 def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Group]:
     """Groups runs that differ only in the seed and in ignored keys, in the order of their first runs.
 
-    Where a config names other runs (initial weights, mined negatives), their configs count, not their paths.
+    If a config names other runs (initial weights, mined negatives), their configs count, not their paths.
 
     Args:
       runs: Runs, or their rows.
@@ -226,10 +226,10 @@ def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Gr
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the keys in which `config_keys` differ, those of `SECTIONS` first.
+    """Returns the keys in which `config_keys` differ, with the keys of `SECTIONS` first.
 
     Returns:
-      {key: the value in each config, `ABSENT` in those without the key}.
+      {key: the value in each config, `ABSENT` in configs without the key}.
     """
     keys = sorted(set().union(*configs), key=lambda key: (*(not key.startswith(f'{one}.') for one in SECTIONS), key))
     values = {key: [one.get(key, ABSENT) for one in configs] for key in keys}
@@ -265,7 +265,7 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Returns the words of those `TOPICS` in which flattened configs differ, by the first key of each."""
+    """Returns the words of the `TOPICS` in which flattened configs differ, by the first key of each."""
     words = {}
     for keys in TOPICS:
         found = [next((str(one[key]) for key in keys if one.get(key)), None) for one in configs]

@@ -53,7 +53,7 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
       paths: The npy files of float16 or float32, each with the image of each text in `image_of_text.npy` beside it.
 
     Raises:
-      UserError: If a file is missing or damaged, is not of the report beside it, or the splits differ.
+      UserError: If a file is missing or damaged, does not match the report beside it, or the splits differ.
     """
     matrices = [_read_matrix(path) for path in paths]
     check_same_data(matrices)
@@ -70,7 +70,7 @@ def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data
       data_root: The data folder, if it has moved since training.
 
     Raises:
-      UserError: If the data cannot be read, or are of other images or captions.
+      UserError: If the data cannot be read, or have other images or captions.
     """
     split = load_split(data, split_name, data_root)
     if split.captions_hash != matrix.captions:
@@ -102,7 +102,7 @@ def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:
     Args:
       run: The run.
       split: The split, such as 'dev'.
-      data_root: The data folder, if it has moved since training; a file of before counts too.
+      data_root: The data folder, if it has moved since training; a file from before the move counts too.
     """
     paths = [folder / SIMS for folder in folders_of(run.workdir, split, run.config['evaluation'], data_root)]
     return next((path for path in paths if path.exists()), paths[0])
@@ -112,15 +112,15 @@ def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = 
     """Reads the similarities of the groups all of whose runs have saved them.
 
     Args:
-      groups: Groups, of runs with validations.
+      groups: Groups of runs with validations.
       split: The split, such as 'dev'.
       data_root: The data folder, if it has moved since training; see `saved_sims`.
 
     Returns:
-      {index of the group: the similarities of each of its runs}, which may be of different data.
+      {index of the group: the similarities of each of its runs}, whose data may differ.
 
     Raises:
-      UserError: If a file is damaged, is not of the report beside it, or is not of the best checkpoint of its run.
+      UserError: If a file is damaged, or does not match the report beside it or the best checkpoint of its run.
     """
     evaluated = {}
     for n, group in enumerate(groups):
@@ -133,13 +133,13 @@ def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = 
 
 
 def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Sequence[Matrix]], list[Matrix]]:
-    """Splits groups into those whose similarities are of the same data, and the others.
+    """Splits groups into the ones with similarities on the same data, and the others.
 
     Args:
       evaluated: The similarities of the runs of each group, by index, each with a report.
 
     Returns:
-      The groups on the data of most groups, the first of ties; and a matrix of each other group, of other data.
+      The groups on the most common data, the first of ties; and a matrix of each group on other data.
     """
     data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
     shared = collections.Counter(captions for of_group in data.values() for captions in of_group)
@@ -150,19 +150,19 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
 
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:
-    """Raises a UserError unless a matrix is of the best validation of a run alone, as its checkpoint is now."""
+    """Raises a UserError unless a matrix belongs to the best validation of a single run, as it is now."""
     best = run.best_validation().get('rsum')
     steps = [line['step'] for line in run.validations if line.get('rsum') == best]
     runs = [(one['step'], one['member']) for one in matrix.protocol.get('runs', ())]
     if len(runs) != 1 or runs[0] not in [(step, run.config['evaluation']['member']) for step in steps]:
         of = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'
         raise UserError(
-            f'{matrix.path} is of {of}, which is not the best validation of {run.workdir}; write it again with '
+            f'{matrix.path} is from {of}, which is not the best validation of {run.workdir}; write it again with '
             'jitm eval --save_sims'
         )
     step = runs[0][0]
     if checkpoint_digest(run.workdir, step) not in ('', matrix.protocol['runs'][0].get('digest')):
         raise UserError(
-            f'{matrix.path} is of another training of {run.workdir}, whose checkpoint {step} was written later; write '
+            f'{matrix.path} comes from another training of {run.workdir}, whose checkpoint {step} is newer; write '
             'it again with jitm eval --save_sims'
         )

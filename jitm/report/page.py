@@ -42,7 +42,7 @@ def page(
       command: The command that writes the page.
 
     Returns:
-      HTML; equal arguments give equal pages.
+      HTML, equal for equal arguments.
 
     Raises:
       UserError: If a run has no validation or no line of training.

@@ -28,7 +28,7 @@ def read_split(matrices: Sequence[Matrix], data_root: str | None) -> Split:
       data_root: The data folder, if it has moved since training.
 
     Raises:
-      UserError: If there is no report or run, or the data cannot be read, or are of other images or captions.
+      UserError: If there is no report or run, or the data cannot be read or have other images or captions.
     """
     matrix = next((matrix for matrix in matrices if matrix.protocol), None)
     if matrix is None:
@@ -67,7 +67,7 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
         for name, image in pictures.items():
             with folder.replacing(name) as file:
                 file.write(png(split.pixels[image]))
-        folder.remove(set(folder.names) - pictures.keys())  # those of older panels
+        folder.remove(set(folder.names) - pictures.keys())  # pictures of older panels
     with replacing_own(output) as file:
         file.write(markdown(names_of(matrices), split, texts_of, images_of, f'{output.stem}_images').encode())
 

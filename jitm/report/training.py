@@ -9,7 +9,7 @@ from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.curves import Curve, by_epoch, draw_curves
 from jitm.report.groups import Group, RunLog
 
-PLATEAU = 0.95  # of the loss of a collapsed model, i.e. for constant scores
+PLATEAU = 0.95  # relative to the loss of a collapsed model, i.e. for constant scores
 WINDOWS_PER_EPOCH = 10
 QUANTITIES = {
     'loss': 'loss / loss for\nconstant scores',

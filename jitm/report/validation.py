@@ -13,10 +13,9 @@ from jitm.report.groups import Group, RunLog, group_runs
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
 NOTE_BY_KEY = 'points: means over seeds; whiskers: minimum to maximum, none with one seed'
-LOG_SCALE = 8  # of positive values that span as much
+LOG_SCALE = 8  # a log axis if positive values span this factor
 
-# What depends on a key in runs that otherwise differ in the seed only: the runs, and by ascending value of the key the
-# best validation of each of them.
+# Runs that differ in a key and the seed only, and by ascending value of the key the best validation of each of them.
 Dependence = tuple[Group, Mapping[float, Sequence[Mapping[str, Any]]]]
 
 
@@ -24,7 +23,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each metric over the runs of a group.
 
     Raises:
-      UserError: If a run has no validation, or there is no epoch of which all have one.
+      UserError: If a run has no validation, or no epoch has a validation of all runs.
     """
     runs = list(runs)
     lines = [[line for line in run.require_validations() if 'rsum' in line] for run in runs]
@@ -36,7 +35,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
 
 
 def validation(groups: Sequence[Group]) -> str:
-    """Returns a Markdown table of the best value of each curve, and when it exceeds that of the first group.
+    """Returns a Markdown table of the best value of each curve, and when it exceeds the first group's.
 
     Returns:
       Markdown: the best value of the mean over seeds in percent and its epoch, and the first epoch above the best value

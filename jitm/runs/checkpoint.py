@@ -37,12 +37,12 @@ from jitm.runs.checkpoint_files import (
     write_manifest,
 )
 
-score_of = operator.itemgetter('rsum')  # of metrics, which selects the best checkpoint
-PARTIAL = '*.orbax-checkpoint-tmp'  # what Orbax calls a checkpoint until it is saved
+score_of = operator.itemgetter('rsum')  # the metric that selects the best checkpoint
+PARTIAL = '*.orbax-checkpoint-tmp'  # Orbax's name of a checkpoint until it is saved
 REMOVED = 'removed'  # a checkpoint is moved here, and then removed: a killed process never leaves a part of it
-OVERHEAD = 2**20  # bytes of a checkpoint besides its arrays, at most
+OVERHEAD = 2**20  # upper bound on the bytes of a checkpoint besides its arrays
 START = 2**20  # bytes of the other files of a new run
-FORMAT = 7  # of the content; to be raised when older checkpoints can no longer be read
+FORMAT = 7  # raise it when older checkpoints can no longer be read
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def _silent() -> Iterator[None]:
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of a run, of which the two latest and the best by rsum are kept.
+    """The checkpoints of a run; the two latest and the best by rsum are kept.
 
     Reading does not write anything; the first save creates the folder.
     """
@@ -98,7 +98,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           UserError: If it cannot be written, for example on a full disk; the earlier checkpoints are left unchanged.
         """
-        # What the checkpoint holds.
+        # The content of the checkpoint.
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
         scores = {number: score_of(found) for number, found in self.validations().items()}
         scores |= {step: score_of(metrics)} if metrics else {}
@@ -119,7 +119,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         parallel.barrier('saved')
 
     def has_room(self, state: chex.ArrayTree, others: int = 0) -> bool:
-        """Returns whether a state, of which only shapes are read, and bytes of other files fit on the disk."""
+        """Returns whether a state and bytes of other files fit on the disk; only the shapes of the state are read."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + OVERHEAD + others
         return shutil.disk_usage(existing).free >= needed
@@ -127,7 +127,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def set_aside_damaged(self) -> None:
         """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
 
-        A last checkpoint without a manifest was not saved to the end, so it is removed, as are parts of others.
+        A last checkpoint without a manifest was not saved completely, so it is removed, as are parts of others.
 
         Raises:
           UserError: If the best checkpoint is damaged; nothing is moved.
@@ -146,7 +146,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if best not in (None, *steps):
             logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))
         parallel.barrier('checked checkpoints')
-        # What Orbax has left is removed, and damaged checkpoints are moved.
+        # Orbax's partial checkpoints are removed, and damaged ones are moved.
         for left in (*self.folder.glob(PARTIAL), *self.folder.glob(REMOVED)) if parallel.is_primary() else ():
             shutil.rmtree(left)
         for step, file in damaged.items() if parallel.is_primary() else ():
@@ -177,7 +177,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return serialization.from_state_dict(template, tree), run
 
     def best_step(self) -> int | None:
-        """Returns the step of the highest rsum, the later one of ties, as the last checkpoint names it.
+        """Returns the step of the highest rsum, the later one of ties, as stored in the last checkpoint.
 
         Its own checkpoint may be damaged or missing, for which `read` raises an error.
 

@@ -20,7 +20,7 @@ from jitm.files import LOCK, hash_file, locked, parse_json, replacing
 FOLDER = 'checkpoints'
 MANIFEST = 'manifest.json'  # the files of a checkpoint and their SHA-256
 DESCRIPTION = Path('run', 'metadata')  # the description of the run
-READING = '.reading_'  # begins the names of folders of hard links
+READING = '.reading_'  # prefix of folders of hard links
 
 
 def list_steps(folder: Path) -> list[int]:
@@ -78,7 +78,7 @@ def read_description(workdir: Path) -> dict[str, Any] | None:
 def unfinished(workdir: Path) -> str:
     """Returns 'step 234 of 468' for a run whose last checkpoint is not at the end of its training; '' for others."""
     described = read_description(workdir)
-    if not described or 'steps_per_epoch' not in described:  # of a run that was converted or exported
+    if not described or 'steps_per_epoch' not in described:  # a converted or exported run
         return ''
     step, total = list_steps(workdir / FOLDER)[-1], described['steps_per_epoch'] * described['config']['epochs']
     return f'step {step} of {total}' if step < total else ''
@@ -86,13 +86,13 @@ def unfinished(workdir: Path) -> str:
 
 @contextlib.contextmanager
 def held_files(checkpoint: Path) -> Iterator[Path]:
-    """Yields a folder with the files of a checkpoint, which stay there if its run trains on and removes it.
+    """Yields a folder with the files of a checkpoint, which remain if its run trains on and removes it.
 
-    They are hard links; where there can be none, it is the checkpoint itself. Their folder is locked, unlike one that a
-    killed process has left.
+    They are hard links; without support for links, it is the checkpoint itself. Their folder is locked, unlike one left
+    by a killed process.
     """
     workdir = checkpoint.parent.parent
-    for left in workdir.glob(f'{READING}*'):  # of killed processes, whose links keep removed checkpoints
+    for left in workdir.glob(f'{READING}*'):  # links left by killed processes keep removed checkpoints
         if all(name == LOCK or name.isdecimal() for name in os.listdir(left)):
             with contextlib.suppress(UserError, OSError), locked(left, 'it is read'):
                 shutil.rmtree(left)

@@ -1,6 +1,6 @@
 """A trained model as a folder in the layout of the Hugging Face Hub, which `huggingface_hub.upload_folder` publishes.
 
-`model.safetensors` holds the variables, `config.json` the config of the run and what it expects of its data,
+`model.safetensors` holds the variables, `config.json` the config of the run and the inputs that it expects,
 `vocabulary.json` the words, and `README.md` is the model card.
 """
 
@@ -22,7 +22,7 @@ from jitm.files.outputs import OutputFolder
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
 KIND = 'an exported model'
-FORMAT = 1  # of the content of config.json
+FORMAT = 1  # version of config.json
 _DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int, 'member': str}
 _PARTS = ('params', 'batch_stats')
 
@@ -31,13 +31,13 @@ def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Map
     """Writes a model.
 
     Args:
-      folder: New, empty, or of an exported model.
+      folder: The folder: new, empty, or with an exported model.
       variables: 'params' and 'batch_stats'.
       run: `config`, `vocabulary` and `vocabulary_hash`, `data`, `step` and `member`, as JSON.
       card: The model card.
 
     Raises:
-      UserError: If the folder has files of somebody else, or cannot be written.
+      UserError: If the folder has files that jitm did not write, or cannot be written.
     """
     output = OutputFolder(folder, KIND)
     output.claim([WEIGHTS, VOCABULARY, CARD, CONFIG])
@@ -63,10 +63,10 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
       folder: A folder that `write_folder` wrote.
 
     Returns:
-      The variables and `run`, as they were given to `write_folder`.
+      The variables and `run`, as they were passed to `write_folder`.
 
     Raises:
-      UserError: If the folder is not of jitm, or is damaged.
+      UserError: If jitm did not write the folder, or it is damaged.
     """
     try:
         run = dict(parse_json(read_bytes(folder / CONFIG)))
@@ -79,7 +79,7 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
                 raise ValueError(f'{name} differs from its checksum')
         for name, kind in _DESCRIBED.items():
             if type(run[name]) is not kind:
-                raise ValueError(f'{name} in {CONFIG} is of another type')
+                raise ValueError(f'{name} in {CONFIG} has another type')
         run['vocabulary'] = dict(parse_json(read_bytes(folder / VOCABULARY)))
         restore_vocabulary(run['vocabulary'])
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
@@ -90,13 +90,13 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
 
 
 def last_report(workdir: Path, step: int, member: str, digest: str) -> dict[str, Any] | None:
-    """Returns the latest report that `jitm eval` wrote of a model of a run alone, see `Run`; None without one."""
+    """Returns the latest report of `jitm eval` on a model of a run alone, see `Run`; None without one."""
     for path in sorted((workdir / 'eval').glob('*/metrics.json'), key=lambda path: -path.stat().st_mtime):
         try:
             report = dict(parse_json(read_bytes(path)))
             runs = [(run['step'], run['member'], run['digest']) for run in report['protocol']['runs']]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version
+            continue  # written by another version
         if runs == [(step, member, digest)] and 'shortlist' not in report['protocol']:
             return report
     return None

@@ -31,7 +31,7 @@ def _handling(handler) -> Iterator[None]:
 
 
 class _Watch:
-    """What a program does at a signal: `request` is asked to stop first, then the process ends with `message`."""
+    """The reaction of a program to a signal: `request` is asked to stop first, then the process ends with `message`."""
 
     def __init__(self):
         self.message = 'interrupted before anything was saved'

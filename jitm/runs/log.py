@@ -38,7 +38,7 @@ class MetricsFile:
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # of a line whose error was raised
+        with contextlib.suppress(OSError):  # a failed write has already raised
             self._file.close()
 
 

@@ -58,16 +58,16 @@ class Pace:
         self.step, self._total, self._clock = step, total, clock
         self._first, self._start = step, clock()
         self._compiled = 0  # steps that compiled
-        self._once = self._again = 0.0  # seconds of what is not a step: compiling, and what comes again
-        self._doing: tuple[str, float] | None = None  # what is not a step, and its start
+        self._once = self._again = 0.0  # seconds outside of steps: compiling, and recurring work
+        self._doing: tuple[str, float] | None = None  # work that is not a step, and its start
 
     @contextlib.contextmanager
     def doing(self, what: str, compiles: bool = False) -> Iterator[None]:
-        """Names what is done in the block, which is left out of the rate.
+        """Names the work in the block, which is excluded from the rate.
 
         Args:
           what: The work, such as 'evaluating dev'.
-          compiles: Whether it is a step that compiles, which is left out of the time left, too.
+          compiles: Whether it is a step that compiles, which is also excluded from the time left.
         """
         start = self._clock()
         self._doing = what, start

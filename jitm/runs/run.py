@@ -37,7 +37,7 @@ class Run:
       feature_size: F, features per region in the training data; None without features.
       data_hash: Hash of the training split, see `Split.identity`.
       image_size: H and W of the training pixels; None for models that do not read pixels.
-      data_name: What published weights call their training data; '' if unknown, and for runs that were trained here.
+      data_name: The name of the training data of published weights; '' if unknown, and for runs trained by jitm.
       encoded_by: The network that computed the training features, see `Split`; None if not known.
       digest: A digest of the files of the checkpoint, or of the exported weights; '' if they are not known.
     """
@@ -72,8 +72,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       The run.
 
     Raises:
-      UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is of a module that is
-        not of jitm and was not imported before.
+      UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is defined outside of
+        jitm in a module that was not imported before.
     """
     workdir = Path(expand(str(workdir)))
     files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
@@ -99,7 +99,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
             encoded_by=run.get('encoded_by'),
             digest=run['sha256'][hub.WEIGHTS] if exported else checkpoint_digest(workdir, step),
         )
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # that of a folder has no checksum
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # the description in a folder has no checksum
         raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
 
 
@@ -138,11 +138,11 @@ def export_run(run: Run, folder: Path) -> None:
       folder: The folder, which is created.
 
     Raises:
-      UserError: If it cannot be written, or the model is of a module that is not of jitm.
+      UserError: If it cannot be written, or the model is defined outside of jitm.
     """
     if own := own_names(member_model(run.config, run.member)):
         raise UserError(
-            f"{run.workdir} has the model '{own[0]}', which is not of jitm, and an exported folder is read by jitm "
+            f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
         )
     data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
@@ -178,7 +178,7 @@ def read_split(
       split_name: The name of the split, such as 'dev'.
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
-      trained_alike: Whether the runs must be trained on the same part of the data, with the same captions moved.
+      trained_alike: Whether the runs must share their part of the training data and its moved captions.
 
     Returns:
       The split.
@@ -234,12 +234,12 @@ def read_tokens(run: Run, split: Split) -> Tokens:
 
 
 def describe_inputs(run: Run) -> dict[str, Any]:
-    """Returns what a run expects of the data it is evaluated on, for JSON reports.
+    """Returns the inputs that a run expects in evaluation, for JSON reports.
 
     Returns:
       `reads`, the fields of `Images`; `feature_size` and `image_size`, None where not read; `vocabulary`, its number of
       words, and `vocabulary_hash`; `trained_on`, the folder or the source of the training data, and `data_hash`, '' for
-      converted weights, of whose training data at most the name is known.
+      converted weights, whose training data are known by name at most.
     """
     data = run.config['data']
     return {

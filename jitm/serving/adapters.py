@@ -5,8 +5,8 @@
     zeroshot_retrieval.evaluate(model, dataloader, model.tokenize, 'cpu', amp=False)
     mteb.evaluate(adapters.MTEB(run, 'mine/clip'), task, cache=None)
 
-Both score by inner products of vectors, so they take dual encoders only. Images are those that the model reads: photos
-for a model of pixels, region features else.
+Both score by inner products of vectors, so they require dual encoders. Images are the model's inputs: photos for a
+model of pixels, region features else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class CLIPBenchmark:
         return self._torch.arange(first, len(self._captions))
 
     def encode_text(self, numbers: Any) -> Any:
-        """Encodes captions by the numbers that `tokenize` gave them: a tensor [T, D]."""
+        """Encodes captions by their numbers from `tokenize`: a tensor [T, D]."""
         return self._run.encode([self._captions[number] for number in numbers.tolist()], convert_to_tensor=True)
 
     def encode_image(self, images: Any) -> Any:

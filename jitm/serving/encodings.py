@@ -1,4 +1,4 @@
-"""What a loaded run encodes, and the shapes of its encodings, against which given ones are checked."""
+"""The inputs of a loaded run, and checks of encodings against their expected shapes."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -65,12 +65,12 @@ def features_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
 def read_captions(captions: Sequence[str], run: Run) -> Tokens:
     """Checks and tokenizes captions; for the errors see `LoadedRun.encode_text`."""
     if not is_list(captions):
-        raise UserError(f'captions are of {type(captions).__name__}; give a list of strings')
+        raise UserError(f'captions have type {type(captions).__name__}; give a list of strings')
     if not len(captions):
         raise UserError('there are no captions; give at least one')
     for number, caption in enumerate(captions):
         if not isinstance(caption, str):
-            raise UserError(f'caption {number} is of {type(caption).__name__}; give a string')
+            raise UserError(f'caption {number} has type {type(caption).__name__}; give a string')
         if not caption.strip():
             raise UserError(f'caption {number} is empty; give at least one word')
     tokens = join([run.vocabulary.encode(caption) for caption in captions])
@@ -109,7 +109,7 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
       expected: See `shapes`.
 
     Raises:
-      UserError: If the tree has not the structure and the vector size of a run's encodings, or no item.
+      UserError: If the tree lacks the structure or the vector size of a run's encodings, or has no item.
     """
 
     def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:

@@ -36,13 +36,13 @@ def is_list(value: Any) -> bool:
 
 
 def make_transform(size: int, data: Mapping[str, Any]) -> Transform:
-    """Returns how photos become square pixels of a size, with what `data` says of the resizing, as in evaluation."""
+    """Returns the evaluation transform of photos to square pixels of a size, with the resizing keys of `data`."""
     given = {key: data[key] for key in ('short_side', 'interpolation') if data.get(key) is not None}
     return Transform(**{'short_side': size, 'interpolation': 'bilinear'} | given, image_size=size, **CENTRE)
 
 
 def transform_of(run: Run) -> Transform:
-    """Returns how photos become the pixels that a run, or the network of its features, reads: as in its training."""
+    """Returns the transform of photos to the pixels of a run, or of the network of its features, as in its training."""
     reads = 'pixels' in run.model.reads
     size, data = (run.image_size, run.config['data']) if reads else (run.encoded_by['image_size'], run.encoded_by)
     return make_transform(size[0], data)
@@ -63,7 +63,7 @@ def check_photos(run: Run, photos: str) -> None:
 
 
 def view_of(run: Run) -> View | None:
-    """Returns how a run sees a photo, see `decode`; None if it reads features of an unknown network."""
+    """Returns the transform of photos for a run, see `decode`; None if it reads features of an unknown network."""
     return transform_of(run).evaluate if reads_photos(run) else None
 
 
@@ -116,10 +116,10 @@ def read_features(path: Path) -> Split:
 
     Args:
       path: A `.npy` file of floats [I, R, F], or of vectors [I, F]. The images of `x_ims.npy` have the names in
-        `x_ids.txt`, where each may be listed once for each of its captions; those of others have numbers.
+        `x_ids.txt`, where each may be listed once per caption; images of other files have numbers.
 
     Raises:
-      UserError: If it is not such a file, or the names are not those of the images.
+      UserError: If it is not such a file, or the names do not fit the images.
     """
     regions = open_npy(str(path))
     regions = regions[:, None] if regions.ndim == 2 else regions
@@ -148,7 +148,7 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
     """Checks images for a run; for the arguments and errors see `LoadedRun.encode_image`.
 
     Returns:
-      A split with what the model reads, or with the pixels that the network of its features reads.
+      A split with the inputs of the model, or with the pixels for the network of its features.
     """
     reads = run.model.reads
     for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
@@ -236,7 +236,7 @@ def _pad_features(images: Any, size: int) -> Split:
 def _pad_boxes(boxes: Any, counts: np.ndarray) -> np.ndarray:
     """Pads the boxes of images to float32 [I, R, 4]; raises a UserError for wrong shapes or values."""
     if not is_list(boxes):
-        raise UserError(f'boxes are of {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
+        raise UserError(f'boxes have type {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
     boxes = [_read_array(one, f'the boxes of image {number}') for number, one in enumerate(boxes)]
     shapes, wanted = [list(one.shape) for one in boxes], [[int(count), 4] for count in counts]
     if shapes != wanted:
@@ -268,7 +268,7 @@ def _pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Entry(NamedTuple):
-    """The file, or the features, of which a vector was encoded.
+    """The file, or the features, from which a vector was encoded.
 
     Attributes:
       name: The name, unique within the index; the path of a photo within the folder.
@@ -284,7 +284,7 @@ class Entry(NamedTuple):
 
 
 class ImageReader:
-    """Reads the images of a split one by one, with what says whether one has changed.
+    """Reads the images of a split one by one, and detects changes.
 
     Attributes:
       names: The names of the I images, unique, in the order of the index.

@@ -32,7 +32,7 @@ FORMAT = 1
 KIND = 'an index'
 MANIFEST = 'manifest.json'
 KEYS = {'format', 'model', 'vectors', 'checksum', 'unreadable', 'images'}
-IMAGES_PER_PART = 512  # what a killed process loses at most
+IMAGES_PER_PART = 512  # a killed process loses at most these
 READ_AHEAD = 2  # batches that are read while one is encoded
 PARTS = 'parts/'
 
@@ -53,7 +53,7 @@ class Index:
         """Opens an index.
 
         Args:
-          folder: Where `LoadedRun.index` wrote it.
+          folder: The folder that `LoadedRun.index` wrote.
 
         Raises:
           UserError: If there is none, or it is damaged.
@@ -117,7 +117,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path) -> UserError:
-    return UserError(f'the index {folder} is damaged; remove {folder / MANIFEST}, and jitm search makes it anew')
+    return UserError(f'the index {folder} is damaged; remove {folder / MANIFEST}, and jitm search makes it again')
 
 
 def update(
@@ -134,8 +134,8 @@ def update(
 
     Args:
       reader: The images.
-      folder: The folder: new, empty or one of an earlier index; it also keeps unfinished work.
-      model: A hash of everything besides the image that a vector depends on; an index made by another model is rebuilt.
+      folder: The folder: new, empty or with an earlier index; it also keeps unfinished work.
+      model: A hash of all inputs of a vector besides the image; an index made by another model is rebuilt.
       encode: A function from up to `batch_size` images to vectors float32 [N, D].
       batch_size: The number of images encoded at a time.
       report: A function called with the numbers of finished images and of all images that are read; None for none.
@@ -144,19 +144,19 @@ def update(
       The index, with the images in the order of the reader.
 
     Raises:
-      UserError: If no image can be read, a vector is not finite, the folder has files of somebody else or cannot be
+      UserError: If no image can be read, a vector is not finite, the folder has other files or cannot be
         written, or another process writes to it.
     """
     output, names = OutputFolder(folder, KIND), reader.names
     if (index := _read_current(reader, output, model, batch_size)) is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
-        # What is known: the entries by name, and the vectors by checksum.
+        # The known images: entries by name, and vectors by checksum.
         complete, parts = _read_known(output, model)
         entries = {entry.name: entry for known, _ in parts for entry in known}
         vectors = {entry.checksum: vector for part in parts for entry, vector in zip(*part, strict=True)}
         changed = _changed(reader, entries)
-        # What is new or has changed.
+        # The new and the changed images.
         unreadable, waiting, done = {}, [], 0
         free = (name for n in itertools.count() if not (folder / (name := f'{PARTS}{n}.npz')).exists())
         for items in _read_ahead(reader, changed, batch_size):
@@ -225,12 +225,12 @@ def _changed(reader: ImageReader, entries: Mapping[str, Entry]) -> list[int]:
 
 
 def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
-    """Returns an index that has nothing to update; None for one that has, that is damaged or that does not exist."""
+    """Returns an index that is up to date; None if it is outdated, damaged or missing."""
     try:
         index = Index(folder.path)
         index.check()
     except UserError:
-        return None  # `update` states why, unless another process is just replacing the index
+        return None  # `update` reports why, unless another process is replacing the index
     names = [name for name in reader.names if name not in index.unreadable]
     if index.model != model or index.names != names or len(reader.names) != len(index) + len(index.unreadable):
         return None
@@ -246,10 +246,10 @@ def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_s
 
 
 def _read_known(folder: OutputFolder, model: str) -> tuple[Index | None, list[tuple[list[Entry], np.ndarray]]]:
-    """Reads what a model has encoded.
+    """Reads the finished encodings of a model.
 
     Returns:
-      The index if it is complete and of this model, and the entries and vectors in it and in unfinished parts.
+      The index if it is complete and belongs to this model, and the entries and vectors in it and in unfinished parts.
     """
     complete, parts = None, []
     if (folder.path / MANIFEST).exists():
@@ -278,7 +278,7 @@ def _encode(items: Sequence[tuple[Entry, Images]], encode: Callable[[Images], np
 
 
 def _read_ahead(reader: ImageReader, rows: Sequence[int], size: int) -> Iterator[list[tuple[Entry, Images | str]]]:
-    """Yields read images in batches; all cores read the next ones meanwhile."""
+    """Yields images in batches; all cores read the next ones meanwhile."""
     with concurrent.futures.ThreadPoolExecutor(NUM_THREADS) as pool:
         pending = collections.deque()
         for start in range(0, len(rows), size):

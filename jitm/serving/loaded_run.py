@@ -29,13 +29,13 @@ from jitm.serving.index import Index, update
 from jitm.serving.search import Hit, check_count, rank
 from jitm.types import Images
 
-FEW_TEXTS = 4  # such as a query, for which a full call takes about seven times as long
+FEW_TEXTS = 4  # such as a query; a full call takes about seven times as long
 
 
 class LoadedRun:
     """A trained model with its tokenizer and its config, ready to encode and compare images and captions.
 
-    Encodings are arrays, or pytrees of arrays, with the item on axis 0. Calls reuse what earlier calls compiled.
+    Encodings are arrays, or pytrees of arrays, with the item on axis 0. Calls reuse functions compiled earlier.
 
     Attributes:
       run: The run as plain data: workdir, step, model, variables, vocabulary and config.
@@ -64,7 +64,7 @@ class LoadedRun:
           data_root: The data folder, if it has moved since training.
 
         Returns:
-          The split; its `images` are those that the model reads, region features or pixels.
+          The split; its `images` are the model's inputs, region features or pixels.
 
         Raises:
           UserError: If the data cannot be read.
@@ -86,7 +86,7 @@ class LoadedRun:
         return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
 
     def restore_networks(self) -> None:
-        """Restores the networks that captions need, and those of `encoder`; a UserError if one is not found."""
+        """Restores the networks for captions and of `encoder`; a UserError if one is not found."""
         if self._moved and self.run.encoded_by is None:
             raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
         if self.run.model.text_format.vectors:
@@ -174,19 +174,19 @@ class LoadedRun:
         return self._engine.similarity_pairwise(images, captions)
 
     def describe_unknown_words(self, caption: str) -> str:
-        """Returns a line that names the words of a caption that the vocabulary lacks; '' if it has all."""
+        """Returns a line that names the unknown words of a caption; '' if there are none."""
         words = self.run.vocabulary.unknown_words(caption)
         return f'words that the vocabulary of {self.run.workdir} lacks: {", ".join(words)}' if words else ''
 
     def warn_of_unknown_words(self, query: str | Sequence[str]) -> None:
-        """Warns of words that the vocabulary lacks in a caption; a list may be of a data set with its rare words."""
+        """Warns of unknown words in a single caption; a list may be a data set with its rare words."""
         if isinstance(query, str) and (unknown := self.describe_unknown_words(query)):
             warnings.warn(unknown, stacklevel=3)
 
     def search(
         self, query: str | Sequence[str], images: Encoding | Index, top_k: int = 10
     ) -> list[Hit] | list[list[Hit]]:
-        """Returns the images that match a caption best; warns of words of one caption that the vocabulary lacks.
+        """Returns the images that match a caption best; warns of unknown words in a single caption.
 
         Args:
           query: A caption, or a list of captions.
@@ -207,7 +207,7 @@ class LoadedRun:
             if images.model != self.model_key:
                 raise UserError(
                     f'the index {images.folder} was made by another model than {self.run.workdir}, step '
-                    f'{self.run.step}; make it anew with jitm search or run.index'
+                    f'{self.run.step}; make it again with jitm search or run.index'
                 )
             hits = images.top(self.vectors(captions), top_k)
         else:
@@ -229,7 +229,7 @@ class LoadedRun:
         """Encodes captions or images as vectors, with the arguments of `SentenceTransformer.encode` that apply here.
 
         Args:
-          inputs: A caption or a list of captions; or images as `encode_image` takes them, where a path is a
+          inputs: A caption or a list of captions; or images as for `encode_image`, where a path is a
             `pathlib.Path`; or a single photo.
           sentences: The same by SentenceTransformer's keyword.
           batch_size: The number of inputs that are encoded at a time; None for all.
@@ -249,9 +249,9 @@ class LoadedRun:
         self.check_vectors()
         if wrong := [name for name, value in others.items() if value is not None]:
             known = inspect.signature(self.encode).parameters.keys() - {'others'}
-            raise UserError(f'encode takes no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
+            raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
         if (inputs is None) == (sentences is None):
-            raise UserError('encode takes captions or images, as its first argument or as sentences: give one of them')
+            raise UserError('encode needs captions or images, as its first argument or as sentences: give one of them')
         inputs = sentences if inputs is None else inputs
         one = is_photo(inputs)
         listed, parts = [inputs] if one else inputs, [inputs]
@@ -282,12 +282,12 @@ class LoadedRun:
         if not isinstance(self.run.model, DualEncoder):
             raise UserError(
                 f'the scores of {self.run.workdir} are not inner products of vectors ({type(self.run.model).__name__} '
-                'as configured), so its images have no index; take a dual encoder, such as VSE++'
+                'as configured), so its images have no index; use a dual encoder, such as VSE++'
             )
 
     @functools.cached_property
     def model_key(self) -> str:
-        """A hash of all that a vector depends on besides the image, see `encodings.vector_key`."""
+        """A hash of all inputs of a vector besides the image, see `encodings.vector_key`."""
         return vector_key(self.run)
 
     def index_folder(self, images: str | Path | Split) -> Path:
@@ -303,7 +303,7 @@ class LoadedRun:
         folder: str | Path | None = None,
         report: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """Encodes images once and keeps their vectors in a folder; later calls encode what is new or changed.
+        """Encodes images once and keeps their vectors in a folder; later calls encode new and changed images.
 
         Args:
           images: A folder of photos, a file of features, or a split, see `images.open_images`.

@@ -1,7 +1,7 @@
 """Exact search: the largest inner products with queries, and the answer to one query of a caption or an image.
 
-A shortlist is selected by fast products, which are rounded differently from those in evaluation, and ordered by
-`products`, as the evaluation scores it. It is longer than the result, so that rounding does not decide what is found.
+A shortlist is selected by fast products, which are rounded differently from evaluation, and ordered by `products`, as
+in evaluation. It is longer than the result, so that rounding does not change the result.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jitm.serving.loaded_run import LoadedRun
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
-MARGIN = 64  # candidates of a shortlist beyond those that are asked for
+MARGIN = 64  # candidates of a shortlist beyond the requested number
 PADDING = -1
 PRECISION = 'highest'  # few queries read all vectors, which takes longer than their products
 
@@ -68,7 +68,7 @@ def rank(scores: np.ndarray, top_k: int) -> list[Hit]:
 
 
 class _Vectors(NamedTuple):
-    """Vectors [C, D], and their numbers int32 [C], `PADDING` for those that are padding."""
+    """Vectors [C, D], and their numbers int32 [C], `PADDING` for padded ones."""
 
     vectors: chex.Array
     ids: chex.Array
@@ -145,7 +145,7 @@ class VectorSearch:
     def _shortlist(self, queries: np.ndarray, count: int) -> np.ndarray:
         """Returns the numbers of the `count` vectors with the largest products for each query: [Q, count].
 
-        Of equal products those of lower numbers are taken.
+        Ties are broken by the lower number.
         """
         devices = parallel.num_local_devices()
         best = parallel.map_rows(_best, min(count, len(self._rows.ids) // devices), precision=PRECISION)
@@ -169,7 +169,7 @@ class Answer:
       results: The results in descending order of their scores.
       finds_images: Whether they are images or captions.
       image: The image of the query: its name in the index, or a photo that is not in it; None for a caption.
-      missed: The first match, with its rank, if a match is known and none is among the results.
+      missed: The first match, with its rank, if the results have none of the known matches.
     """
 
     query: str
@@ -198,7 +198,7 @@ def answer(
       index: The index of the images.
       images: The images.
       top_k: The number of results.
-      caption: The caption to search with; '' to search with an image.
+      caption: The query caption; '' to search with an image.
       image: The name of an indexed image, or a photo; None to search with a caption.
       captions: The captions to find; None to find images.
       rerank: A run that orders the best results; None for none.

@@ -31,7 +31,7 @@ class Synthetic(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Synthesis:
-    """How synthetic negative captions are generated and selected.
+    """The generation and selection of synthetic negative captions.
 
     Attributes:
       generator: The name of the model whose `mlm` head refills masked captions: the one that trains, as published (a

@@ -35,7 +35,7 @@ def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: fl
 def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> chex.Array:
     """Samples words int [..., num_samples] from softmax(logits [..., V]).
 
-    Each word takes two random numbers: one chooses a block of words, the other one a word of the block.
+    Each word needs two random numbers: one chooses a block of words, the other a word in the block.
     """
     weights = jnp.exp(logits - jnp.max(logits, -1, keepdims=True))
     size = math.isqrt(logits.shape[-1] - 1) + 1  # words per block, about as many as blocks
@@ -53,7 +53,7 @@ def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
 
     Weights are not negative and not all zero. The index of a zero weight is never returned.
     """
-    # Rounded sums need not ascend: those of zero weights do not count, and the share stays below the largest.
+    # Rounded sums need not ascend: sums at zero weights do not count, and the share stays below the largest.
     cumulative = jnp.where(weights > 0, jnp.cumsum(weights, -1), 0)
     total = jnp.max(cumulative, -1)
     threshold = jnp.minimum(share * total, jnp.nextafter(total, 0))

@@ -30,9 +30,9 @@ class TrainedGenerator:
 
     Attributes:
       run: The model that was trained with them and selects the hardest.
-      generator: The model that generates them, the same one or another of the run.
-      masking: How captions are masked.
-      synthesis: How many captions are sampled and kept.
+      generator: The model that generates them, the same one or another member of the run.
+      masking: The masking of captions.
+      synthesis: The numbers of captions that are sampled and kept.
     """
 
     run: Run
@@ -50,7 +50,7 @@ def _choose(
     generator_variables: chex.ArrayTree,
     key: chex.PRNGKey,
 ) -> Synthetic:
-    """Generates negative captions for a batch, whose `image_index` is that of the captions, one key for each."""
+    """Generates negative captions for a batch with the `image_index` of its captions, and one key for each."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.image_index)
     return synthesis.choose(model, variables, (generator, generator_variables), batch, keys)
 
@@ -64,7 +64,7 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
       member: The name of the trained model; None for the validated one.
 
     Raises:
-      UserError: if the run has no generator, or cannot be read.
+      UserError: If the run has no generator, or cannot be read.
     """
     run = load_run(workdir, step, member)
     name = run.config['synthesis']['generator']
@@ -87,7 +87,7 @@ def generate_captions(
     *,
     seed: int,
 ) -> tuple[tuple[str, ...], ...]:
-    """Generates negative captions as in training: masks, refills, and keeps those that the run scores highest.
+    """Generates negative captions as in training: masks, refills, and keeps the ones that the run scores highest.
 
     A caption whose text the vocabulary encodes to other ids (for example with a special token in it) is left out.
 
@@ -95,7 +95,7 @@ def generate_captions(
       generator: A trained run.
       split: Images and captions.
       texts: int [N], the captions to perturb.
-      graphs: The scene graphs of the T captions of the split; None for those that the run's config names.
+      graphs: The scene graphs of the T captions of the split; None for the source in the run's config.
       seed: The seed of masks and words; the result for a caption does not depend on the other captions in `texts`.
 
     Returns:
@@ -103,16 +103,16 @@ def generate_captions(
       or have none.
 
     Raises:
-      UserError: if the run cannot read this split.
+      UserError: If the run cannot read this split.
     """
-    # What is masked: the phrases of each caption, and the words that its image's captions have.
+    # The inputs of masking: the phrases of each caption, and the words in its image's captions.
     run = generator.run
     vocabulary, model = run.vocabulary, run.model
     tokens = read_tokens(run, split)
     if graphs is None or not run.config['scene_graphs']['source']:
         graphs = load_scene_graphs(run.config['scene_graphs'], split)
     phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
-    # What is computed for each batch, on all devices of this process.
+    # The computation for each batch, on all devices of this process.
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))
     static = model, generator.generator.model, generator.synthesis

@@ -21,7 +21,7 @@ from jitm.training.plan import Plan
 VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 NO_WORD = "; lower config key 'vocabulary.min_count', or give another 'vocabulary.path'"
 MAX_UNKNOWN = 0.1  # the share of unknown words without a warning
-LONG = 10  # medians: no caption of Flickr30K and COCO is so long
+LONG = 10  # medians: no caption in Flickr30K or COCO is so long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipe
       models: All models that read the batches.
 
     Raises:
-      UserError: If what the source draws from cannot be read, or augmentation is of regions and no model reads them.
+      UserError: If an input of the source cannot be read, or regions are augmented and no model reads them.
     """
     reads = {field for model in models.values() for field in model.reads}
     if 'regions' not in reads and (plan.augmentation.drop_regions > 0 or plan.augmentation.num_views > 1):

@@ -112,13 +112,13 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
 def noise_metrics(
     rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric, clean: chex.Array
 ) -> dict[str, chex.Array]:
-    """Compares the pairs that noise has mixed with the clean ones.
+    """Compares mismatched pairs, mixed by noise, with clean ones.
 
     Args:
       rankings: The rankings by name.
       terms: An objective.
       epoch: int [].
-      clean: bool [B], the pairs of the global batch that noise left together.
+      clean: bool [B], the pairs of the global batch that noise did not mix.
 
     Returns:
       For each direction,
@@ -148,10 +148,10 @@ def noise_metrics(
 
 
 def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
-    """Compares the scores of synthetic captions with that of the true caption (Fan et al., 2022, figure 2).
+    """Compares the scores of synthetic captions with the true caption's (Fan et al., 2022, figure 2).
 
     Args:
-      ranking: A ranking of each image's captions, the first of which is true.
+      ranking: A ranking of each image's captions; the first is true.
 
     Returns:
       gap: The mean of a synthetic caption's score minus the true caption's.
@@ -168,7 +168,7 @@ def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
 
 
 def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
-    """Computes what shows a collapse or a vanishing gradient (Li et al., 2023, figure 5).
+    """Computes indicators of a collapse or a vanishing gradient (Li et al., 2023, figure 5).
 
     Args:
       rankings: The rankings of the model by name.

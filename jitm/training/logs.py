@@ -24,14 +24,14 @@ BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tq
 
 
 class Board:
-    """A file of TensorBoard, written in this thread: that of tensorboardX ends at a full disk and blocks training."""
+    """A TensorBoard file, written in this thread: tensorboardX's thread ends at a full disk and blocks training."""
 
     def __init__(self, folder: Path, step: int):
         """Opens a new file.
 
         Args:
           folder: The folder of the files of all starts.
-          step: The first step of this start; TensorBoard drops what earlier starts wrote from it on.
+          step: The first step of this start; TensorBoard drops later lines of earlier starts.
 
         Raises:
           UserError: If it cannot be written.
@@ -52,13 +52,13 @@ class Board:
             self._write(step, summary=scalar(name, value))
 
     def flush(self) -> None:
-        """Writes what is buffered to the disk; raises a UserError if that fails."""
+        """Flushes the buffer to disk; raises a UserError if that fails."""
         with writing(self._folder, RESUMES):
             self._events.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # of values whose error was raised, or which `metrics.jsonl` has
+        with contextlib.suppress(OSError):  # already raised, or the values are in `metrics.jsonl`
             self._events.close()
 
 
@@ -69,7 +69,7 @@ def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -
 
 
 def advise(terms: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns what may help a config's objective against a collapse."""
+    """Returns advice for a config's objective against a collapse."""
     ends = [term['end_epoch'] for term in terms.values() if term['loss'] == 'ranking.sum_of_hinges']
     if None in ends:
         return 'a lower learning rate may help'
@@ -155,7 +155,7 @@ class Logs:
         for line in read_metrics(workdir):
             monitor.update(line)
         self._batch_size = batch_size
-        self._shown = []  # of the last logged step
+        self._shown = []  # metrics of the last logged step
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
 

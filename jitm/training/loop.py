@@ -51,7 +51,7 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     split = setup.data.train
     report = {
         'step': step,
-        'metrics': {  # JSON has no such numbers, but names, such as 'nan'
+        'metrics': {  # JSON lacks NaN and infinity, so they are strings
             name: number if math.isfinite(number := float(value)) else str(number)
             for name, value in jax.device_get(values).items()
         },
@@ -99,7 +99,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     if restored is None:
         return parallel.put_state(setup.initial_state()), run, None
     state, saved = restored
-    # The data must be those of the first start.
+    # The data must not have changed since the first start.
     compared = ('vocabulary_hash', 'data')
     changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
     if changed:
@@ -107,7 +107,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
             f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
             'restore its data, or choose a new workdir'
         )
-    # So must the length of an epoch, which depends on the number of devices.
+    # Nor the length of an epoch, which depends on the number of devices.
     before, now = saved['steps_per_epoch'], setup.pipeline.steps_per_epoch
     if before != now:
         raise UserError(
@@ -120,7 +120,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
 def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
     """Sets up in all processes, or in none.
 
-    Only process 0 looks into the workdir: a network file system would remember for a while what others did not find.
+    Only process 0 looks into the workdir: a network file system caches for a while that a file does not exist.
     """
     agreement.check_same(described(config))
     checkpoints = Checkpoints(workdir)
@@ -202,7 +202,7 @@ class _Loop:
         stop: StopRequest,
         folder: Path,
     ):
-        """Keeps the parts; see `train_and_evaluate`."""
+        """Stores the arguments; see `train_and_evaluate`."""
         self._setup, self._checkpoints, self._run = setup, checkpoints, run
         self._logs, self._stop, self._folder = logs, stop, folder
         self._log_every = setup.plan.run['log_every']

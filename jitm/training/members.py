@@ -65,7 +65,7 @@ class EMA:
     """An exponential moving average of another member: the anchor of DBL's MSS (Diao et al., 2024, eq. 22).
 
     theta_a <- beta theta_a + (1 - beta) theta_t, with beta from `momentum` to 1 along half a cosine over the run. Batch
-    statistics are averaged like parameters, so that both lag behind alike; released code leaves the first ones.
+    statistics are averaged like parameters, so that both lag equally; released code keeps the initial statistics.
 
     Attributes:
       of: The member it averages, and is initialized as a copy of.
@@ -97,12 +97,12 @@ RULES = {'gradient': Gradient, 'frozen': Frozen, 'ema': EMA}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """A matcher and how it is updated.
+    """A matcher and its update rule.
 
     Attributes:
       rule: The rule by which its state changes.
       model: The matcher; None in a plan.
-      optimizer: An optax transformation, which sees this member's gradients only; None without a gradient.
+      optimizer: An optax transformation of this member's gradients; None without a gradient.
       learn_from: The members whose scores are the `anchor_scores` of its losses.
       init_from: The run directory whose parameters and statistics it is initialized from; '' for random initialization.
       frozen: The names of modules for which no gradient is computed.
@@ -126,7 +126,7 @@ class Member:
         return self.rule.of
 
     def init(self, key: chex.PRNGKey, images: Images, texts: Texts) -> MemberState:
-        """Initializes a state randomly; of the images and texts only the shapes count."""
+        """Initializes a state randomly; only the shapes of the images and texts matter."""
         variables = dict(self.model.init(key, images, texts))
         params = variables.pop('params')
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
@@ -172,7 +172,7 @@ def init_members(members: Mapping[str, Member], seed: int, images: Images, texts
 
 
 def copy_members(members: Mapping[str, Member], states: Mapping[str, MemberState]) -> dict[str, MemberState]:
-    """Replaces the states of members that are copies by those of the members they copy."""
+    """Replaces the states of copies by the states of the members they copy."""
     return {
         name: states[member.copy_of].replace(optimizer=()) if member.copy_of else states[name]
         for name, member in members.items()
@@ -206,7 +206,7 @@ def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...])
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
     make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
     if rule_name not in RULES:
-        raise UserError(f"config key '{where}.rule' is '{rule_name}'; take one of {', '.join(RULES)}")
+        raise UserError(f"config key '{where}.rule' is '{rule_name}'; use one of {', '.join(RULES)}")
     rule = bind(RULES[rule_name], keywords, where=where)()
     member = make(rule=rule, frozen=frozen)
     if len({*member.learn_from}) < len(member.learn_from):

@@ -19,15 +19,15 @@ DIRECTIONS = ('i2t', 't2i')
 GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
-# Fields that not every Ranking has, and that losses may take as arguments -> how a user supplies them.
+# Optional fields of a Ranking that may be arguments of a loss -> how a user supplies them.
 INPUTS = {
     'anchor_scores': 'add an anchor model to members and name it in learn_from',
     'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
     'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
     'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'",
-    'temperature': 'set it, or take a model that learns it, from model.initial_temperature',
-    'bias': 'set it, or take a model that learns it, from model.initial_bias',
+    'temperature': 'set it, or use a model that learns it, from model.initial_temperature',
+    'bias': 'set it, or use a model that learns it, from model.initial_bias',
 }
 LEARNED = ('temperature', 'bias')  # by a model, or set by the term
 MASKED = 'masked_language_modeling'
@@ -94,7 +94,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankingTerm(Term):
-    """A loss of rankings, `(scores, positives, negatives) -> [Q]`, and by keyword the `INPUTS` it takes.
+    """A loss of rankings, `(scores, positives, negatives) -> [Q]`, with `INPUTS` as keyword arguments.
 
     Attributes:
       rankings: The names of the rankings it is computed for, by default both retrieval directions.
@@ -109,7 +109,7 @@ class RankingTerm(Term):
 
     @property
     def inputs(self) -> list[str]:
-        """The names in `INPUTS` that the loss takes as arguments and that are not bound to values."""
+        """The names in `INPUTS` that are unbound arguments of the loss."""
         parameters = inspect.signature(self.loss).parameters.values()
         return [p.name for p in parameters if p.name in INPUTS and p.default is p.empty]
 
@@ -123,7 +123,7 @@ class RankingTerm(Term):
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
             try:
                 losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            except Exception as error:  # of a loss that is not of jitm file and line are named
+            except Exception as error:  # for a loss outside of jitm, name the file and line
                 function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
                 if isinstance(error, UserError) or not names.is_own(function):
                     raise
@@ -152,7 +152,7 @@ class TokenTerm(Term):
     """A loss of token predictions, `(logits, labels, mask) -> [N]`.
 
     Attributes:
-      predictions: The name of the predictions it takes, which is the name of its loss in `jitm.losses.tokens`.
+      predictions: The name of its predictions, which is the name of its loss in `jitm.losses.tokens`.
     """
 
     predictions: str
@@ -183,7 +183,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
 
     Args:
       configs: The section of each term by name: dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=,
-        reduction=, optionally rankings=, and the loss' own arguments); a loss in `tokens` takes the predictions of its
+        reduction=, optionally rankings=, and the loss' own arguments); a loss in `tokens` gets the predictions of its
         name.
 
     Returns:
@@ -215,7 +215,7 @@ def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
 
 
 def _check_arguments(where: str, loss: Callable) -> None:
-    """Raises a UserError unless a loss takes scores and masks first, and no argument with the name of a term's key."""
+    """Raises a UserError unless a loss starts with scores and masks, and no argument has the name of a term's key."""
     arguments = list(inspect.signature(loss).parameters)
     if arguments[:3] != ['scores', 'positives', 'negatives']:
         raise UserError(
@@ -261,8 +261,8 @@ def objective(
       terms: The terms by name.
       rankings: The rankings by name.
       epoch: int [].
-      losses: The unreduced losses [B] that a source has computed, by the name of their term; those of token terms,
-        and perhaps of others.
+      losses: The unreduced losses [B] that a source has computed, by the name of their term; at least all token
+        terms.
 
     Returns:
       The sum, a scalar, and the value of each term by name.

@@ -14,10 +14,10 @@ from annotated_types import Interval
 from jitm.errors import UserError, did_you_mean
 from jitm.types import Count, NotNegative, Positive, Rate
 
-B1, MIN_RATE = 0.9, 1e-8  # of UNITER and OSCAR, as released; the first one also of open_clip
-CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # of open_clip
+B1, MIN_RATE = 0.9, 1e-8  # UNITER and OSCAR, as released; open_clip has the same b1
+CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # open_clip
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
-NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # of CLIP, as released by open_clip
+NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as released by open_clip
 MAX_LOGIT_SCALE = math.log(100)
 
 
@@ -159,16 +159,16 @@ def adamw_with_warm_up(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
 
-    Biases and scales of normalizations are not decayed, except those of the regions' features and locations. A
-    parameter without any gradient so far, such as that of an unused head, is not changed.
+    Biases and scales of normalizations are not decayed, except for the regions' features and locations. A parameter
+    without any gradient so far, such as in an unused head, is not changed.
 
     Args:
-      learning_rate: The maximal learning rate; of base models 5e-5 as published for UNITER, 2e-5 for OSCAR.
+      learning_rate: The maximal learning rate; published for base models: 5e-5 for UNITER, 2e-5 for OSCAR.
       weight_decay: The weight decay, multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
       factors: The factor of the learning rate of each module by name; 0 freezes it, and no gradient is computed for it.
       warm_up: The share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
-      b2: The decay of the mean square of gradients, that of their mean being 0.9; 0.98 as published for UNITER,
-        0.999 for OSCAR.
+      b2: The decay rate of the second moment (the first moment has 0.9); 0.98 as published for UNITER, 0.999 for
+        OSCAR.
       epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
       clip_norm: The maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
       total_steps: The number of steps of the run.
@@ -181,8 +181,8 @@ def adamw_with_warm_up(
 
 
 def limit_logit_scale() -> optax.GradientTransformation:
-    """Keeps the parameter `logit_scale` in [0, ln 100], as CLIP does; from outside, where released ones may lie, a step
-    moves it no further away. Other updates are unchanged.
+    """Keeps the parameter `logit_scale` in [0, ln 100], as CLIP does; a released value outside of this range moves no
+    further away. Other updates are unchanged.
     """
 
     def limit(path: tuple, update: chex.Array, param: chex.Array) -> chex.Array:

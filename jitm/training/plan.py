@@ -36,7 +36,7 @@ from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
 MAY_BE_OWN = ('candidates.source', 'labels.source', 'optimizer.name')
-UNSET = {'augmentation.num_views': 1}  # values that count as unset; of other keys False, 0, '' and ()
+UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
 
@@ -147,7 +147,7 @@ def make_source(
     def with_predictions(kinds: Any) -> dict:
         return {name: term for name, term in terms.items() if term.predictions in kinds}
 
-    # The candidates of each query, and what is added to their rankings.
+    # The candidates of each query, and additions to their rankings.
     source = make_candidates(config['candidates'], context)
     conditions = {'candidates.source': source.conditions}
     make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'num_negatives', 'context'))
@@ -216,7 +216,7 @@ def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
 
 
 def _returned(key: str, name: str, value: Any, wanted: str) -> UserError:
-    """Returns the error of a function or class that a config key names and that does not return what is wanted."""
+    """Returns the error for a function or class, named by a config key, whose result has the wrong type."""
     return UserError(f"config key '{key}' is '{name}', but it returns {type(value).__name__}: return {wanted}")
 
 
@@ -234,7 +234,7 @@ def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -
 
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
-    """Raises a UserError if more captions are kept than there are."""
+    """Raises a UserError if more captions are kept than generated."""
     most = masking.num_views * synthesis.num_samples
     if masking.num_views and synthesis.num_hard > most:
         raise UserError(
@@ -246,7 +246,7 @@ def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
 def check_conditions(
     config: Mapping[str, Any], terms: Mapping[str, Term], conditions: Mapping[str, Conditions]
 ) -> None:
-    """Raises a UserError if a key is set that another one excludes, lacks, or that nothing reads.
+    """Raises a UserError if a key is set that another key excludes, that needs another key, or that nothing reads.
 
     Args:
       config: The whole config.
@@ -296,7 +296,7 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
         raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
     if learning and not anchored:
         raise UserError(
-            f"'members.{learning[0]}' has learn_from, but no term takes anchor_scores: add one of jitm.losses.anchored"
+            f"'members.{learning[0]}' has learn_from, but no term uses anchor_scores: add one of jitm.losses.anchored"
         )
     read = read.union(*(member.learn_from for member in members.values()))
     for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):

@@ -99,7 +99,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     plan = make_plan(config, pending)
     data = load_data(plan)
     with own_parts(plan):
-        # The models, the batches that they read, and how they train.
+        # The models, their batches, and their update rules.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
         optimizer, schedule = plan.make_optimizer(pipeline.steps_per_epoch)
@@ -107,7 +107,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
             name: dataclasses.replace(member, model=models[name], optimizer=optimizer if member.trains else None)
             for name, member in plan.members.items()
         }
-        # The step. Its trace finds what a term or a model lacks.
+        # The step. Tracing it finds missing inputs of terms and models.
         init, step, measure = compile_step(plan, members, pipeline.steps_per_epoch)
         setup = Setup(plan, data, pipeline, members, init, step, measure, jax.jit(schedule), weights={})
         shapes = trace(setup)
@@ -136,7 +136,7 @@ def compile_step(
 
 @contextlib.contextmanager
 def own_parts(plan: Plan) -> Iterator[None]:
-    """Names file and line of any error within the block if a plan has parts that are not of jitm."""
+    """Names file and line of any error within the block if a plan has parts from outside of jitm."""
     try:
         yield
     except UserError:

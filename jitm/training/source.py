@@ -1,7 +1,7 @@
-"""A source of the pairs of a training step: what it draws, looks at, scores and remembers.
+"""A source of the pairs of a training step: it samples, chooses, scores and remembers them.
 
 A way to make pairs is a file of `jitm.training.sources` with a function that returns a `Source`. The functions of a
-source are pure; what it keeps between steps is a part of the training state.
+source are pure; its memory between steps is a part of the training state.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +18,7 @@ Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly train
 Rankings = dict[str, Ranking]
 Losses = dict[str, chex.Array]  # name of a term -> its unreduced loss of every pair, [B]
 Scored = tuple[Rankings, Losses]
-Memory = Mapping[str, chex.ArrayTree]  # what sources keep between steps, by the name that each gives it
+Memory = Mapping[str, chex.ArrayTree]  # memory of the sources between steps, by a name of each
 
 
 class View(NamedTuple):
@@ -27,7 +27,7 @@ class View(NamedTuple):
     Attributes:
       models: All models that train together.
       batch: The part of the batch on this device.
-      memory: What sources kept of earlier steps.
+      memory: The memory of the sources, from earlier steps.
       epoch: int [].
     """
 
@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The rest of a plan, as far as a source may depend on it.
+    """The parts of a plan that a source may depend on.
 
     Attributes:
       terms: The objective.
@@ -52,15 +52,15 @@ class Context(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What a source can be combined with, see `jitm.training.plan.check_conditions`.
+    """Conditions for combining a source with others, see `jitm.training.plan.check_conditions`.
 
     Attributes:
       excludes: Patterns of config keys that must not be set with it -> the reason.
       needs: Config keys that must be set with it -> how to set them.
       uses: Other config keys that it reads.
       members: Config keys that name a member.
-      gives: The inputs, rankings and predictions of terms for which it exists; empty for a source of the pairs that
-        every term ranks.
+      gives: The inputs, rankings and predictions that it supplies to terms; empty for a source of the pairs that every
+        term ranks.
       reader: The terms that read them, for a message.
     """
 
@@ -78,8 +78,8 @@ class Revision(NamedTuple):
     Attributes:
       start_epoch: The first epoch before which the memory is revised.
       measure: `(models, trained, batch) -> {model: array [B]}`, for the pairs of the global batch in evaluation mode.
-      revise: `(memory, rows, measured) -> memory`, in numpy: `rows` int [N] of the pairs of the epoch in the training
-        split, and what was measured of them, [N] for each model.
+      revise: `(memory, rows, measured) -> memory`, in numpy: `rows` int [N] of the epoch's pairs in the training split,
+        and the results of `measure` for them, [N] for each model.
     """
 
     start_epoch: int
@@ -94,17 +94,17 @@ class Source(NamedTuple):
       score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, the same on every
         device (`collectives.gather_results`), given the encoded images and texts of this device. The rankings of
         candidates are `i2t` and `t2i`. With `train=False` and `seen=None` a model is scored in evaluation mode, for
-        others that learn from it without that it trains, or for labels; a source that adds nothing there returns
+        labels or because others learn from it and it does not train; a source that adds nothing there returns
         `({}, {})`.
-      look: `(view, keys) -> {model: seen}`, for each trained model what is decided before, such as the candidates it
-        ranks, of this device or of the global batch as `score` needs it. `keys` are the random keys of the models by
+      look: `(view, keys) -> {model: seen}`, the decisions for each trained model before scoring, such as the candidates
+        it ranks, for this device or the global batch as `score` needs them. `keys` are the random keys of the models by
         name, which dropout uses too: fold a number into them.
       init: `(models, trained, batch, num_pairs) -> memory` before the first step, for the names of the trained models
         and the number of training pairs; only the shapes of the batch count. Memory is the same on every device.
       remember: `(memory, seen, rankings) -> memory` after a step; `seen` and `rankings` of each model.
-      samplers: `(pipeline) -> {name: sampler}`, what it draws on the host: `Batch.drawn`.
+      samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.
       revision: A change of the memory before an epoch; None for none.
-      conditions: What it can be combined with.
+      conditions: The conditions for combining it with other sources.
     """
 
     score: Callable[..., Scored]
@@ -117,7 +117,7 @@ class Source(NamedTuple):
 
 
 def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[str, Any]]:
-    """Returns the `look` of a source from that of one model, `(view, name, key) -> seen`."""
+    """Returns the `look` of a source from a function for one model, `(view, name, key) -> seen`."""
     return lambda view, keys: {name: look(view, name, key) for name, key in keys.items()}
 
 

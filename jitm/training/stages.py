@@ -83,7 +83,7 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
 
 def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
     if value:
-        raise UserError(f"config key '{key}' is '{value}', but the second stage takes {replaced_by}: set it to ''")
+        raise UserError(f"config key '{key}' is '{value}', but the second stage uses {replaced_by}: set it to ''")
 
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
         try:
             make_plan(config, pending=True)  # the second stage as it is initialized from the first
             setups.append(set_up(checked, resuming=resuming, pending=stages.mines and name == 'stage2'))
-        except UserError as error:  # whose keys, if of the first stage, are in `stages.first`
+        except UserError as error:  # keys of the first stage are in `stages.first`
             raise UserError(f'{name}: {error}') from error
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
@@ -123,7 +123,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
 
 
 def _weights(setup: Setup) -> tuple[str, Any]:
-    """Returns what a run must share with another to be initialized from it: vocabulary and shapes of parameters."""
+    """Returns the properties that a run must share with the one it is initialized from: vocabulary and shapes."""
     member = jax.eval_shape(setup.random_state).members[setup.plan.evaluation['member']]
     return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
 
@@ -171,7 +171,7 @@ def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
 
 
 def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
-    """Returns where the final run of a config lies: the workdir, or that of the second stage."""
+    """Returns the folder of the final run of a config: the workdir, or the second stage's folder."""
     return workdir / 'stage2' if config['stages'] else workdir
 
 

@@ -18,7 +18,7 @@ from jitm.types import Batch
 
 
 class RunConstants(NamedTuple):
-    """The numbers that the randomness and the schedules of a step depend on, besides that of the step.
+    """The numbers that the randomness and the schedules of a step depend on, besides its own number.
 
     Attributes:
       seed: The seed of dropout and sampling.
@@ -37,7 +37,7 @@ class TrainState(struct.PyTreeNode):
     Attributes:
       step: int32 [], the number of steps done.
       members: The state of each member by name.
-      memory: What the source keeps between steps; empty for most.
+      memory: The memory of the source between steps; empty for most sources.
     """
 
     step: chex.Array
@@ -54,10 +54,10 @@ def train_step(
     source: Source,
     constants: RunConstants,
 ) -> tuple[TrainState, dict[str, chex.Array]]:
-    """Takes one step, within `parallel.data_parallel`.
+    """Trains for one step, within `parallel.data_parallel`.
 
     If the loss or a gradient is not finite, the state is returned unchanged and `metrics['finite']` is False. All later
-    steps return it unchanged too, because its step is no longer that of the batch.
+    steps return it unchanged too, because its step number no longer matches the batch.
 
     Args:
       state: The state before the step.
@@ -78,8 +78,8 @@ def train_step(
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
 
-    # Look, without gradient: the candidates of each trained model, and the scores of models that others learn from and
-    # that do not train. Those that train too are scored below.
+    # Look, without gradient: the candidates of each trained model, and the scores of models that others learn from
+    # without training themselves. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
     teachers = {other for member in trained.values() for other in member.learn_from} - trained.keys()
     untrained = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in teachers}
@@ -101,9 +101,9 @@ def train_step(
 
     params = {name: state.members[name].params for name in trained}
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    gradients = collectives.mean(gradients)  # of the same global loss on each device
+    gradients = collectives.mean(gradients)  # each device has the gradient of the global loss
 
-    # Update: first the models with a gradient, then those that follow them, then what the source keeps.
+    # Update: first the models with a gradient, then the models that follow them, then the source's memory.
     updated = {
         name: member.take_gradient_step(state.members[name], gradients[name], batch_stats[name])
         for name, member in trained.items()
@@ -129,7 +129,7 @@ def score_in_training(
       model: The matcher.
       variables: The parameters and batch statistics of the matcher.
       batch: The part of the batch on this device.
-      seen: What the source decided for this model before.
+      seen: The source's decisions for this model.
       key: The random key for dropout.
 
     Returns:
@@ -146,7 +146,7 @@ def score_in_training(
 
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
-    """Returns the rankings, those of both retrieval directions with the scores of the same rankings by A anchors."""
+    """Returns the rankings; both retrieval directions get the scores of A anchors for the same rankings."""
     if not anchors:
         return rankings
     scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}

@@ -1,4 +1,4 @@
-"""The weights that models are initialized from: published ones, or those of another run."""
+"""Initial weights of models: published weights, or the weights of another run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -95,5 +95,5 @@ def load_from_run(
     shapes = [jax.tree.map(np.shape, parts) for parts in (loaded, wanted)]
     if changed or shapes[0] != shapes[1]:
         reason = '; '.join(changed) or 'its parameters have other shapes'
-        raise UserError(f'{key}: {member.init_from} is of another model ({reason}); set members.{name}.model to its')
+        raise UserError(f'{key}: {member.init_from} has another model ({reason}); set members.{name}.model to its')
     return loaded

@@ -1,4 +1,4 @@
-"""The workdir of a run: what it holds, and one job that writes to it."""
+"""The workdir of a run: its files, and the lock of the one job that writes to it."""
 
 import contextlib
 import secrets
@@ -43,7 +43,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
 
 
 def described(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what must be the same in all processes of a run before its data are read, as JSON."""
+    """Returns the values that must agree in all processes of a run before its data are read, as JSON."""
     devices = f'{jax.local_device_count()} {jax.devices()[0].device_kind}'
     return config_lib.training_relevant(config) | config_lib.flatten({'run': config['run']}) | {'devices': devices}
 

@@ -318,23 +318,23 @@ WRONG = {
     'damaged sims': (damage_sims, 'sims.npy is no .npy file or its header is damaged'),
     'modified sims': (
         lambda run: np.save(run / 'eval' / 'dev' / 'sims.npy', np.ones((10, 50), np.float32)),
-        'sims.npy is not of the evaluation in metrics.json beside it',
+        'sims.npy is not from the evaluation in metrics.json beside it',
     ),
     'sims without a report': (
         lambda run: (run / 'eval' / 'dev' / 'metrics.json').unlink(),
-        'sims.npy is of no known checkpoint, which is not the best validation of',
+        'sims.npy is from no known checkpoint, which is not the best validation of',
     ),
     'sims of another model': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 20, 'workdir': '', 'member': 'anchor'}]),
-        'sims.npy is of step 20 of anchor, which is not the best validation of',
+        'sims.npy is from step 20 of anchor, which is not the best validation of',
     ),
     'old sims': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 0, 'workdir': '', 'member': 'target'}]),
-        'sims.npy is of step 0 of target, which is not the best',
+        'sims.npy is from step 0 of target, which is not the best',
     ),
     'sims of another step': (
         lambda run: save_sims(run, 0, 1.0, runs=[{'step': 1, 'workdir': '', 'member': 'target'}]),
-        'sims.npy is of step 1 of',
+        'sims.npy is from step 1 of',
     ),
     'no metrics': (lambda run: (run / 'metrics.jsonl').unlink(), 'is not a run directory'),
     'no validation': (lambda run: (run / 'metrics.jsonl').write_text(''), 'has no validation yet'),
@@ -370,7 +370,7 @@ def test_similarities_of_an_earlier_training_are_refused(finished, tmp_path, cap
         checkpoints.save(jax.tree.map(lambda x: x * 2, state), best, described, scores)
     capsys.readouterr()
     assert report(run, '--output', tmp_path / 'page.html') == 2
-    refusal = f'{run}/eval/dev/sims.npy is of another training of {run}, whose checkpoint {best} was written later; '
+    refusal = f'{run}/eval/dev/sims.npy comes from another training of {run}, whose checkpoint {best} is newer; '
     assert capsys.readouterr().err == f'error: {refusal}write it again with jitm eval --save_sims\n'
 
 

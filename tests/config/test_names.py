@@ -109,7 +109,7 @@ def test_names_of_others_need_modules_that_the_user_imported(folder):
 
     for name in ('own_losses.my_hinge', 'more/losses.py:my_hinge', 'elsewhere/own_losses.py:my_hinge'):
         module = names.module_of(name)
-        with pytest.raises(UserError, match=f'{module} is not of jitm: if you trust it, give --import {module}, in Py'):
+        with pytest.raises(UserError, match=f'{module} is not in jitm: if you trust it, give --import {module}, in Py'):
             of_other(name)
     assert 'own_losses' not in sys.modules
     names.import_own('own_losses')

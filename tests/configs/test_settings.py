@@ -50,22 +50,22 @@ def test_settings_initialize_from_runs_of_settings():
 @pytest.mark.parametrize(
     ('setting', 'message'),
     [
-        ('siglip:b32_256', "'siglip' was not released as 'b32_256': take another size, or 'siglip2'"),
+        ('siglip:b32_256', "'siglip' was not released as 'b32_256': use another size, or 'siglip2'"),
         ('siglip:siglip2,f8k', "the reduced variant 'f8k' is tiny: leave the word 'siglip2' out"),
         ('clip:b32,f8k', "the reduced variant 'f8k' is tiny: leave the word 'b32' out"),
         (
             'vse:fc,selhm,f30k',
-            "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; take at most one word of "
+            "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; use at most one word of "
             'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
             'softmax_learned | softmax_queue; f30k | coco | f8k | scenes',
         ),
-        ('vsrn:zzz', "the unknown word 'zzz'; take at most one word of each table: f30k | coco | f8k"),
+        ('vsrn:zzz', "the unknown word 'zzz'; use at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),
-        ('vse:fc,rvse', "the preset 'fc,rvse' has two words of fc | mlp | rvse | rvsepp | mean; take one"),
+        ('vse:fc,rvse', "the preset 'fc,rvse' has two words of fc | mlp | rvse | rvsepp | mean; use one"),
         ('vse:fc,fc', 'two words of fc'),
         ('demo:f30k', "the unknown word 'f30k'; the file has no words"),
-        ('dbl:cmpm', "the loss 'cmpm' has no anchor: take the scenario 'alone', not 'oss'"),
-        ('dbl:rm,alone', "the loss 'rm' needs an anchor: take another scenario than 'alone'"),
+        ('dbl:cmpm', "the loss 'cmpm' has no anchor: use the scenario 'alone', not 'oss'"),
+        ('dbl:rm,alone', "the loss 'rm' needs an anchor: use another scenario than 'alone'"),
         ('uniter:large,f8k', "the reduced variant 'f8k' is tiny: leave the word 'large' out"),
         ('tags:large,scenes', "the reduced variant 'scenes' is tiny: leave the word 'large' out"),
     ],

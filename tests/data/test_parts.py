@@ -162,7 +162,7 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'own_data.py').write_text(LOADER)
     data = {'source': source, 'root': 'mine', 'train_share': 0.5}
-    with pytest.raises(UserError, match=r'own_data(.py)? is not of jitm: if you trust it, give --import own_data'):
+    with pytest.raises(UserError, match=r'own_data(.py)? is not in jitm: if you trust it, give --import own_data'):
         load_split(data, 'train')
     with pytest.raises(UserError, match='mine/train has 4 texts, fewer than batch_size'):
         setup.set_up(tiny_config | {'data': {'source': source, 'root': 'mine'}})

@@ -98,7 +98,7 @@ def test_sources_in_a_config():
     assert load_scene_graphs({'source': ''}, split) is None
     with pytest.raises(UserError, match="config key 'scene_graphs\\.path' is unknown"):
         load('rules', split, path='x')
-    with pytest.raises(UserError, match="made has no gold scene graphs; take source 'scene_graphs\\.rules'"):
+    with pytest.raises(UserError, match="made has no gold scene graphs; use source 'scene_graphs\\.rules'"):
         load('gold', split)
 
 
@@ -148,7 +148,7 @@ def test_spacy_says_what_to_install(monkeypatch, installed):
     fake_spacy(monkeypatch, [])
     if not installed:
         monkeypatch.setitem(sys.modules, 'spacy', None)
-    message = 'require `pip install spacy` and `python -m spacy download en_core_web_sm`; otherwise take source'
+    message = 'require `pip install spacy` and `python -m spacy download en_core_web_sm`; otherwise use source'
     with pytest.raises(UserError, match=message):
         load('spacy', make_split('a dog'), model='en_core_web_sm')
 

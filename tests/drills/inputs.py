@@ -183,17 +183,17 @@ VALUES = [  # other values, and what the message says
     ('vocabulary.min_count', 10**6, "lower config key 'vocabulary.min_count'"),
     ('model', 'vse.VSE', "is 'vse.VSE'; it must be a dict"),
     ('model.embed_dim', '8', "is '8'; it must be an integer"),
-    ('model.text_pooling', 'x', "is 'x'; take one of mean, max, last, gpo, esa"),
+    ('model.text_pooling', 'x', "is 'x'; use one of mean, max, last, gpo, esa"),
     ('model.image', 'vision.RegionEncoder', "'model.image' must be a dict with the name of a module"),
     ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
     ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),
-    ('candidates.same_image', 'negativ', 'take one of negative, positive, ignored'),
+    ('candidates.same_image', 'negativ', 'use one of negative, positive, ignored'),
     ('candidates.source', 'shortlist', "config key 'candidates.num_negatives' is unknown"),
-    ('evaluation.dtype', 'float16', "is 'float16'; take one of float32, bfloat16"),
-    ('evaluation.precision', 'fast', "is 'fast'; take one of default, high, highest"),
+    ('evaluation.dtype', 'float16', "is 'float16'; use one of float32, bfloat16"),
+    ('evaluation.precision', 'fast', "is 'fast'; use one of default, high, highest"),
     ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
     ('evaluation.member', 'x', "'evaluation.member' is 'x', not one of"),
-    ('precision', None, 'is None; take one of default, high, highest'),
+    ('precision', None, 'is None; use one of default, high, highest'),
     ('run.log_every', None, 'is None; it must be an integer'),
     ('stages', [], r'is \[\]; it must be a dict'),
     ('stages', {'first': 'x'}, "'stages.first' is 'x'; it must be a dict"),
@@ -270,7 +270,7 @@ def value_rows() -> Iterator[Row]:
         yield Row(' '.join(preset), ('train', *preset, '--workdir', 'new'), None, sentence)
     stages = kills.two_stages()
     for key, value, sentence in (
-        ('offline.path', 'absent', 'takes the negatives that the first stage mines: set it'),
+        ('offline.path', 'absent', 'uses the negatives that the first stage mines: set it'),
         ('stages.first.seed', 77, "does not exist: both stages have 'seed' of the config; leave it out"),
         ('stages.first.data', config['data'], "both stages have 'data' of the config"),
         ('stages.first.run', config['run'], "both stages have 'run' of the config"),
@@ -284,7 +284,7 @@ def value_rows() -> Iterator[Row]:
     tuned = runs.changed(kills.two_stages(), 'stages.fine_tune', True) | {'terms': config['terms']}
     tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
     for key, value, sentence in (
-        ('members.target.init_from', 'absent', 'takes the model that the first stage trains'),
+        ('members.target.init_from', 'absent', 'uses the model that the first stage trains'),
         ('initialize.word_vectors', 'absent', "'members.target' is initialized from .*/stage1; set it to ''"),
         ('evaluation.member', 'targte', "is 'targte', which is not a member, did you mean 'target'"),
     ):
@@ -381,7 +381,7 @@ def config_file_rows() -> Iterator[Row]:
     for value, sentence in {
         'absent.py': 'config file absent.py does not exist; jitm settings lists the published presets',
         '': '--config is missing; jitm settings lists the published presets',
-        'config.py:word': "takes no words, but 'word' is given after the colon; leave it out",
+        'config.py:word': "has no words, but 'word' is given after the colon; leave it out",
     }.items():
         yield Row(f'--config={value}', ('train', '--config', value, '--workdir', 'new'), None, sentence)
     yield Row('config file: a pipe', NEW, make_pipe('config.py'), 'config.py is not a regular file')
@@ -670,7 +670,7 @@ SIMS = 'report', 'distributions', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
         '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
-        'sims.npy is not of the evaluation in metrics.json beside it',
+        'sims.npy is not from the evaluation in metrics.json beside it',
     ),
     'a list': ('[]', 'is not a report of jitm eval'),
     'nested too deeply': ('[' * 10**5, 'is not a report of jitm eval'),
@@ -747,7 +747,7 @@ LINES = {  # more commands, and what the message says
     'train --workdir new --config=data': 'config file data is not a regular file',
     'train --config vse.py:fc': "config file vse.py does not exist, did you mean 'vse'",
     'train --config vsepp:vsep --workdir new': "'vsep'",
-    'train --config default:f30k --workdir new': "takes no words, but 'f30k' is given",
+    'train --config default:f30k --workdir new': "has no words, but 'f30k' is given",
     '{new} --config.optimzer.name=x': "did you mean 'optimizer.name'",
     '{new} --config.drop_last=7': "'drop_last' is 7; it must be True or False",
     '{new} --config.epochs=many': "'epochs' is 'many'; it must be an integer",
@@ -868,7 +868,7 @@ ARGUMENTS = [
     (('words', '--workdir', 'run', '--perturbations', 'nuon'), "--perturbations has 'nuon'"),
     (
         ('words', '--workdir', 'run', '--perturbations', 'noun', '--perplexity'),
-        "the head 'mlm', which that of run lacks",
+        "the head 'mlm', which run lacks",
     ),
     (('words', '--workdir', 'absent', '--perturbations', 'noun'), 'absent'),
     ((*runs.EVALUATE, '--import=absent'), 'there is no module absent in'),

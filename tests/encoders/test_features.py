@@ -286,13 +286,13 @@ def test_models_and_images_without_pixels_are_refused(split):
         networks.check_model(make_vse())
     drawn = scenes.load('dev', dev_images=5)
     features.check(make_network(), drawn)
-    with pytest.raises(UserError, match='has no files of which ten crops could be cut'):
+    with pytest.raises(UserError, match='has no files to cut ten crops from'):
         features.check(make_network(crops=10), drawn)
-    with pytest.raises(UserError, match='returns 4 cells, which lie elsewhere in each crop: take --crops 1'):
+    with pytest.raises(UserError, match='the network returns 4 cells: use --crops 1'):
         features.check(make_network(crops=10), split)
     with pytest.raises(UserError, match='has no pixels, but the model reads them'):
         features.check(make_network(), dataclasses.replace(drawn, pixels=None))
-    with pytest.raises(UserError, match='crops is 5: take 1 or 10'):
+    with pytest.raises(UserError, match='crops is 5: use 1 or 10'):
         features.check(make_network(crops=5), split)
 
 

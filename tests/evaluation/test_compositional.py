@@ -201,7 +201,7 @@ def test_images_are_named_by_their_files(name, ids, dataset, row):
     split = dataclasses.replace(scenes.load('dev', dev_images=3), image_ids=ids, dataset=dataset)
     one = choice('x', images=(name,))
     if isinstance(row, str):
-        with pytest.raises(UserError, match=f"'{name}' may be {row} of scenes/dev: give images of which only one"):
+        with pytest.raises(UserError, match=f"'{name}' may be {row} of scenes/dev: give images where only one"):
             find_images([one], split, {}, None, 'file')
         return
     if row is None:

@@ -179,7 +179,7 @@ def test_words_are_tokens_of_the_vocabulary(split):
 
 def test_models_without_attention_are_refused(run, split):
     explain.check([run])
-    with pytest.raises(UserError, match='takes a single model, but there are 2; give one --workdir'):
+    with pytest.raises(UserError, match='needs a single model, but there are 2; give one --workdir'):
         explain.check([run, run])
     with pytest.raises(
         UserError, match='--explain does not apply to a_run: VSE has no attention of words over regions'

@@ -257,7 +257,7 @@ def test_rows_can_be_selected_by_system():
         (protocol(images=200, texts=1000, folds=5), [], '5 folds of 200 images'),
         (protocol('coco', 'testall', 2500, 12500, 2), [], '1K, 5 folds: 5 folds of 1000 images and 5000 texts'),
         (protocol('f30k', 'testall', 5000, 25000), [], 'not a published protocol of f30k'),
-        (protocol(), ['vse++', 'order0'], "no row of f30k, 1K, is of 'order0'"),
+        (protocol(), ['vse++', 'order0'], "no row of f30k, 1K, has the system 'order0'"),
     ],
 )
 def test_other_protocols_are_refused(ours, systems, sentence):

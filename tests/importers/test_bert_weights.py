@@ -161,7 +161,7 @@ def test_sizes_have_names():
     assert size_named('L-6_H-384_A-12') == BERTSize(hidden=384, layers=6, heads=12, mlp_dim=1536)
     assert size_named('base') == size_named('L-12_H-768_A-12')
     for name in ('huge', 'L-6_H-384_A-7', 'L-0_H-384_A-12', 'L-6_H-384_A-12_'):
-        with pytest.raises(ArgumentError, match=f"is '{name}'; take one of tiny, base, large, or such as"):
+        with pytest.raises(ArgumentError, match=f"is '{name}'; use one of tiny, base, large, or such as"):
             size_named(name)
 
 

@@ -246,9 +246,9 @@ def test_memory_does_not_grow_with_the_data_set(monkeypatch):
 
 
 def test_unknown_precision_is_refused(vsepp):
-    with pytest.raises(UserError, match=r"dtype is 'float16'; take one of float32, bfloat16"):
+    with pytest.raises(UserError, match=r"dtype is 'float16'; use one of float32, bfloat16"):
         Scorer(*vsepp, ScoringOptions('float16', 64, 'highest'))
-    with pytest.raises(UserError, match=r"precision is 'fast'; take one of default, high, highest"):
+    with pytest.raises(UserError, match=r"precision is 'fast'; use one of default, high, highest"):
         Scorer(*vsepp, ScoringOptions('float32', 64, 'fast'))
 
 

@@ -178,8 +178,8 @@ def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (lambda: network('squeezenet', dtype='float16'), "dtype is 'float16'; take one of"),
-        (lambda: network('resnet-34'), 'depth is 34; take one of 18, 50, 101, 152'),
+        (lambda: network('squeezenet', dtype='float16'), "dtype is 'float16'; use one of"),
+        (lambda: network('resnet-34'), 'depth is 34; use one of 18, 50, 101, 152'),
     ],
 )
 def test_unknown_options_are_refused(change, message):

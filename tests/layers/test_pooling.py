@@ -80,5 +80,5 @@ def test_esa_is_initialized_as_released(name, bound):
 
 
 def test_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match=r"text_pooling is 'gop'; take one of .*did you mean 'gpo'"):
+    with pytest.raises(ValueError, match=r"text_pooling is 'gop'; use one of .*did you mean 'gpo'"):
         pooling.make_pooling('gop', 'text_pooling')

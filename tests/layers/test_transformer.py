@@ -143,5 +143,5 @@ def test_published_sizes_have_the_published_number_of_parameters(size, parameter
 def test_texts_longer_than_the_positions(variables):
     full = Texts(np.ones((1, 16), np.int32), np.full(1, 16))
     assert bert().apply(variables, full).shape == (1, 16, 12)
-    with pytest.raises(UserError, match=r'texts padded to 17 word pieces, BERT takes 16: shorten'):
+    with pytest.raises(UserError, match=r'texts padded to 17 word pieces, BERT reads 16: shorten'):
         bert().apply(variables, Texts(np.ones((1, 17), np.int32), np.full(1, 3)))

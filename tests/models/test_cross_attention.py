@@ -83,12 +83,12 @@ def test_zero_rows_have_no_nan(name):
 @pytest.mark.parametrize(
     ('model', 'message'),
     [
-        (make_scan('both', 'Mean'), r"'model.direction' is 'both'; take one of t2i, i2t"),
-        (make_scan('t2i', 'Median'), r"'model.aggregation' is 'Median'; take one of LogSumExp"),
-        (bfan.BFAN(**SIDES | ATTENTION, focal='hard'), r"'model.focal' is 'hard'; take one of equal, prob"),
-        (IMRAM(**SIDES | ATTENTION, direction='text', steps=3), r"'model.direction' is 'text'; take one of both, t2i"),
+        (make_scan('both', 'Mean'), r"'model.direction' is 'both'; use one of t2i, i2t"),
+        (make_scan('t2i', 'Median'), r"'model.aggregation' is 'Median'; use one of LogSumExp"),
+        (bfan.BFAN(**SIDES | ATTENTION, focal='hard'), r"'model.focal' is 'hard'; use one of equal, prob"),
+        (IMRAM(**SIDES | ATTENTION, direction='text', steps=3), r"'model.direction' is 'text'; use one of both, t2i"),
         (gsmn.GSMN(**SIDES | ATTENTION, blocks=3), "'model.blocks' is 3, which does not divide embed_dim, 8"),
-        (make_sgraf(alignment.Mean(), activation='relu'), r"'model.activation' is 'relu'; take one of sigmoid"),
+        (make_sgraf(alignment.Mean(), activation='relu'), r"'model.activation' is 'relu'; use one of sigmoid"),
         (
             make_sgraf(alignment.Mean()).clone(text_whole=None),
             "'model.image_whole' and text_whole must both be given, or neither",

@@ -382,14 +382,14 @@ BERT_ENCODER = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 
     ('model', 'message'),
     [
         (make_vse().clone(image=vision.RegionEncoder(1, 'plain', False)), "image.embed_dim' is 1; with"),
-        (make_vse(image_pooling='gop'), "image_pooling' is 'gop'; take one of mean, max"),
+        (make_vse(image_pooling='gop'), "image_pooling' is 'gop'; use one of mean, max"),
         (
             make_vse().clone(text=text.BERTEncoder(VOCABULARY, DIM, **BERT_ENCODER | {'size': 'huge'})),
-            "text.size' is 'huge'; take one of tiny, base, large",
+            "text.size' is 'huge'; use one of tiny, base, large",
         ),
         (
             make_vse().clone(text=text.BERTEncoder(VOCABULARY, DIM, **BERT_ENCODER | {'dtype': 'float64'})),
-            "text.dtype' is 'float64'; take one of float32, bfloat16",
+            "text.dtype' is 'float64'; use one of float32, bfloat16",
         ),
     ],
 )
@@ -400,10 +400,10 @@ def test_errors_name_the_config_key(model, message):
 
 def test_errors_without_a_config_name_the_argument():
     encoder = text.GRUEncoder(VOCABULARY, DIM, 5, False, 0.0, word_init='zeros')
-    with pytest.raises(ValueError, match=r"^word_init is 'zeros'; take one of uniform, normal"):
+    with pytest.raises(ValueError, match=r"^word_init is 'zeros'; use one of uniform, normal"):
         encoder.init(jax.random.key(0), make_inputs()[1])
     views = make_inputs()[0].replace(kept=np.ones((SIZE, 2, PADDED_REGIONS), bool))
-    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: VSRN takes one view of each image"):
+    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: VSRN reads one view of each image"):
         MATCHERS['vsrn_f30k'].init(jax.random.key(0), views, make_inputs()[1])
 
 

@@ -214,9 +214,9 @@ def test_bfloat16_is_for_embeddings_and_blocks(variables):
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'size': 'huge'}, "'model.size' is 'huge'; take one of tiny, base, large"),
-        ({'dtype': 'float64'}, "'model.dtype' is 'float64'; take one of float32, bfloat16"),
-        ({'heads': ('mlm', 'rank')}, "'model.heads' is 'rank'; take one of itm, mlm, discriminate, correct"),
+        ({'size': 'huge'}, "'model.size' is 'huge'; use one of tiny, base, large"),
+        ({'dtype': 'float64'}, "'model.dtype' is 'float64'; use one of float32, bfloat16"),
+        ({'heads': ('mlm', 'rank')}, "'model.heads' is 'rank'; use one of itm, mlm, discriminate, correct"),
     ],
 )
 def test_wrong_arguments_are_refused(changes, message):
@@ -233,7 +233,7 @@ def test_images_that_it_cannot_read_are_refused():
     images, texts = make_inputs()
     with pytest.raises(ValueError, match='UNITER reads the locations of images'):
         make().init(jax.random.key(0), images.replace(locations=None), texts)
-    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: UNITER takes one view of each image"):
+    with pytest.raises(UserError, match=r"'augmentation.num_views' must be 1: UNITER reads one view of each image"):
         make().init(jax.random.key(0), images.replace(kept=np.ones((3, 2, 4), bool)), texts)
 
 

@@ -81,7 +81,7 @@ def test_vectors_that_are_not_of_the_report_beside_them_are_refused(tmp_path):
     one, other = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', count=5)
     read_vectors([one])
     one.write_bytes(other.read_bytes())
-    with pytest.raises(UserError, match=r'vectors\.npz is not of the evaluation in metrics\.json beside it'):
+    with pytest.raises(UserError, match=r'vectors\.npz is not from the evaluation in metrics\.json beside it'):
         read_vectors([one])
 
 
@@ -89,7 +89,7 @@ def test_user_errors(tmp_path, capsys):
     one, other = write(tmp_path / 'a'), write(tmp_path / 'b', count=5)
     np.save(tmp_path / 'sims.npy', np.eye(3))
     for arguments, message in (
-        ([one, other], 'b/vectors.npz are of different images or captions; compare files of the same split'),
+        ([one, other], 'b/vectors.npz have different images or captions; compare files of the same split'),
         ([tmp_path / 'sims.npy'], 'sims.npy was not written by jitm eval --save_vectors'),
         ([tmp_path / 'none.npz'], 'none.npz was not written by jitm eval --save_vectors'),
         ([one, '--pairs', '1'], '--pairs is 1; give 2 or more'),

@@ -51,10 +51,10 @@ def write(folder, sims=SIMS, runs=(), data='tiny/dev', image_of_text=None, split
 
 def test_matrices_of_different_images_or_captions_are_refused(tmp_path):
     first, wide = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.zeros((2, 6)))
-    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*b.sims.npy are of different images or '):
+    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*b.sims.npy have different images or '):
         read_matrices([first, wide])
     other = write(tmp_path / 'c', runs=['c'], data='other/dev')
-    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*c.sims.npy of other/dev are of different'):
+    with pytest.raises(UserError, match=r'a.sims.npy of tiny/dev and .*c.sims.npy of other/dev have different'):
         read_matrices([first, write(tmp_path / 'e'), other])
     assert len(read_matrices([first, write(tmp_path / 'd', runs=['d']), tmp_path / 'e' / 'sims.npy'])) == 3
 
@@ -69,7 +69,7 @@ def test_matrices_of_the_same_captions_in_another_folder_are_compared(tmp_path):
 def test_a_matrix_that_is_not_of_the_report_beside_it_is_refused(tmp_path):
     """Modified, of another evaluation, and of an evaluation that was killed before it wrote its report."""
     sims, other = write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])
-    message = 'sims.npy is not of the evaluation in metrics.json beside it; write both again with jitm eval, or move'
+    message = 'sims.npy is not from the evaluation in metrics.json beside it; write both again with jitm eval, or move'
     read_matrices([sims])
     image_of_text = tmp_path / 'a' / 'image_of_text.npy'
     np.save(image_of_text, np.array([0, 1, 0, 1], np.int32))
@@ -82,7 +82,7 @@ def test_a_matrix_that_is_not_of_the_report_beside_it_is_refused(tmp_path):
     np.save(sims, SIMS)
     read_matrices([sims])
     (tmp_path / 'a' / 'mine.npy').write_bytes(sims.read_bytes())
-    with pytest.raises(UserError, match=r'mine\.npy is not of the evaluation in metrics.json beside it'):
+    with pytest.raises(UserError, match=r'mine\.npy is not from the evaluation in metrics.json beside it'):
         read_matrices([tmp_path / 'a' / 'mine.npy'])
 
 

@@ -155,7 +155,7 @@ def put_a_pipe(path):
         (lambda folder: change(folder, model_type='bert'), 'is not a model of jitm'),
         (lambda folder: change(folder, format=9), 'has format 9'),
         (lambda folder: change(folder, data=None), 'is damaged'),
-        (lambda folder: change(folder, step='7'), 'step in config.json is of another type'),
+        (lambda folder: change(folder, step='7'), 'step in config.json has another type'),
         (lambda folder: change(folder, sha256=[1]), 'is damaged'),
         (lambda folder: (change(folder, sha256={}), flip(folder)), 'is damaged'),
         (lambda folder: write_words(folder, '[' * 10**5), 'is damaged'),

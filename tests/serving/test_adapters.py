@@ -46,15 +46,15 @@ def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
         with pytest.raises(UserError, match='there is nothing to encode; give captions or images'):
             run.encode(nothing)
     for wrong in ({}, {'inputs': 'a ring', 'sentences': 'a ring'}):
-        with pytest.raises(UserError, match=r'^encode takes captions or images, .*: give one of them'):
+        with pytest.raises(UserError, match=r'^encode needs captions or images, .*: give one of them'):
             run.encode(**wrong)
-    with pytest.raises(UserError, match=r'^encode takes no device, prompt_name here: leave it out; known are batch'):
+    with pytest.raises(UserError, match=r'^encode accepts no device, prompt_name here: leave it out; known are batch'):
         run.encode('a ring', device='cuda', prompt_name='query', prompt=None)
-    with pytest.raises(UserError, match=r"takes no normalise_embeddings .* did you mean 'normalize_embeddings'"):
+    with pytest.raises(UserError, match=r"accepts no normalise_embeddings .* did you mean 'normalize_embeddings'"):
         run.encode('a ring', normalise_embeddings=True)
     with pytest.raises(UserError, match='batch_size is 0; it must be a positive integer'):
         run.encode('a ring', batch_size=0)
-    with pytest.raises(UserError, match='caption 1 is of int; give a string'):
+    with pytest.raises(UserError, match='caption 1 has type int; give a string'):
         run.encode(['a red ring', 7])
     attention = jitm.api.LoadedRun(run.run)
     attention.run = dataclasses.replace(run.run, model=SCAN)

@@ -208,8 +208,8 @@ def test_another_network_is_refused(clip):
     for changes, sentence in (
         ({'parameters': 'x'}, r'differs from the one found \(parameters\); name its run directory'),
         ({'network': 'x'}, r'differs from the one found \(network\); name its run directory'),
-        ({'origin': {}}, 'of which the record is damaged; train again on features of jitm encode'),
-        ({'origin': 3}, 'of which the record is damaged'),
+        ({'origin': {}}, 'whose record is damaged; train again on features of jitm encode'),
+        ({'origin': 3}, 'whose record is damaged'),
         ({'origin': {'workdir': 'x', 'step': 0, 'member': 'target'}}, 'that cannot be read: x is not a run directory'),
     ):
         with pytest.raises(UserError, match=sentence):

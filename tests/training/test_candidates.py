@@ -142,7 +142,7 @@ def test_anchor_scores_are_stacked_and_transposed():
     [
         ({'source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({}, "'candidates.source' is missing"),
-        ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; take one of negative"),
+        ({'source': 'in_batch', 'same_image': 'x'}, "config key 'candidates.same_image' is 'x'; use one of negative"),
         ({'source': 'shortlist', 'num_extra': 4}, "config key 'candidates.num_hard' is missing"),
         (
             {'source': 'in_batch', 'same_image': 'negative', 'num_hard': 1},
@@ -284,7 +284,7 @@ def test_perturbed_captions_are_further_negatives_of_images():
 def test_perturbed_captions_need_kinds_and_scene_graphs():
     config = load('vsepp:vsepp,f8k')
     config['candidates'] = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('relation',)}
-    with pytest.raises(UserError, match=r"'scene_graphs.source' is '', but 'candidates.perturbations' takes scene"):
+    with pytest.raises(UserError, match=r"'scene_graphs.source' is '', but 'candidates.perturbations' needs scene"):
         make_plan(config)
     config['candidates']['perturbations'] = ('swap',)
     make_plan(config)
@@ -346,5 +346,5 @@ def test_chunks_have_no_inputs_of_whole_rankings():
 
 def test_chunks_are_of_dual_encoders():
     source = candidates_source({'source': 'in_chunks', 'same_image': 'ignored', 'queries': 2})
-    with pytest.raises(UserError, match="'in_chunks' needs a dual encoder, not SGRAF: take 'in_batch'"):
+    with pytest.raises(UserError, match="'in_chunks' needs a dual encoder, not SGRAF: use 'in_batch'"):
         source.score(MATCHERS['saf'], None, None, None, None, True)

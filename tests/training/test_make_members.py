@@ -13,7 +13,7 @@ AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}
         ({}, "'members' has no member with rule 'gradient'"),
         ({'a': FROZEN}, "'members' has no member with rule 'gradient'; one must train"),
         ({'a': {'momentum': 0.9}}, "'members.a.momentum' is unknown"),
-        ({'a': {'rule': 'gradent'}}, "'members.a.rule' is 'gradent'; take one of gradient, frozen, ema"),
+        ({'a': {'rule': 'gradent'}}, "'members.a.rule' is 'gradent'; use one of gradient, frozen, ema"),
         (
             {'a': {}, 'b': {'learn_from': ('a', 'a')}},
             r"'members.b.learn_from' is \('a', 'a'\); give a tuple of names, each once",

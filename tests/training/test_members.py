@@ -264,7 +264,7 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     config = boosted(tiny_config, 'oas', str(finished))
     config['model']['embed_dim'] = 12
     config['members']['target']['init_from'] = ''
-    with pytest.raises(UserError, match=r"'members.anchor.init_from': .* is of another model \(model.embed_dim: 16"):
+    with pytest.raises(UserError, match=r"'members.anchor.init_from': .* has another model \(model.embed_dim: 16"):
         loop.set_up(config)
     config['members']['anchor']['model'] = load_run(finished).config['model']
     setup = loop.set_up(config)
@@ -286,7 +286,7 @@ def test_average_is_initialized_as_its_target(tiny_config, finished):
 def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
     config = boosted(tiny_config, 'oss')
     boost = config['terms'].pop('boost')
-    with pytest.raises(UserError, match=r"'members.target' has learn_from, but no term takes anchor_scores: add one"):
+    with pytest.raises(UserError, match=r"'members.target' has learn_from, but no term uses anchor_scores: add one"):
         loop.set_up(config)
     config['terms']['boost'] = boost
     config['evaluation']['member'] = 'x'

@@ -97,11 +97,11 @@ def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path,
     assert f'eval --workdir {run} --import own_models\n' in capsys.readouterr().out
     del sys.modules['own_models']
     assert cli.main(['eval', '--workdir', str(run)]) == 2
-    assert 'own_models is not of jitm: if you trust it, give --import own_models' in capsys.readouterr().err
+    assert 'own_models is not in jitm: if you trust it, give --import own_models' in capsys.readouterr().err
     assert cli.main(['eval', '--workdir', str(run), '--import', 'own_models']) == 0
     loaded = load_run(run)
     assert type(loaded.model).__name__ == 'Own'
-    with pytest.raises(UserError, match=r"the model 'own_models.Own', which is not of jitm, and an exported folder is"):
+    with pytest.raises(UserError, match=r"the model 'own_models.Own', which is not in jitm, and an exported folder is"):
         export_run(loaded, tmp_path / 'exported')
     assert not (tmp_path / 'exported').exists()
     hub.write_folder(

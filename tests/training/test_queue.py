@@ -119,5 +119,5 @@ def test_the_encoder_of_the_queue_is_a_member():
 def test_the_queue_is_of_dual_encoders():
     source = candidates_source(QUEUE)
     view = View({name: (MATCHERS['saf'], {}) for name in ('target', 'average')}, None, {}, 0)
-    with pytest.raises(UserError, match="'queue' needs a dual encoder, not SGRAF: take 'in_batch'"):
+    with pytest.raises(UserError, match="'queue' needs a dual encoder, not SGRAF: use 'in_batch'"):
         source.look(view, {'target': None})

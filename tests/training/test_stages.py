@@ -258,7 +258,7 @@ def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, f
     jax.tree.map(np.testing.assert_array_equal, member.batch_stats, run.variables['batch_stats'])
     larger = copy.deepcopy(config)
     larger['model']['embed_dim'] = 24
-    with pytest.raises(UserError, match=r"'members.target.init_from': .* is of another model \(model.embed_dim: "):
+    with pytest.raises(UserError, match=r"'members.target.init_from': .* has another model \(model.embed_dim: "):
         setup_lib.set_up(larger)
     other = copy.deepcopy(config)
     other['vocabulary']['min_count'] = 60

@@ -29,7 +29,7 @@ def term(**changes):
             {'start_epoch': 2, 'end_epoch': 2},
             "'terms.ranking.end_epoch' is 2, not above start_epoch 2: raise it, or leave it out",
         ),
-        ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; take one of sum, mean"),
+        ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; use one of sum, mean"),
         ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
         ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),
         ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
@@ -68,7 +68,7 @@ def test_supplied_input_is_not_an_argument():
 
 def test_a_temperature_is_set_or_learned():
     softmax = term(loss='ranking.softmax_contrastive', margin='absent')
-    with pytest.raises(UserError, match=r"'terms.ranking' needs temperature: set it, or take a model that learns it"):
+    with pytest.raises(UserError, match=r"'terms.ranking' needs temperature: set it, or use a model that learns it"):
         objective(make_terms(softmax), RANKINGS, 0)
     learned = make_terms(softmax)['ranking']
     fixed = make_terms(softmax | {'ranking': softmax['ranking'] | {'temperature': 0.5}})
@@ -81,7 +81,7 @@ def test_a_temperature_is_set_or_learned():
 
 def test_a_bias_is_set_or_learned():
     sigmoid = term(loss='ranking.sigmoid_contrastive', margin='absent', temperature=0.5)
-    with pytest.raises(UserError, match=r"'terms.ranking' needs bias: set it, or take a model that learns it"):
+    with pytest.raises(UserError, match=r"'terms.ranking' needs bias: set it, or use a model that learns it"):
         objective(make_terms(sigmoid), RANKINGS, 0)
     fixed = make_terms(sigmoid | {'ranking': sigmoid['ranking'] | {'bias': -1.0}})['ranking']
     assert (make_terms(sigmoid)['ranking'].inputs, fixed.inputs) == (['bias'], [])

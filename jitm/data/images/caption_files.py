@@ -1,6 +1,6 @@
 """The captions of images in one file, in the formats that data sets of photos have.
 
-The content of a file decides its format: the columns that its first line names and what separates them, or the keys of
+The content of a file decides its format: the columns in its first line and their delimiter, or the keys of
 its objects.
 """
 
@@ -23,10 +23,9 @@ RESTVAL = 'restval'  # images of COCO's validation set that most published syste
 SPLITS = {*DEV, 'train', 'test', RESTVAL}
 ID = (int, float, str)  # types of COCO's ids
 DELIMITERS = '\t|;,'
-NAME = (
-    rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'  # an image at the start of a line
-)
-NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and what separates it
+# An image at the start of a line.
+NAME = rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'
+NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and its delimiter
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
 
@@ -40,7 +39,7 @@ class Listed(NamedTuple):
       name: The path of the image file, relative to one of the folders of a `Listing`.
       captions: Its captions, not checked.
       where: The file and the line or entry, for messages.
-      split: The name of its split; '' if the file does not say.
+      split: The name of its split; '' if the file does not state it.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Columns(NamedTuple):
 
 
 class Unknown(Exception):
-    """A file has no captions; the message says what it has."""
+    """A file has no captions; the message describes its content."""
 
 
 def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[str]:
@@ -202,7 +201,7 @@ def _csv_rows(text: str, delimiter: str, width: int) -> list[tuple[int, list[str
 def _lines(
     path: Path, text: str, delimiter: str, names: list[str], columns: Columns
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line, where the caption is what the other columns leave."""
+    """Yields the fields of each line, where the caption is the remainder after the other columns."""
     caption = next((names.index(name) for name in columns.caption if name in names), None)
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():

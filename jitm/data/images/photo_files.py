@@ -1,4 +1,4 @@
-"""The photos of a folder or of tar archives with their captions, and those of a split.
+"""The photos of a folder, of tar archives or of a split, with their captions.
 
 Captions are in files that list many photos, see `jitm.data.images.caption_files`, or in a file for each photo with its
 name, as img2dataset writes them. The names of files and folders decide the split.
@@ -31,7 +31,7 @@ from jitm.files import Member, check_within, open_file, parse_json, read_text, s
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 TABLES = ('.csv', '.json', '.jsonl', '.token', '.tsv', '.txt')
-OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # are no captions
+OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # not captions
 
 
 class Listing(NamedTuple):
@@ -82,7 +82,7 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _is_photo(name: str) -> bool:
-    """Returns whether the name of a file is that of a photo."""
+    """Returns whether a file is a photo by its name."""
     return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not os.path.basename(name).startswith('.')
 
 
@@ -148,7 +148,7 @@ class _Folder:
     unknown: list[str] = dataclasses.field(default_factory=list)
 
     def tables(self, folders: Iterable[Path], belongs: Callable[[str], bool] = bool) -> dict[Path, list[Listed]]:
-        """Returns the images of each file of captions in some folders whose stem belongs to what is asked for."""
+        """Returns the images of each file of captions in some folders whose stem matches the split."""
         paths = [*itertools.chain.from_iterable(map(_files, folders))]
         photos = {path.with_suffix('') for path in paths if path.suffix.lower() in SUFFIXES}  # captions are beside them
         found = {}
@@ -164,7 +164,7 @@ class _Folder:
         return {path: found[path] for path in found if '.lemma.' not in path.name} or found  # Flickr8k has both
 
     def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
-        """Returns the photos of shards whose stem belongs to what is asked for, or else of files with captions."""
+        """Returns the photos of shards whose stem matches the split, or else of files with captions."""
         shards = [path for path in _files(folder) if path.name.endswith('.tar')]
         if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
             listed, members = zip(*map(beside_in_tar, shards), strict=True)
@@ -221,7 +221,7 @@ def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str])
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns what a folder has, sorted, without hidden files; nothing if there is no such folder."""
+    """Returns the content of a folder, sorted, without hidden files; nothing if there is no such folder."""
     return sorted(path for path in folder.iterdir() if path.name[0] != '.') if folder.is_dir() else []
 
 
@@ -255,7 +255,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
       whole: Whether all images of a data set without splits are read instead.
 
     Raises:
-      UserError: If there are no captions of a known format, a file is damaged, or an image lies outside of the folder
+      UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
         or has a name that cannot be shown.
     """
     if not root.is_dir():

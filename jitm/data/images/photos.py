@@ -53,7 +53,7 @@ def load(
       restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
       max_captions: The number of captions to keep of each image, the first ones; None for all.
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
-      held_out, held_out_seed: Of a data set without splits the share of the images in `dev` and in `test`, and a seed,
+      held_out, held_out_seed: The share of the images in `dev` and in `test` of a data set without splits, and a seed,
         see `_sample_split`; None for the splits of the folder.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
@@ -61,7 +61,7 @@ def load(
       A split with `pixels` and without features.
 
     Raises:
-      UserError: If captions or image files are missing or damaged, or an image lies outside of the folder.
+      UserError: If captions or image files are missing or damaged, or an image is outside of the folder.
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
@@ -92,7 +92,7 @@ def load_folder(folder: Path, transform: Transform) -> Split:
     """Opens a folder of photos without captions, and checks all of it.
 
     Args:
-      folder: The folder, see `list_files`; its name is that of the split, and the paths within it those of the images.
+      folder: The folder, see `list_files`; its name becomes the split's name, and the paths in it the images' names.
       transform: The way in which photos become pixels.
 
     Returns:
@@ -125,12 +125,12 @@ def write(split: Split, root: str | Path) -> None:
     """Writes the pixels and captions of a split, such as one of `scenes`, as PNG files with `metadata.jsonl`.
 
     Args:
-      split: A split with pixels; its name ends in that of the split, such as `scenes/dev`.
+      split: A split with pixels; its name ends in `train`, `dev` or `test`, such as `scenes/dev`.
       root: The folder; the files are in a folder in it with the name of the split, which is new, empty, or was written
         before.
 
     Raises:
-      UserError: If that folder has files of somebody else, or the name of an image leads out of it.
+      UserError: If that folder has files that jitm did not write, or the name of an image leads out of it.
     """
     output = OutputFolder(Path(root) / split.name.rpartition('/')[2], KIND)
     for name in split.image_ids:

@@ -28,7 +28,7 @@ def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Photos:
-    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes those that are asked for.
+    """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes only the indexed photos.
 
     Attributes:
       files: I paths, the bytes of I image files, or I photos of Pillow.
@@ -116,7 +116,7 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     Args:
       files: The paths of the files.
       check: A function that reads the files and returns a text.
-      what: A name of what is checked, for several checks of the same files.
+      what: A name of the check, for several checks of the same files.
 
     Raises:
       UserError: If a file is missing.

@@ -126,7 +126,7 @@ def _open(root: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Column:
-    """A field of all records, such as features; it reads those that are asked for.
+    """A field of all records, such as features; it reads only the indexed records.
 
     Attributes:
       records: The I records.
@@ -199,7 +199,7 @@ def write(root: str, folder: Path) -> Path:
     kinds = {(s.regions.shape[1:], s.regions.dtype, s.boxes is None, s.tags is None) for s in splits.values()}
     if len(kinds) != 1:
         raise UserError(
-            f'{root} has no splits, or splits whose features differ in size, or of which only some have boxes or tags: '
+            f'{root} has no splits, or splits whose features differ in size, or only some of which have boxes or tags: '
             'write one folder for each'
         )
     first = next(iter(splits.values()))

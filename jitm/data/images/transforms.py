@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 INTERPOLATIONS = {'bilinear': 2, 'bicubic': 3}  # name -> its number in Pillow
-MIRROR = 0  # Pillow's number of the transposition from left to right
+MIRROR = 0  # Pillow's number for flipping left and right
 CROPS = ('centre', 'random')
 MAX_BYTES = 2**30  # the largest file
 MAX_PIXELS = 2**30 // 12  # the largest photo; above Pillow's own limit it warns of a decompression bomb
@@ -45,7 +45,7 @@ Result = TypeVar('Result')
 
 def is_photo(value: object) -> bool:
     """Returns whether a value is a `Photo`, that is the path of an image file, its bytes, or a photo of Pillow."""
-    pillow = sys.modules.get('PIL.Image')  # whoever has a photo of Pillow has imported it
+    pillow = sys.modules.get('PIL.Image')  # imported wherever a photo of Pillow exists
     return isinstance(value, str | os.PathLike | bytes) or (pillow is not None and isinstance(value, pillow.Image))
 
 
@@ -71,9 +71,9 @@ class _Budget:
                 self._changed.notify_all()
 
 
-# What all threads hold at a time. A thread takes bytes before pixels, so that there is no deadlock.
+# Shared by all threads. A thread acquires bytes before pixels, so that there is no deadlock.
 _BYTES = _Budget(MAX_BYTES)
-_PIXELS = _Budget(250_000_000)  # each takes 4 to 12 bytes of memory
+_PIXELS = _Budget(250_000_000)  # 4 to 12 bytes of memory each
 
 
 class File(NamedTuple):
@@ -125,7 +125,7 @@ def reading(path: str | os.PathLike) -> Iterator[File]:
 def decode(
     photo: Photo, view: Callable[[Image.Image], Result], name: str = 'the photo', smallest: int | None = None
 ) -> Result:
-    """Decodes a photo and returns a function of it; training, evaluation, search and pages all see photos this way.
+    """Decodes a photo and applies a function to it; training, evaluation, search and pages all decode photos this way.
 
     The function gets red, green and blue, turned upright by the EXIF orientation, transparent pixels on white, and 16
     bits scaled to 8. The number of pixels that all threads decode at a time is bounded, until the function returns.
@@ -237,7 +237,7 @@ def sample_box(width: int, height: int, min_area: float, rng: np.random.Generato
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """How a photo becomes a square of pixels.
+    """The conversion of a photo to a square of pixels.
 
     Attributes:
       image_size: The height and width of the pixels.
@@ -272,7 +272,7 @@ class Transform:
         return np.asarray(self._cut(self._resize(image)))
 
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
-        """Returns ten squares (10C): uint8 [10, H, W, 3], those of `CORNERS`, then of the mirror image."""
+        """Returns ten squares (10C): uint8 [10, H, W, 3], at `CORNERS` of the image, then of its mirror image."""
         resized = self._resize(image)
         views = resized, resized.transpose(MIRROR)
         return np.stack([self._cut(view, *corner) for view in views for corner in CORNERS])

@@ -81,7 +81,7 @@ def drop_regions(images: Images, kept: np.ndarray) -> Images:
 def change_words(
     ids: np.ndarray, continues: np.ndarray, mask: int, rate: float, keep_special_tokens: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Masks, replaces or drops words; all pieces of a word are treated alike (VSE-infinity, released).
+    """Masks, replaces or drops words; all pieces of a word are treated the same way (VSE-infinity, released).
 
     Args:
       ids: int32 [L].

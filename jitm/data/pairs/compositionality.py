@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
-MAX_BOX = 2  # sides of a box to those of its photo
+MAX_BOX = 2  # sides of a box relative to its photo
 
 
 class Choice(NamedTuple):
@@ -36,12 +36,12 @@ class Choice(NamedTuple):
     Attributes:
       id: Its name in the file.
       group: The test that it belongs to, whose categories are averaged, such as `SugarCrepe replace`.
-      category: What differs between the captions, such as `replace_att`.
+      category: The kind of difference between the captions, such as `replace_att`.
       images: The names of the images.
       captions: The captions.
-      matches: The images and captions that belong together, by their positions.
-      box: x, y, width and height in pixels, to which the images are cut; None for whole images. What lies outside of an
-        image is black.
+      matches: The positions of matching images and captions.
+      box: x, y, width and height in pixels, to which the images are cut; None for whole images. The part outside
+        of an image is black.
     """
 
     id: str
@@ -129,7 +129,7 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
       The choices, and name -> image file for images that are in the file itself.
 
     Raises:
-      UserError: If the file cannot be read, is of another format, or has a choice that cannot be decided.
+      UserError: If the file cannot be read, has another format, or has a choice that cannot be decided.
     """
     rows, pictures = _rows(Path(path)), {}
     for where, row in rows:
@@ -171,7 +171,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f'{path} cannot be read ({reason}): give the path of a file of choices') from None
-    except ValueError as error:  # pyarrow's errors are such, too
+    except ValueError as error:  # includes pyarrow's errors
         raise UserError(f'{path} is damaged ({str(error).splitlines()[0]}): restore the file') from None
     for key, row in rows.items():
         if not isinstance(row, dict):
@@ -198,7 +198,7 @@ def _parse(text: str) -> dict[Any, Any]:
 
 
 def of_scenes(split: SceneSplit) -> list[Choice]:
-    """Makes the choices of `scenes`: for each caption one of each kind of `parser.KINDS`, with known truth."""
+    """Makes the choices of `scenes`: one of each kind in `parser.KINDS` for each caption, with known truth."""
     choices = []
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
         for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():

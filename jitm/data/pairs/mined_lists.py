@@ -18,7 +18,7 @@ from jitm.types import Count
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
 ARRAYS = 'i2t_{}.npy', 't2i_{}.npy', 'scores_i2t_{}.npy', 'scores_t2i_{}.npy'
-MAX_SAMPLES = 16  # of both negatives of a pair, until they do not correspond; after that the last ones are taken
+MAX_SAMPLES = 16  # attempts to sample negatives that do not match each other; then the last ones are used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def expected_rank(count: int, batch_size: int) -> float:
     """Returns the expected rank, among all candidates of a query, of the hardest negative in a random batch.
 
     In Chen et al. (2020, introduction) it is 500,000 / 128 = 4,000. Where h, the number of mined negatives of a query,
-    is far below, mined negatives are harder than those of the batch.
+    is far below, mined negatives are harder than in-batch negatives.
 
     Args:
       count: The number of candidates of a query, the negatives of the whole split.
@@ -56,7 +56,7 @@ def output_folder(folder: Path, name: str) -> OutputFolder:
     """Returns the folder to which lists of a split are written.
 
     Raises:
-      UserError: If it has files of somebody else that are in the way.
+      UserError: If files that jitm did not write are in the way.
     """
     output = OutputFolder(folder, KIND)
     output.check([MANIFEST, *(array.format(name) for array in ARRAYS)])
@@ -104,7 +104,7 @@ def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> 
             f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
         )
     if array.min() < 0 or array.max() >= limit:
-        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it is of other data')
+        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it belongs to other data')
     return array.astype(np.int32)
 
 
@@ -116,7 +116,7 @@ def load(folder: str | Path, split: Split) -> Candidates:
       split: The training split.
 
     Raises:
-      UserError: If they are missing, damaged, of other data, or contain corresponding pairs.
+      UserError: If they are missing or damaged, belong to other data, or contain corresponding pairs.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -127,9 +127,9 @@ def load(folder: str | Path, split: Split) -> Candidates:
     i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
     t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')
     if (split.image_of_text[i2t] == np.arange(split.num_images)[:, None]).any():
-        raise UserError(f'{folder} lists texts as negatives of their own images; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists texts as negatives of their own images; these lists do not fit {split.name}')
     if (t2i == split.image_of_text[:, None]).any():
-        raise UserError(f'{folder} lists images as negatives of their own texts; these lists are not of {split.name}')
+        raise UserError(f'{folder} lists images as negatives of their own texts; these lists do not fit {split.name}')
     candidates = Candidates(i2t, t2i)
     if manifest is not None and manifest.get('lists', candidates.hash) != candidates.hash:
         raise UserError(f'the lists in {folder} are not those that were mined; mine again')

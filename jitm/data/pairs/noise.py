@@ -23,7 +23,7 @@ MOVED = ('captions', 'images')  # one by one, or all captions of an image togeth
 def mix(split: Split, *, noise_rate: Share, noise_seed: Index = 0, noise_of: Literal[*MOVED] = 'captions') -> Split:
     """Moves a share of the captions to other images, by the published recipe.
 
-    With the seeds 96 (rates 0.2, 0.4, 0.6) and 34 (0.5), `captions` gives the published files of Flickr30K.
+    With the seeds 96 (rates 0.2, 0.4, 0.6) and 34 (0.5), `captions` reproduces the published files of Flickr30K.
 
     Args:
       split: The training split.
@@ -41,15 +41,15 @@ def mix(split: Split, *, noise_rate: Share, noise_seed: Index = 0, noise_of: Lit
 
 
 def read(split: Split, *, noise_file: str) -> Split:
-    """Moves captions as a published file says.
+    """Moves captions according to a published file.
 
     Args:
       split: The training split.
       noise_file: The path of an integer `.npy` file with an image for each caption [T] (NCR, BiCro), or for each image
-        [I], whose captions it takes (DECL, RCL).
+        [I], whose captions it gets (DECL, RCL).
 
     Raises:
-      UserError: If it cannot be read, or is of other data.
+      UserError: If it cannot be read, or belongs to other data.
     """
     array = open_npy(noise_file, INTEGERS)
     if array.shape not in ((split.num_texts,), (split.num_images,)):
@@ -60,7 +60,7 @@ def read(split: Split, *, noise_file: str) -> Split:
     if array.min() < 0 or array.max() >= split.num_images:
         raise UserError(
             f'{noise_file} has numbers from {array.min()} to {array.max()}: {split.name} has the images 0 to '
-            f'{split.num_images - 1}, so the file is of other data'
+            f'{split.num_images - 1}, so the file belongs to other data'
         )
     images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
     if len(missing := np.setdiff1d(split.image_of_text, images)):
@@ -69,7 +69,7 @@ def read(split: Split, *, noise_file: str) -> Split:
 
 
 def drop(split: Split, *, noise_dropped: bool) -> Split:
-    """Drops the mixed pairs, which a training run cannot know: what the best choice of pairs could reach.
+    """Drops the mixed pairs, which training cannot know: an upper bound for methods that select clean pairs.
 
     Args:
       split: A mixed training split.
@@ -100,10 +100,10 @@ def write(split: Split, folder: Path) -> None:
 
 
 def describe(split: Split) -> str:
-    """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it hits."""
+    """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it affects."""
     original, wrong = split.original_image_of_text, ~split.clean
     if not wrong.any():
-        return f'{split.name} has noise of which no pair is left: its {split.num_texts} pairs are clean'
+        return f'{split.name} has noise, but no mixed pair is left: its {split.num_texts} pairs are clean'
     together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
     how = 'all captions of an image together' if together else 'captions one by one'
     images = np.bincount(original[wrong], minlength=split.num_images) > 0

@@ -21,9 +21,9 @@ from jitm.files import parse_json, read_text, split_lines
 
 MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
 MIN_COUNT = 200  # occurrences of a noun in the captions, as published
-MIN_CONCRETENESS = 0.6  # of a noun, if a list is given, as published
+MIN_CONCRETENESS = 0.6  # applies to nouns if a list is given, as published
 NUMBERS = ('one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine', 'ten', 'eleven', 'twelve')
-# The prepositions of a group may be synonyms; a preposition is replaced by those of other groups only.
+# Prepositions in one group may be synonyms; a preposition is replaced by members of other groups only.
 PREPOSITIONS = (
     ('on', 'onto', 'on top of', 'upon', 'atop', 'over'),
     ('in', 'inside', 'into', 'within', 'inside of'),
@@ -76,7 +76,7 @@ def read_concreteness(path: str) -> dict[str, float]:
       The score of each word.
 
     Raises:
-      UserError: if the file cannot be read, or a line has another format.
+      UserError: If the file cannot be read, or a line has another format.
     """
     scores = {}
     for number, line in enumerate(split_lines(read_text(path, 'give the path of a list of words')), 1):
@@ -247,7 +247,7 @@ def perturber(
       concreteness: A file of words with scores, see `read_concreteness`; only nouns above 0.6 are used. '' for all.
 
     Raises:
-      UserError: If the kind is unknown, or the split lacks what it needs: two nouns, or swaps.
+      UserError: If the kind is unknown, or the split lacks two nouns or swaps that it needs.
     """
     if is_file(kind):
         written = read_perturbed(kind, split)
@@ -319,10 +319,10 @@ def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Returns kind of swap -> for each caption of a split of `scenes` its captions with swapped words.
 
     Raises:
-      UserError: If the split is not of `scenes`.
+      UserError: If the split does not belong to `scenes`.
     """
     if not hasattr(split, 'swaps'):
-        raise UserError(f'{split.name} has no swaps, only scenes has them; take {", ".join(KINDS)}')
+        raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(KINDS)}')
     return {
         kind: tuple(tuple(swap.caption for swap in row if swap.kind == kind) for row in split.swaps)
         for kind in ('attribute', 'relation')

@@ -1,6 +1,6 @@
 """Scene graphs of the captions of a split: parsed by rules, read from a file, or known (Fan et al., 2022, section 2.1).
 
-A config names their source, a function of this package that takes a split: `dict(source='scene_graphs.rules')`.
+A config names their source, a function of a split in this package: `dict(source='scene_graphs.rules')`.
 """
 
 import functools
@@ -76,7 +76,7 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
         nlp = importlib.import_module('spacy').load(model, exclude=('parser', 'ner', 'lemmatizer'))
     except (ImportError, OSError):
         raise UserError(
-            f'scene graphs by spaCy require `pip install spacy` and `python -m spacy download {model}`; otherwise take '
+            f'scene graphs by spaCy require `pip install spacy` and `python -m spacy download {model}`; otherwise use '
             "source 'scene_graphs.rules'"
         ) from None
     return tuple(
@@ -93,7 +93,7 @@ def gold(split: Split) -> tuple[CaptionGraph, ...]:
     """
     graphs = getattr(split, 'caption_graphs', None)
     if graphs is None:
-        raise UserError(f"{split.name} has no gold scene graphs; take source 'scene_graphs.rules'")
+        raise UserError(f"{split.name} has no gold scene graphs; use source 'scene_graphs.rules'")
     return graphs
 
 

@@ -41,7 +41,7 @@ def _words(text: str) -> frozenset[str]:
 
 # The letters of words: a noun N, plural S; adjective J; participle before a noun M; number C; measure Q; determiner D,
 # for one thing a; pronoun E; possessive 's H; verb V, -s Z, past L, -ing G, past participle Y; auxiliary B, or U if
-# that depends on the next word; to T, of an infinitive I; preposition P; adverb R; and/or A; comma K; who/which W; a
+# that depends on the next word; to T, in infinitives I; preposition P; adverb R; and/or A; comma K; who/which W; a
 # word that starts a clause X; anything else O.
 _LETTERS = {
     'NN': 'N', 'NNP': 'N', 'NNS': 'S', 'NNPS': 'S', 'JJ': 'J', 'JJR': 'J', 'JJS': 'J', 'CD': 'C', 'DT': 'D', 'PDT': 'D',
@@ -74,7 +74,7 @@ _PHRASES = (
 _PHRASES = tuple((re.compile(rf'(?<!\S)(?:{pattern})(?!\S)'), letter) for pattern, letter in _PHRASES)
 
 _BEFORE_NOUN = r'((?:[aDCH](?:R?[JM][AK]{0,2})*)|P)'
-# Corrections of tags that are ambiguous in captions, which give a tagger little context.
+# Corrections of tags that are ambiguous in captions, where a tagger has little context.
 _REWRITES = (
     (r'U(?=R*[VZLGYB])', 'B'),
     (r'U', 'V'),

@@ -57,7 +57,7 @@ def load(
     Args:
       split: `train`, `dev` or `test`.
       seed: The seed of the data set.
-      train_images: The number of images of `train`; a smaller number gives the first of them.
+      train_images: The number of images of `train`; with a smaller number, the first of them.
       dev_images: The number of images of `dev`.
       test_images: The number of images of `test`.
 

@@ -80,7 +80,7 @@ def silhouette(shape: str, edge: int) -> np.ndarray:
     line = (2 * np.arange(edge) + 1) / edge - 1
     x, y = line[None, :], line[:, None]
     radius = x**2 + y**2
-    half_pixel = 1 / edge  # for an even edge the tips lie between two pixels; extends them to the side of the box
+    half_pixel = 1 / edge  # for an even edge the tips are between two pixels; extends them to the side of the box
     return {
         'circle': radius <= 1,
         'square': radius >= 0,

@@ -132,7 +132,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
 
 
 def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
-    """Removes the marks from a caption, and returns what they mark as a scene graph."""
+    """Removes the marks from a caption, and returns the marked phrases as a scene graph."""
     text, found, described = '', {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}, []
     for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
         if kind == _ATTRIBUTE:

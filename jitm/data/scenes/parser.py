@@ -1,6 +1,6 @@
 """The meaning of a caption of the grammar, the inverse of `grammar.render`, and captions that are false by one change.
 
-The changes are of the kinds of SugarCrepe (Hsieh et al., 2023).
+The kinds of changes follow SugarCrepe (Hsieh et al., 2023).
 """
 
 import functools
@@ -19,7 +19,7 @@ KINDS = (
     *('swap_attribute', 'swap_relation', 'replace_attribute', 'replace_object', 'replace_relation'),
     *('add_attribute', 'add_object'),
 )
-WITH_OBJECT = {  # template -> one that says the same and mentions another object
+WITH_OBJECT = {  # template -> one with the same meaning that mentions another object
     '{a} is {ab} {b} .': '{a} is {ab} {b} , and there is also {c} .',
     'there is {a} {ab} {b} .': 'besides {c} , the {picture} shows {a} {ab} {b} .',
     'the {picture} shows {a} and {b} .': 'a {picture} with {a} , {b} and {c} .',
@@ -93,7 +93,7 @@ def read(text: str) -> Parsed | None:
       text: A caption in any case. Synonyms may be mixed, and `a` and `an` confused; nothing else may differ.
 
     Returns:
-      What `grammar.render` makes the caption of; None if it is not in the grammar.
+      The arguments with which `grammar.render` makes the caption; None if it is not in the grammar.
     """
     text = ' '.join(tokenize(text))
     for template in TEMPLATES:
@@ -130,7 +130,7 @@ def falsify(caption: str, graph: SceneGraph, rng: np.random.Generator) -> dict[s
       rng: The random generator.
 
     Returns:
-      Some of `KINDS` -> a caption that is false of the scene; without the kinds that find nothing to change.
+      Some of `KINDS` -> a caption that is false of the scene; without the kinds that change nothing.
     """
     parsed = read(caption)
     changed = list(_changes(parsed))

@@ -1,4 +1,4 @@
-"""The tokenizers of published models, which the package tokenizers computes: those of CLIP and SigLIP."""
+"""The tokenizers of CLIP and SigLIP, on top of the package tokenizers."""
 
 import dataclasses
 import functools
@@ -31,13 +31,13 @@ _WIDE = {code: unicodedata.normalize('NFKC', chr(code)) for code in (0x132, 0x13
 _WIDE[0xFB05] = '\u017ft'
 _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
-# The 256 characters that stand for bytes in published order, and again as the ends of words.
+# The 256 characters that represent bytes in published order, and again as the ends of words.
 _BYTE_PIECES = [f'{byte}{end}' for end in ('', _WORD_END) for byte in sorted(pre_tokenizers.ByteLevel.alphabet())]
 
 UNIGRAM, UNKNOWN = 1, 2  # the kinds of a model and of a piece in a `.model` file
 
 _SPACE = '\u2581'
-_NOT_READ = [  # what transformers removes from captions for SigLIP: capitals, ASCII punctuation, repeated blanks
+_NOT_READ = [  # transformers removes for SigLIP: capitals, ASCII punctuation, repeated blanks
     normalizers.Lowercase(),
     normalizers.Replace(Regex(r'[!-/:-@\[-`{-~]'), ''),
     normalizers.Replace(Regex(r'\s+'), ' '),
@@ -66,7 +66,7 @@ class Pieces:
           caption: A caption, not preprocessed; names of special pieces in it are ordinary text.
 
         Returns:
-          int32 [L]: the ids of its pieces between those of the start, if there is one, and the end.
+          int32 [L]: the start, if there is one, the ids of its pieces, and the end.
         """
         return np.array(self._tokenizer.encode(caption).ids, np.int32)
 
@@ -97,7 +97,7 @@ class Pieces:
 
     @functools.cached_property
     def unknown(self) -> int:
-        """The id of what has no piece; -1 if everything has one."""
+        """The id of text without a piece; -1 if there is no such text."""
         number = self._tokenizer.token_to_id(self.UNKNOWN)
         return -1 if number is None else number
 
@@ -199,7 +199,7 @@ class BPE(Pieces):
             and removes codes of terminals. Names of special pieces are ordinary text.
 
         Returns:
-          int32 [L]: the start, the pieces and the end, at most `max_length` ids, the last of which is the end.
+          int32 [L]: the start, the pieces and the end, at most `max_length` ids; the last is the end.
         """
         text = html.unescape(html.unescape(caption)).translate(_WIDE).translate(_QUOTES)
         return super().encode(unicodedata.normalize('NFC', text).lower())

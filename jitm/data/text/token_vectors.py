@@ -1,7 +1,7 @@
 """The vectors of the tokens of captions by a frozen text encoder, which `jitm encode --texts` writes.
 
 Beside the features of a split, `{split}_txts.npy` holds the vectors of the tokens of all captions in turn, without
-padding, and `{split}_lengths.npy` the number of tokens of each caption. `vocabulary.json` is that of the encoder.
+padding, and `{split}_lengths.npy` the number of tokens of each caption. `vocabulary.json` belongs to the encoder.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class TokenVectors:
         return hash_rows(self.values)
 
     def take(self, texts: np.ndarray) -> 'TokenVectors':
-        """Returns those of some captions, int [N], which are read when they are indexed."""
+        """Returns the vectors of some captions, int [N], which are read when they are indexed."""
         starts = np.cumsum(self.lengths) - self.lengths
         rows = np.concatenate([np.arange(starts[text], starts[text] + self.lengths[text]) for text in texts])
         return dataclasses.replace(self, values=Rows(self.values, rows), lengths=self.lengths[texts])
@@ -60,10 +60,10 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
       root: The folder.
       split: The name of the split.
       captions: The captions of the split, all of them.
-      entry: What is known of the encoder, `ENTRY` of the manifest.
+      entry: The description of the encoder, `ENTRY` of the manifest.
 
     Raises:
-      UserError: If a file is missing, damaged or of other captions.
+      UserError: If a file is missing or damaged, or belongs to other captions.
     """
     path, lengths_path = (os.path.join(root, f'{split}{name}') for name in (VECTORS, LENGTHS))
     again = 'write the vectors again with jitm encode --texts'
@@ -75,11 +75,11 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
     values, lengths = open_npy(path), open_npy(lengths_path, INTEGERS)
     if values.ndim != 2 or lengths.shape != (len(captions),) or lengths.sum() != len(values):
         raise UserError(
-            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which are not of {len(captions)} '
+            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which do not fit {len(captions)} '
             f'captions with a vector for each token: {again}'
         )
     if hash_json(captions) != entry['captions']:
-        raise UserError(f'{path} is of other captions than those of {split} in {root}: {again}')
+        raise UserError(f'{path} has other captions than {split} in {root}: {again}')
     path = os.path.join(root, VOCABULARY)
     try:
         vocabulary = restore_vocabulary(parse_json(read_bytes(path)))
@@ -94,7 +94,7 @@ def add_vectors(tokens: Tokens, split: 'Split') -> Tokens:
     """Returns the tokens of a split with their vectors.
 
     Raises:
-      UserError: If the split has no vectors, or those of other tokens.
+      UserError: If the split has no vectors, or has vectors of other tokens.
     """
     if (vectors := split.token_vectors) is None:
         raise UserError(f'{split.name} has no vectors of tokens: write them with jitm encode --texts')
@@ -109,8 +109,8 @@ def check_encoders(
     """Raises a UserError unless two splits have vectors of tokens by one encoder, see `Split.encoded_by`.
 
     Args:
-      known: What encoded the training split.
-      other: What encoded the other split.
+      known: The encoder of the training split.
+      other: The encoder of the other split.
       name: The name of the other split.
       trained_on: The name of the training split, or the run directory, for the message.
     """

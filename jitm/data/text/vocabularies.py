@@ -17,14 +17,14 @@ from jitm.files.pickles import BoundedUnpickler
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords
 KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
-FILES = ('vocabulary.json', 'vocab.txt')  # that `to_file` names, of words and of word pieces
+FILES = ('vocabulary.json', 'vocab.txt')  # named by `to_file`: words, word pieces
 
 
 def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     """Reads a vocabulary of words from a JSON file or a pickle, the word pieces of a BERT from a `.txt`, or others.
 
-    CLIP's byte pairs are read from `merges.txt` or a file that ends in `.gz`, SigLIP's pieces from a `.model`, those of
-    all three from `tokenizer.json`.
+    CLIP's byte pairs are read from `merges.txt` or a `.gz` file, SigLIP's pieces from a `.model`; all three
+    kinds also from `tokenizer.json`.
 
     Args:
       path: The path of the file.
@@ -51,7 +51,7 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
 
 class _Unpickler(BoundedUnpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Keeps the attributes of a vocabulary, whatever the module of its class was called."""
+        """Keeps the attributes of a vocabulary of any class."""
         return types.SimpleNamespace if name in {'Vocabulary', 'Vocab'} else super().find_class(module, name)
 
 
@@ -118,7 +118,7 @@ def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokeni
     """Makes the vocabulary of a description, see `describe_vocabulary`.
 
     Raises:
-      KeyError, TypeError, ValueError: If it is of an unknown kind, or has something else than lists of strings.
+      KeyError, TypeError, ValueError: If its kind is unknown, or its values are not lists of strings.
     """
     fields = {name: tuple(texts) for name, texts in description.items() if name != 'kind'}
     if any(type(text) is not str for texts in fields.values() for text in texts):

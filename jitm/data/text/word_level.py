@@ -37,7 +37,7 @@ def _tokenizers() -> tuple[Any, Any]:
     from nltk.tokenize.destructive import NLTKWordTokenizer  # slow to import
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
-    # NLTK's splitter needs a download of trained parameters. Of these only the abbreviations matter, the others weigh
+    # NLTK's splitter needs a download of trained parameters. Only the abbreviations in them matter: the others weigh
     # capital letters, and captions are lower-cased.
     parameters = PunktParameters()
     parameters.abbrev_types.update(_ABBREVIATIONS.split())
@@ -83,7 +83,7 @@ def find_tokens(caption: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
     for token in tokens:
         letters = [_plain(character) for character in token if not unicodedata.combining(character)]
         pattern = r'\w+|\S' if token == '[UNK]' else ''.join(re.escape(letter) + _ACCENTS for letter in letters)
-        if token in ('``', "''"):  # what NLTK makes of "
+        if token in ('``', "''"):  # NLTK's tokens for "
             pattern += '|"'
         match = re.compile(rf'\s*({pattern})').match(plain, end)
         if not match or not token:

@@ -93,7 +93,7 @@ class WordPiece(Pieces):
 
     @functools.cached_property
     def first_word(self) -> int:
-        """The smallest id of a piece of text: that of `!` in BERT's vocabularies, else after special pieces."""
+        """The smallest id of a piece of text: `!` in BERT's vocabularies, else after special pieces."""
         special = [n for n, word in enumerate(self.words) if word in (*SPECIAL_PIECES, MASK)]
         return self.words.index('!') if '!' in self.words else 1 + max(special)
 
@@ -104,7 +104,7 @@ class WordPiece(Pieces):
 
 
 def _is_cased(words: Sequence[str]) -> bool:
-    """Returns whether pieces distinguish upper and lower case, as those of BERT's cased models do."""
+    """Returns whether pieces distinguish upper and lower case, as in BERT's cased models."""
     return any(word != word.lower() for word in words if not re.fullmatch(r'\[\w+\]', word))
 
 

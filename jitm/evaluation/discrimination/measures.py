@@ -1,4 +1,4 @@
-"""How well a model distinguishes captions from perturbed captions, finds their mismatched words and corrects them."""
+"""Metrics of perturbed captions: discrimination, and detection and correction of their mismatched words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,12 +33,10 @@ SECTIONS = {
 def check_perplexity(run: Run) -> None:
     """Raises a UserError unless a run can estimate the likelihood of words; computes nothing."""
     if not has_heads(run.model, ('mlm',)):
-        raise UserError(
-            f"--perplexity takes a model with the head 'mlm', which that of {run.workdir} lacks; leave it out"
-        )
+        raise UserError(f"--perplexity needs a model with the head 'mlm', which {run.workdir} lacks; leave it out")
     if not _has_mask(run.vocabulary):
         raise UserError(
-            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask token; leave it out, or take a '
+            f'--perplexity masks words, but the vocabulary of {run.workdir} has no mask token; leave it out, or use a '
             'run that was trained with masked words'
         )
 
@@ -81,7 +79,7 @@ def evaluate(
     Args:
       scorer: A scorer of the split's images, with any model.
       split: Images and captions.
-      texts: The captions to take, int [N].
+      texts: The rows of the captions, int [N].
       sets: Name -> for each caption of the split its perturbed captions, see `sets.perturbed_captions`.
       perplexity: Also compute `metrics.pseudo_perplexity` of the captions that have a perturbed caption, and of the
         first perturbed caption of each, as it is and corrected; see `check_perplexity`.
@@ -106,7 +104,7 @@ class _Originals:
         self.predicts_words = has_heads(scorer.run.model, WORD_HEADS)
         self.captions = join([scorer.run.vocabulary.encode(split.captions[t]) for t in texts])
         self.scores = scorer.score(self.images, self.captions)  # float32 [N], with the own images
-        # Of the words, float32 [N, L].
+        # Log-likelihoods of the words, float32 [N, L].
         self.likelihoods = scorer.log_likelihoods(self.images, self.captions) if perplexity else None
 
     def evaluate(self, name: str, sets: Sequence[Sequence[str]]) -> dict[str, Any]:

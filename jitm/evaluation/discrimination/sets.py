@@ -16,8 +16,8 @@ from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 
 GENERATED = 'generated'
-RETRIEVED = {'in_batch': 128, 'retrieved': None}  # the hardest caption of another image -> the pairs of a batch, or all
-IMAGES = 32  # whose scores with all captions are computed at once
+RETRIEVED = {'in_batch': 128, 'retrieved': None}  # the hardest caption of another image -> pairs in a batch, or all
+IMAGES = 32  # scored with all captions at once
 KINDS = (perturbations.SWAP, GENERATED, *RETRIEVED, *perturbations.KINDS)
 
 
@@ -49,16 +49,16 @@ def perturbed_captions(
       kinds: Some of `KINDS`; 'swap' makes one set per kind of swap.
       seed: The seed of the random choices.
       graphs: A file of scene graphs, see `scene_graphs.from_file`; if '', gold graphs for `scenes` and parsed graphs
-        otherwise, and for 'generated' those that the generator was trained with (none if it masks single words).
+        otherwise, and for 'generated' the generator's training graphs (none if it masks single words).
       generator: The generator of the kind 'generated'.
       scorer: Scores the captions for the kinds 'in_batch' and 'retrieved', which need it.
-      **options: of `perturbations.perturb`.
+      **options: Options of `perturbations.perturb`.
 
     Returns:
       Name of a set -> for each of the T captions its perturbed captions, possibly none.
 
     Raises:
-      UserError: If a kind is unknown, or the split lacks what a kind needs.
+      UserError: If a kind is unknown, or the split lacks data that it needs.
     """
     check_kinds(kinds)
 
@@ -90,7 +90,7 @@ def _hardest_captions(
       scorer: A scorer of the split's images.
       split: Images and captions.
       texts: int [N], the captions.
-      batch: The pairs of a batch, the others of which are sampled; None for the whole split.
+      batch: The pairs of a batch, which are sampled around the caption; None for the whole split.
       seed: The seed of the sample.
 
     Returns:

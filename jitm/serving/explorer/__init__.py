@@ -1,1 +1,1 @@
-"""The explorer: a web application of local pages that show what runs retrieve."""
+"""The explorer: a web application of local pages with the results of runs."""

@@ -1,4 +1,4 @@
-"""The web application of the explorer: pages, read only, which the browser may not extend by other content."""
+"""The web application of the explorer: read-only pages, to which the browser may not add other content."""
 
 import contextlib
 import ipaddress
@@ -38,7 +38,7 @@ def in_url(host: str) -> str:
 
 
 def allowed_hosts(host: str) -> list[str]:
-    """Returns the names by which requests may call a host: only its own if all of its addresses are of this machine.
+    """Returns the host names that requests may use: only its own if all of its addresses belong to this machine.
 
     A page of another site then cannot read the explorer under a name of its own.
 
@@ -79,7 +79,7 @@ def make_app(site: Site, host: str) -> 'Starlette':
 
     async def photo(request: Request) -> HTMLResponse:
         body = bytearray()  # in memory; only the beginning of a body that `uploaded` rejects as too large
-        async for part in request.stream():  # to its end, so that the browser shows the answer
+        async for part in request.stream():  # read to the end, so that the browser shows the answer
             body += part[: MAX_BODY + 1 - len(body)]
         return await run_in_threadpool(respond, lambda: site.photo(*uploaded(bytes(body))))
 
@@ -126,7 +126,7 @@ def uploaded(body: bytes) -> tuple[str, bytes]:
 
 
 def serve(site: Site, host: str, port: int) -> None:
-    """Serves the pages until a signal, which waits for those that are computed; a second signal ends the process.
+    """Serves the pages until a signal, then finishes the pages in progress; a second signal ends the process.
 
     Args:
       site: The pages.

@@ -1,4 +1,4 @@
-"""A run on a split, as the explorer asks it: ranked images and captions, and word-level outputs."""
+"""Results of a run on a split for the explorer: ranked images and captions, and word-level outputs."""
 
 import functools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.search import Hit, VectorSearch, rank
 
-MAX_CHARACTERS = 1000  # longest typed caption; a longer one would be compiled for minutes
+MAX_CHARACTERS = 1000  # longest typed caption; a longer one would compile for minutes
 DOUBTFUL = 48  # pairs that are shown
 
 
@@ -29,7 +29,7 @@ class Explored:
     Attributes:
       name: The run directory.
       run: The run.
-      has_index: Whether the images have an index, in which `jitm search` finds the same.
+      has_index: Whether the images have an index, with which `jitm search` returns the same results.
       view: See `view_of`.
     """
 
@@ -46,7 +46,7 @@ class Explored:
         self.name, self.run, self._data = str(run.run.workdir), run, data
         self.has_index, self.view = isinstance(run.run.model, DualEncoder), view_of(run.run)
         self._images: Encoding | Index = run.index(data) if self.has_index else run.encode_image(data)
-        if self.has_index and self._images.unreadable:  # rows would not be those of the split
+        if self.has_index and self._images.unreadable:  # rows would differ from the split's
             name, problem = next(iter(self._images.unreadable.items()))
             raise UserError(f'{name} of {data.name} {problem}')
 
@@ -84,7 +84,7 @@ class Explored:
           photo: The content of an image file.
 
         Returns:
-          Hits of images, none of a model that compares images with captions only, and hits of captions.
+          Hits of images, empty for a model that compares images with captions only, and hits of captions.
 
         Raises:
           UserError: If the model cannot read photos, or this one.

@@ -74,7 +74,7 @@ class Site:
         return self._render('query', caption, caption, runs=runs)
 
     def photo(self, name: str, photo: bytes) -> str:
-        """Returns the page of a photo that need not be of the split: the best images and captions of each run.
+        """Returns the page of any photo, in the split or not: the best images and captions of each run.
 
         Args:
           name: The name of the file.
@@ -196,7 +196,7 @@ class Site:
         return any(run.view is not None for run in self.runs)
 
     def _search(self, run: Explored, count: int, *query: str) -> str:
-        """Returns the command that finds the same; '' if there is none."""
+        """Returns the command with the same results; '' if there is none."""
         query = ('--', *query) if len(query) == 1 and query[0].startswith('-') else query  # a caption
         words = 'jitm', 'search', '--workdir', run.name, *self.flags, '--top_k', str(count), *query
         return shlex.join(words) if run.has_index else ''

@@ -15,8 +15,8 @@ from jitm.types import Batch, Count, Ranking
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
-ROWS_OF_BATCH = "its candidates are not those of 'in_batch'"
-# What sources of other candidates exclude, by the config keys.
+ROWS_OF_BATCH = "its candidates differ from 'in_batch'"
+# Exclusions by sources of other candidates, by config key.
 EXCLUDES_OTHER = {
     'augmentation.num_views': 'this source has one view of each pair',
     'relevance.source': ROWS_OF_BATCH,
@@ -34,7 +34,7 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
     The E views of a pair match each other.
 
     Args:
-      same_image: How another pair of the same image counts: as a 'negative', as published; as a 'positive', as in CMPM;
+      same_image: The role of another pair of the same image: 'negative', as published; 'positive', as in CMPM;
         or 'ignored'.
       num_negatives: The number of pairs of the batch that are negatives of a query (Faghri et al., 2018, section 3.6):
         the next ones in the random order of the batch, cyclically. None for all.
@@ -63,7 +63,7 @@ def rank_batch(
     num_negatives: int | None = None,
     further: chex.Array | None = None,
 ) -> Rankings:
-    """Scores this device's images with all texts, of which the first are those of the global batch.
+    """Scores this device's images with all texts, where the texts of the global batch come first.
 
     Args:
       matcher: The bound model.

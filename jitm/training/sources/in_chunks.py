@@ -22,9 +22,9 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
     """Ranks the candidates of `in_batch` without keeping their scores: for large batches of dual encoders.
 
     Each device scores some of its queries at a time with all candidates of the global batch, reduces them to the losses
-    of the ranking terms, and scores them again for the gradient. Vectors and losses are gathered, scores are not: of
-    the B^2 scores, a device holds `queries` B. The rankings that are left for the diagnostics have the match of each
-    query and its hardest negative.
+    of the ranking terms, and scores them again for the gradient. Vectors and losses are gathered, scores are not: a
+    device holds `queries` B of the B^2 scores. The rankings for the diagnostics have only the match of each query and
+    its hardest negative.
 
     Args:
       same_image: See `in_batch`.
@@ -44,7 +44,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
 
         def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, chex.Array], tuple]:
             encoded, *own = jax.tree.map(lambda x: x[None], query)
-            scores = matcher.similarity(encoded, sides[way][1])  # inner products, of which either side may be images
+            scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(own, (jnp.arange(len(index)), index), same_image)
             ranking = Ranking(scores, positives, negatives, **learned)
             used = {name: term for name, term in terms.items() if way in term.rankings}
@@ -70,5 +70,5 @@ def check_dual(matcher: Matcher, source: str) -> None:
     """Raises a UserError unless a matcher is a dual encoder, which a source needs."""
     if not isinstance(matcher, DualEncoder):
         raise UserError(
-            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: take 'in_batch'"
+            f"'candidates.source' '{source}' needs a dual encoder, not {type(matcher).__name__}: use 'in_batch'"
         )

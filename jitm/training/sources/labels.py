@@ -1,7 +1,7 @@
 """Correspondence labels of training pairs, estimated while training with noisy captions.
 
-A public class is a way to estimate them, which a config names in the section `labels`. What it stores for each pair of
-the training split is kept in the memory of the source, so that a resumed run continues exactly.
+A public class is a way to estimate them, which a config names in the section `labels`. Its values for each pair of the
+training split are kept in the memory of the source, so that a resumed run continues exactly.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from jitm.types import Batch, Index, Margin, Probability, Ranking, Temperature
 MIXTURE = {'max_iter': 10, 'tol': 1e-2, 'reg_covar': 5e-4}  # as released for NCR
 CLEAN = 0.5  # the posterior above which NCR calls a pair clean
 
-Stored = Mapping[str, dict[str, chex.Array]]  # model -> what is stored for it, by name, [T]
+Stored = Mapping[str, dict[str, chex.Array]]  # model -> its stored values by name, [T]
 Evaluate = Callable[[str], Mapping[str, Ranking]]  # model -> its rankings of the global batch in evaluation mode
 
 
@@ -56,7 +56,7 @@ class Labels(Protocol):
     """A way to estimate labels."""
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
-        """Returns what is stored before the first step, for the names of the models that train."""
+        """Returns the stored values before the first step, for the names of the models that train."""
 
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
         """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
@@ -64,7 +64,7 @@ class Labels(Protocol):
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored after a batch, from the rankings of each model in training."""
+        """Returns the stored values after a batch, from the rankings of each model in training."""
 
 
 @runtime_checkable
@@ -84,13 +84,13 @@ class RevisedLabels(Labels, Protocol):
 class MovingAverage:
     """CRCL (Qin et al., 2023, released): a label is a moving average of the probability of its pair in the batch.
 
-    The released code starts the network anew several times, and keeps the labels; here it trains once.
+    The released code restarts the network several times and keeps the labels; here it trains once.
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
       momentum: The weight of the label so far.
       minimum: Labels below this are 0.
-      temperature: The temperature of the softmax that gives the probability.
+      temperature: The temperature of the softmax of the probability.
     """
 
     warm_up_epochs: Index = 2
@@ -116,7 +116,7 @@ class MovingAverage:
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored after a batch, from the rankings of each model in training."""
+        """Returns the stored values after a batch, from the rankings of each model in training."""
         updated = {}
         for name, values in stored.items():
             probability = 0
@@ -132,16 +132,16 @@ class MovingAverage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoTeaching:
-    """NCR (Huang et al., 2021): two models, each of which tells the other which pairs are clean.
+    """NCR (Huang et al., 2021): two models, each of which estimates for the other which pairs are clean.
 
     Before each epoch from `warm_up_epochs` on, both models evaluate the pairs of the epoch, batch by batch. A mixture
     of two normal distributions is fitted to the hinges of the pairs; the posterior w of the component of lower mean is
-    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q, that
-    of another pair the mean of both predictions.
+    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q; the
+    label of another pair is the mean of both predictions.
 
     The released code trains with clean and with other pairs in turn, in batches of 128 of each; here a batch has both,
-    which are not compared with each other, and takes one step. There q is scaled within a batch of one kind, here
-    within the batch.
+    which are not compared with each other, for one step. There q is scaled within a batch of one kind, here within
+    the batch.
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
@@ -164,15 +164,13 @@ class CoTeaching:
             )
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
-        """Returns a posterior of 1 of all pairs, for each of two models.
+        """Returns a posterior of 1 for all pairs and each of two models.
 
         Raises:
-          UserError: If not two models train.
+          UserError: Unless two models train.
         """
         if len(names) != 2:
-            raise UserError(
-                f"'labels' is for two members that train, not {len(names)}: add one, or take another source"
-            )
+            raise UserError(f"'labels' is for two members that train, not {len(names)}: add one, or use another source")
         return {name: {'clean': jnp.ones(num_pairs, bool), 'posterior': jnp.ones(num_pairs)} for name in names}
 
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
@@ -191,7 +189,7 @@ class CoTeaching:
     def after_batch(
         self, stored: Stored, rows: chex.Array, labels: Mapping[str, PairLabels], rankings: Mapping[str, Rankings]
     ) -> Stored:
-        """Returns what is stored, which a batch does not change."""
+        """Returns the stored values, which a batch does not change."""
         del rows, labels, rankings
         return stored
 
@@ -211,10 +209,10 @@ class CoTeaching:
         return jnp.clip(margins / jnp.maximum(largest.mean(), 1e-6), 0, 1)
 
     def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
-        """Returns what is stored before an epoch.
+        """Returns the stored values before an epoch.
 
         Args:
-          stored: What was stored.
+          stored: The values stored so far.
           rows: The rows of the pairs of the epoch in the training split, int [N].
           hinges: Model -> the hinges of these pairs, float [N].
         """
@@ -233,7 +231,7 @@ class CoTeaching:
 def clean_posterior(losses: np.ndarray) -> np.ndarray:
     """Returns the posterior of the component of lower mean in a mixture of two normal distributions.
 
-    The mixture is that of the released code of NCR, fitted to the losses scaled to [0, 1].
+    The mixture has the settings of NCR's released code and is fitted to the losses scaled to [0, 1].
 
     Args:
       losses: float [N].

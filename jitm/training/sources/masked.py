@@ -83,6 +83,6 @@ def dropout_keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:
 
 
 def as_one_text(logits: chex.Array, labels: chex.Array, mask: chex.Array) -> TokenPredictions:
-    """Joins the predictions [N, L] for all views of a caption as those of one text [1, N L]."""
+    """Joins the predictions [N, L] for all views of a caption as one text [1, N L]."""
     rows = logits.reshape(1, -1, logits.shape[-1]), labels.reshape(1, -1), mask.reshape(1, -1)
     return TokenPredictions(*rows)

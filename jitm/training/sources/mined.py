@@ -39,7 +39,7 @@ def with_mined(
       path: The folder that `jitm mine` wrote.
       top_h_texts: For each image, one of this many hardest captions is sampled; 300 as published.
       top_h_images: For each caption, one of this many hardest images is sampled; 60 as published.
-      num_negatives: The number of pairs of the batch among which a query has its negatives; None for all.
+      num_negatives: The number of pairs in the batch that are negatives of a query; None for all.
       context: The rest of the plan.
     """
 

@@ -18,7 +18,7 @@ from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.in_batch import EXCLUDES_OTHER, EXCLUDES_WORDS, SAME_IMAGE, rank_batch
 from jitm.types import Batch
 
-STREAM = 5  # separates these random numbers from those of other sources
+STREAM = 5  # separates these random numbers from other sources' numbers
 EXCLUDES = EXCLUDES_OTHER | EXCLUDES_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
 
 
@@ -26,11 +26,11 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
     """Ranks the captions of the global batch and a perturbed caption of each pair for each image, [B, 2 B] (NegCLIP).
 
     A perturbed caption is a negative of all images, and never a query (Yuksekgonul et al., 2023, without their hard
-    images). It is sampled anew in every step, with equal probability of each kind that changes the caption.
+    images). It is sampled again in every step, with equal probability for each kind that changes the caption.
 
     Args:
       same_image: See `in_batch`.
-      perturbations: The kinds, see `jitm.data.pairs.perturbations.perturber`; all but 'swap' take
+      perturbations: The kinds, see `jitm.data.pairs.perturbations.perturber`; all but 'swap' need
         `scene_graphs.source`.
     """
     if not perturbations:
@@ -49,7 +49,7 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
         all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *both)
         return rank_batch(matcher, images, all_texts, batch, train, same_image, further=is_perturbed), {}
 
-    graphs = "'candidates.perturbations' takes scene graphs: set it, such as to 'scene_graphs.rules'"
+    graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
     needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}
     return Source(score, samplers=samplers, conditions=Conditions(EXCLUDES, needs))
 
@@ -60,7 +60,7 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
     Args:
       pipeline: The training batches.
       kinds: The perturbations of a caption, `text -> captions`.
-      digest: A hash of what the kinds read.
+      digest: A hash of the inputs of the kinds.
     """
     tokens, limit = pipeline.tokens, pipeline.max_length
 
@@ -75,7 +75,7 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
     def pick(step: int, rows: np.ndarray) -> tuple[tuple[Tokens, np.ndarray], np.ndarray]:
         """Returns B captions, and which of them have other ids than the text, bool [B].
 
-        The text itself is taken for one that cannot be perturbed, or whose perturbed caption is too long.
+        A text that cannot be perturbed, or whose perturbed caption is too long, is returned itself.
         """
         captions, changed = [], []
         for text in map(int, rows):

@@ -1,4 +1,4 @@
-"""The words that a model predicts of matching pairs, such as those of a caption decoder."""
+"""Words that a model predicts for matching pairs, such as a caption decoder's."""
 
 from jitm.devices import collectives
 from jitm.errors import UserError
@@ -11,7 +11,7 @@ EXCLUDES = {'captioning': {'augmentation.change_words': 'it would learn to write
 
 
 def predict_words(terms: dict[str, TokenTerm]) -> Source:
-    """Computes the losses of what the model predicts of matching pairs, see `Matcher.predict_tokens`.
+    """Computes the losses of the model's predictions for matching pairs, see `Matcher.predict_tokens`.
 
     Args:
       terms: The token terms of these predictions.

@@ -1,6 +1,6 @@
 """The pairs of past steps, encoded by a member that follows the target: negatives beyond the batch (MoCo).
 
-He et al. (2020) keep the vectors of one kind, with an encoder that averages the trained one; here both sides are kept.
+He et al. (2020) keep vectors of one kind, encoded by an average of the trained encoder; here both sides are kept.
 """
 
 import functools
@@ -45,7 +45,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         return {'queue': rows | {key: jnp.full(length, -1) for key in ('image_index', 'text_index')}}
 
     def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, Pairs]:
-        """Returns the pairs of the global batch before those of the queue, the same for all models."""
+        """Returns the pairs of the global batch, then the pairs of the queue, the same for all models."""
         for name in keys:
             check_dual(view.models[name][0], 'queue')
         pairs = collectives.all_gather(encode(*view.models[encoder], view.batch))

@@ -11,13 +11,13 @@ from jitm.training.source import Conditions, Scored, Source
 from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_UNMINED, on_training_scale
 from jitm.types import Batch, Ranking
 
-STREAM = 4  # separates these random numbers from those of other sources
+STREAM = 4  # separates these random numbers from other sources' numbers
 
 
 def sampled() -> Source:
     """Ranks the match of one query of each pair above one random negative [B, 2] (OSCAR: Li et al., 2020).
 
-    With equal probability, the text or the image of a pair is replaced by that of another image, as released. The query
+    With equal probability, the text or the image of a pair is replaced by one of another image, as released. The query
     is the image if the text was replaced, otherwise the text. The other query has no negative and a loss of 0.
     """
     return Source(_score, samplers=_samplers, conditions=Conditions(EXCLUDES_UNMINED | EXCLUDES_CHANGES))

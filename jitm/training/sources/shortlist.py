@@ -14,15 +14,15 @@ from jitm.training.source import Conditions, Context, Scored, Source, View, each
 from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_OWN
 from jitm.types import Batch, Count, Index, Ranking
 
-STREAM = 2  # separates these random numbers from those of other sources
+STREAM = 2  # separates these random numbers from other sources' numbers
 Chosen = dict[str, tuple[chex.Array, chex.Array]]  # direction -> rows of the candidates, and which of them are real
 
 
 def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
     """Ranks the hardest of many candidates, [B, 1 + H]: all are scored without gradient, the chosen ones again with it.
 
-    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, of which
-    31 are kept. There every query samples its own candidates; here the queries of a step share the global batch and P
+    This is how UNITER trains with hard negatives (Chen et al., 2020b, released code): 399 random candidates, 31 of
+    them kept. There every query samples its own candidates; here the queries of a step share the global batch and P
     extra pairs.
 
     Args:
@@ -83,7 +83,7 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 def _score(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Chosen | None, train: bool
 ) -> Scored:
-    """Scores the matching pairs and what was chosen."""
+    """Scores the matching pairs and the chosen negatives."""
     if not train:
         return {}, {}
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)

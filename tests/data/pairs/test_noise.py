@@ -79,7 +79,7 @@ def test_both_kinds_of_files_are_read(split, tmp_path):
     ('array', 'message'),
     [
         (np.zeros(7, np.int64), r'has shape \(7,\): the noise of .* has one number for each of its 60 captions or 12'),
-        (np.full(12, 12), 'numbers from 12 to 12: .* has the images 0 to 11, so the file is of other data'),
+        (np.full(12, 12), 'numbers from 12 to 12: .* has the images 0 to 11, so the file belongs to other data'),
         (np.zeros(12, np.int64), 'leaves image 1 of .* no caption: every image needs one'),
         (np.zeros(12), 'has dtype float64'),
     ],
@@ -111,7 +111,7 @@ def test_mixed_pairs_are_dropped():
     noisy = SCENES | {'noise_rate': 0.5}
     mixed = load_split(noisy, 'train', noisy=True)
     kept = load_split(noisy | {'noise_dropped': True}, 'train', noisy=True)
-    assert noise.describe(kept).endswith(f'has noise of which no pair is left: its {kept.num_texts} pairs are clean')
+    assert noise.describe(kept).endswith(f'has noise, but no mixed pair is left: its {kept.num_texts} pairs are clean')
     assert kept.clean.all()
     rows = np.flatnonzero(mixed.clean)
     assert kept.captions == tuple(mixed.captions[row] for row in rows)

@@ -303,7 +303,7 @@ def test_unavailable_perturbations_are_refused(split):
     with pytest.raises(UserError, match='--perturbations is empty; give some of swap, generated, in_batch'):
         perturbed_captions(split, ALL, [])
     plain = Split(**{field.name: getattr(split, field.name) for field in dataclasses.fields(Split)})
-    with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; take noun, number, relation'):
+    with pytest.raises(UserError, match='scenes/dev has no swaps, only scenes has them; use noun, number, relation'):
         perturbed_captions(plain, ALL, ['swap'])
     assert any(perturbed_captions(plain, ALL, ['number'])['number'])
 
@@ -395,13 +395,13 @@ def test_examples_mark_changed_words(uniter, split):
 
 def test_examples_need_word_heads(uniter, vse):
     check_examples(uniter)
-    with pytest.raises(UserError, match='with the heads discriminate and correct, which that of a_run lacks; leave'):
+    with pytest.raises(UserError, match='with the heads discriminate and correct, which a_run lacks; leave'):
         check_examples(vse)
 
 
 def test_perplexity_needs_a_head_and_a_mask_token(uniter, vse):
     check_perplexity(uniter)
-    with pytest.raises(UserError, match=r"takes a model with the head 'mlm', which that of a_run lacks; leave it out"):
+    with pytest.raises(UserError, match=r"needs a model with the head 'mlm', which a_run lacks; leave it out"):
         check_perplexity(vse)
     for vocabulary in (Vocabulary(uniter.vocabulary.words[:-1]), WordPiece.of(('[PAD]', '[UNK]', '[CLS]', '[SEP]'))):
         with pytest.raises(UserError, match='masks words, but the vocabulary of a_run has no mask token; leave it out'):
