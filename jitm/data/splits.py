@@ -152,9 +152,8 @@ class Split:
         """
         field, array = ('pixels', self.pixels) if self.regions is None else ('regions', self.regions)
         rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
-        content = np.ascontiguousarray(array[rows]).tobytes()
         text = json.dumps([self.captions, self.image_of_text.tolist()]).encode()
-        digest = hashlib.sha256(text + content).hexdigest()
+        digest = hashlib.sha256(text + np.ascontiguousarray(array[rows]).tobytes()).hexdigest()
         return {field: list(array.shape), 'dtype': str(array.dtype), 'hash': digest, 'content': self.content_hash}
 
     @functools.cached_property
