@@ -171,7 +171,7 @@ def open_file(path: str | os.PathLike, mode: str = 'rb', **options: Any) -> IO:
 
 
 @dataclasses.dataclass(frozen=True)
-class Member(os.PathLike):
+class ArchiveMember(os.PathLike):
     """A file in an uncompressed tar archive; its path is the archive's.
 
     Attributes:
@@ -194,13 +194,13 @@ class Member(os.PathLike):
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a file, or a `Member` of an archive.
+    """Reads a file, or a `ArchiveMember` of an archive.
 
     Raises:
       OSError: As `open_file`.
     """
     with open_file(path) as file:
-        if isinstance(path, Member):
+        if isinstance(path, ArchiveMember):
             file.seek(path.start)
             return file.read(path.size)
         return file.read()

@@ -27,7 +27,7 @@ from jitm.data.images.caption_files import (
 )
 from jitm.data.images.transforms import RAW
 from jitm.errors import UserError, did_you_mean, printable
-from jitm.files import Member, check_within, open_file, parse_json, read_text, split_lines
+from jitm.files import ArchiveMember, check_within, open_file, parse_json, read_text, split_lines
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 TABLES = ('.csv', '.json', '.jsonl', '.token', '.tsv', '.txt')
@@ -45,7 +45,7 @@ class Listing(NamedTuple):
 
     images: list[Listed]
     folders: list[Path]
-    members: Mapping[str, Member] = {}
+    members: Mapping[str, ArchiveMember] = {}
 
 
 def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -86,7 +86,7 @@ def _is_photo(name: str) -> bool:
     return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not os.path.basename(name).startswith('.')
 
 
-def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Listed]:
+def beside(folder: Path, members: Mapping[str, ArchiveMember] | None = None) -> list[Listed]:
     """Lists the photos that have captions in `.txt` (one per line) or `.json` files of their names.
 
     Args:
@@ -120,19 +120,19 @@ def beside(folder: Path, members: Mapping[str, Member] | None = None) -> list[Li
     return listed if photos else []
 
 
-def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, Member]]:
+def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
     """Lists the photos with captions of a shard of webdataset, see `beside`, and name -> file of all its files.
 
     Raises:
       UserError: If the file is not an uncompressed tar archive, has a name twice, or damaged captions.
     """
-    members: dict[str, Member] = {}
+    members: dict[str, ArchiveMember] = {}
     try:
         with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
             for one in filter(tarfile.TarInfo.isfile, archive):
                 if (name := os.path.normpath(one.name)) in members:
                     raise UserError(f'{path} has two files {name}: rename one of them')
-                members[name] = Member(str(path), name, one.offset_data, one.size)
+                members[name] = ArchiveMember(str(path), name, one.offset_data, one.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
     listed = [one._replace(name=f'{path.name}/{one.name}') for one in beside(path, members)]

@@ -83,7 +83,7 @@ def load(
         images, counts, boxes, tags = zip(*read, strict=True)
         stored = info.features['regions']
         content = {
-            'regions': Column(records, 'regions', (count, *stored.shape), np.dtype(stored.np_dtype)),
+            'regions': RecordColumn(records, 'regions', (count, *stored.shape), np.dtype(stored.np_dtype)),
             'counts': np.array(counts, np.int32),
             'boxes': None if boxes[0] is None else np.stack(boxes),
             'tags': None if tags[0] is None else tuple(text.decode() for text in tags),
@@ -93,7 +93,7 @@ def load(
         files = [str(path) for part in parts for path in info.splits[part].filepaths]
         checked = json.loads(remember(files, lambda: _check_photos(records, where), f'{count} records'))
         images = checked['images']
-        photos = Photos(Column(records, 'image'), transform, checked['hash'])
+        photos = Photos(RecordColumn(records, 'image'), transform, checked['hash'])
         content = {'regions': None, 'counts': None, 'pixels': photos}
     captions = [texts[:max_captions] for _, texts in images]
     return Split(
@@ -125,7 +125,7 @@ def _open(root: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Column:
+class RecordColumn:
     """A field of all records, such as features; it reads only the indexed records.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 import numpy as np
 
 from jitm.errors import ArgumentError, UserError, check_choice, require
-from jitm.files import Member, open_file
+from jitm.files import ArchiveMember, open_file
 from jitm.types import Count, Index, Share
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def reading(path: str | os.PathLike) -> Iterator[File]:
         try:
             with open_file(path) as file:
                 stat = os.fstat(file.fileno())
-                start, size = (path.start, path.size) if isinstance(path, Member) else (0, stat.st_size)
+                start, size = (path.start, path.size) if isinstance(path, ArchiveMember) else (0, stat.st_size)
                 if not size:
                     raise UserError(f'{path} is empty: replace the file, or leave it out')
                 if size > MAX_BYTES:
