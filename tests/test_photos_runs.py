@@ -184,7 +184,7 @@ def encode(*argv):
 
 
 @pytest.mark.slow
-def test_encoded_photos_are_what_the_run_reads_of_them(root, finished, tmp_path, capsys):
+def test_encodings_are_what_the_run_reads_of_them(root, finished, tmp_path, capsys):
     """The rest of the model maps them to the same vectors as the pixels."""
     assert encode('--workdir', finished, '--out', tmp_path / 'encoded') == 0, capsys.readouterr().err
     assert 'drawn/train: 8 images encoded' in capsys.readouterr().out

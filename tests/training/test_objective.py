@@ -25,7 +25,7 @@ from jitm.types import Batch
 from tests.conftest import UNCHANGED
 from tests.mining.test_mining import make_split
 from tests.training.models import compile_step, in_batch_source, on_one_device, small_vse
-from tests.training.test_candidates import SCORES, rank_in_batch
+from tests.training.test_sources import SCORES, rank_in_batch
 
 TERM = {
     'loss': 'ranking.max_of_hinges',
