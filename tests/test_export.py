@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize('name', SETTINGS)
 def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
-    setup = set_up(steps.tiny(steps.load(name), folder), resuming=True)
+    setup = set_up(steps.make_config(name, folder), resuming=True)
     state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
     step, arguments = jax.jit(setup.train_step), (state, parallel.split_rows(batch))
     assert export(step, *arguments, precision=setup.plan.precision) == []
