@@ -90,7 +90,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.members = dict(
         target=dict(
             rule='gradient',  # or 'frozen', with init_from= or of=a member; or 'ema', with of= and momentum=
-            learn_from=(),  # members whose averaged scores are the `anchor_scores` of this member's losses
+            learn_from=(),  # members whose scores are the `anchor_scores` of this member's losses, averaged
             init_from='',  # a run directory of the same model to initialize from; '' for random initialization
         )  # and model=, if it differs from `config.model`
     )

@@ -94,14 +94,16 @@ class Source(NamedTuple):
       score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, the same on every
         device (`collectives.gather_results`), given the encoded images and texts of this device. The rankings of
         candidates are `i2t` and `t2i`. With `train=False` and `seen=None` a model is scored in evaluation mode, for
-        labels or because others learn from it and it does not train; a source that adds nothing there returns
-        `({}, {})`.
+        labels or because others learn from it and it does not train: score by `in_batch.on_training_scale`, or return
+        `({}, {})` if there is nothing to add.
       look: `(view, keys) -> {model: seen}`, the decisions for each trained model before scoring, such as the candidates
         it ranks, for this device or the global batch as `score` needs them. `keys` are the random keys of the models by
         name, which dropout uses too: fold a number into them.
-      init: `(models, trained, batch, num_pairs) -> memory` before the first step, for the names of the trained models
-        and the number of training pairs; only the shapes of the batch count. Memory is the same on every device.
-      remember: `(memory, seen, rankings) -> memory` after a step; `seen` and `rankings` of each model.
+      init: `(models, trained, batch, num_pairs) -> memory` of this source before the first step, for the names of the
+        trained models and the number of training pairs. The batch is one pair without `drawn` and the parameters are
+        random: only their dtypes and the shapes of a row count.
+      remember: `(memory, seen, rankings) -> memory` of all sources after a step, `{**memory, NAME: ...}`, which must be
+        the same on every device; `seen` and `rankings` of each model.
       samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.
       revision: A change of the memory before an epoch; None for none.
       conditions: The conditions for combining it with other sources.

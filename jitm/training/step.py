@@ -78,8 +78,8 @@ def train_step(
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
 
-    # Look, without gradient: the candidates of each trained model, and the scores of models that others learn from
-    # without training themselves. Models that train are scored below.
+    # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
+    # learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
     teachers = {other for member in trained.values() for other in member.learn_from} - trained.keys()
     untrained = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in teachers}
@@ -92,16 +92,16 @@ def train_step(
             variables = member.variables(params[name], state.members[name])
             scored = score_in_training(source, member.model, variables, batch, seen[name], keys[name])
             rankings[name], losses[name], batch_stats[name] = scored
-        scores = untrained | jax.lax.stop_gradient(rankings)
+        of_others = untrained | jax.lax.stop_gradient(rankings)
         for name, member in trained.items():
-            rankings[name] = with_anchors(rankings[name], [scores[other] for other in member.learn_from])
+            rankings[name] = with_anchors(rankings[name], [of_others[other] for other in member.learn_from])
         # Sum the objectives.
         values = {name: objective(terms[name], rankings[name], epoch, losses[name]) for name in trained}
         return sum(total for total, _ in values.values()), (values, rankings, batch_stats)
 
     params = {name: state.members[name].params for name in trained}
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    gradients = collectives.mean(gradients)  # each device has the gradient of the global loss
+    gradients = collectives.mean(gradients)  # until here of a device's own rows, see `gather_results`
 
     # Update: first the models with a gradient, then the models that follow them, then the source's memory.
     updated = {

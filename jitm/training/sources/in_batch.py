@@ -1,7 +1,7 @@
 """The pairs of the global batch, which rank each other."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import chex
 import jax.numpy as jnp
@@ -23,7 +23,9 @@ EXCLUDES_OTHER = {
     'labels.source': ROWS_OF_BATCH,
 }
 EXCLUDES_UNMINED = EXCLUDES_OTHER | {'offline.path': 'it scores no mined negatives'}
+# By sources whose rankings differ between models.
 EXCLUDES_OWN = EXCLUDES_UNMINED | {'members.*.learn_from': 'models would learn from scores of other candidates'}
+# By sources that draw further texts, or further pairs.
 EXCLUDES_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
 EXCLUDES_CHANGES = EXCLUDES_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
 
@@ -97,15 +99,11 @@ def rank_batch(
     return {'i2t': i2t, 't2i': t2i}
 
 
-def on_training_scale(score: Callable[..., chex.Array], matcher: Matcher, *pairs: Any) -> chex.Array:
-    """Scores pairs; the scores of an anchor, in evaluation mode, are mapped to the scale of those in training.
-
-    Args:
-      score: A method of the matcher.
-      matcher: The bound model.
-      *pairs: The encoded images, the encoded texts, and whether the model trains.
-    """
-    scores, train = score(*pairs), pairs[-1]
+def on_training_scale(
+    score: Callable[..., chex.Array], matcher: Matcher, images: Encoding, texts: Encoding, train: bool
+) -> chex.Array:
+    """Scores pairs with a method of a matcher; scores in evaluation mode are mapped to the scale of training."""
+    scores = score(images, texts, train)
     return scores if train else matcher.training_scores(scores)
 
 
