@@ -1,8 +1,8 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
 `mean` is VSE(FC) with mean pooling of regions and words, `sum_max` the loss of VSE-infinity, `softmax` CLIP's at a
-fixed temperature, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None of the five
-is in the paper.
+fixed temperature, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None of the
+five is in the paper.
 
 Example: --config vse:rvse,selhn,coco
 """
