@@ -40,7 +40,7 @@ def load_weights(
         if member.init_from:
             weights[name] = load_from_run(name, member, states[name], plan.models[name], vocabulary)
         elif member.trains:
-            weights[name] = plan.load_pretrained(states[name].variables, vocabulary.words)
+            weights[name] = plan.load_pretrained(states[name].variables, vocabulary.words, member.model)
     generator = plan.generator
     if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
         source = members[generator].copy_of or generator
