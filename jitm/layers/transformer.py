@@ -294,7 +294,9 @@ class BERTEmbeddings(nn.Module):
                 f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
         total = self.words(ids) + self.positions(self.size.first_position + jnp.arange(length))
-        if self.size.token_types:
+        if self.size.token_types == 1:  # nn.Embed looks up no scalar in such a table
+            total += self.token_types.embedding[0]
+        elif self.size.token_types:
             total += self.token_types(jnp.zeros((), jnp.int32) if types is None else types)
         return self.drop(self.norm(total), deterministic=not train)
 
