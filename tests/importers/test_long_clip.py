@@ -1,5 +1,7 @@
 """Long-CLIP's files, and a released CLIP that is stretched to longer captions."""
 
+import copy
+
 import chex
 import numpy as np
 import pytest
