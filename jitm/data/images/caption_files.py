@@ -237,7 +237,7 @@ def _unquote(field: str) -> str:
     return field[1:-1].replace('""', '"') if quoted else field
 
 
-READERS = {'.json': _read_json, '.jsonl': read_json_lines, '.jsonlines': read_json_lines}  # of other files than tables
+READERS = {'.json': _read_json, '.jsonl': read_json_lines, '.jsonlines': read_json_lines}  # others are tables
 
 
 def read_file(path: Path, columns: Columns) -> list[Listed]:
