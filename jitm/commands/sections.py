@@ -5,6 +5,7 @@ import functools
 from jitm.config import overrides
 from jitm.config.overrides import Section
 from jitm.data.load import CHANGES
+from jitm.layers.lora import LoRA
 from jitm.training.members import RULES, Member
 from jitm.training.objective import RankingTerm
 
@@ -14,6 +15,7 @@ SECTIONS = {  # pattern of the dotted key -> its section; the first match counts
     'model': _MODEL,
     'members.*.model': _MODEL,
     '*model.*': Section('name', 'jitm.layers', own=True),
+    'members.*.lora': Section('', '', further=(LoRA,)),
     'members.*': Section('', '', further=(Member, *RULES.values())),
     'optimizer': Section('name', 'jitm.training.optimizer', own=True),
     'data': Section('source', 'jitm.data', own=True, further=tuple(CHANGES)),

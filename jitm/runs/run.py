@@ -15,6 +15,7 @@ from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import expand
+from jitm.layers.lora import merge
 from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
@@ -119,7 +120,8 @@ def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Fou
     member = run['config']['evaluation']['member'] if member is None else member
     if member not in state['members']:
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
-    return step, member, {key: state['members'][member][key] for key in ('params', 'batch_stats')}, run
+    state = state['members'][member]
+    return step, member, {'params': merge(state['params']), 'batch_stats': state['batch_stats']}, run
 
 
 def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
