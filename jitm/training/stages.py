@@ -125,8 +125,9 @@ def check_stages(stages: Stages, workdir: Path) -> None:
 
 def _weights(setup: Setup) -> tuple[str, Any]:
     """Returns the properties that a run must share with the one it is initialized from: vocabulary and shapes."""
-    member = jax.eval_shape(setup.random_state).members[setup.plan.evaluation['member']]
-    return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
+    name = setup.plan.evaluation['member']
+    variables = jax.eval_shape(lambda: setup.random_state().members[name].variables)
+    return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, variables)
 
 
 def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report | None = None) -> dict[str, Any]:
