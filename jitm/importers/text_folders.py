@@ -78,7 +78,7 @@ def read_folder(path: str) -> TextFolder:
 
 
 def read_pooling(path: str) -> str:
-    """Returns the pooling of a sentence encoder, a key of `jitm.layers.pooling.POOLINGS`; 'mean' if none is stated.
+    """Returns the pooling of a folder, a key of `jitm.layers.pooling.POOLINGS`; 'mean' if none is stated.
 
     Raises:
       UserError: If a file is damaged, or jitm has no such pooling, or further layers follow it.
