@@ -2,6 +2,7 @@
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
+    jitm convert --from clip models/clip-vit-base-patch32 --stretch 4 --out runs/clip_b32_248
     jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
@@ -84,6 +85,7 @@ FLAGS = {
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
+    'stretch': shared.count('The factor by which positions are interpolated for longer captions, as in Long-CLIP: 4.'),
     'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
     **shared.common('compilation_cache'),
 }
@@ -100,6 +102,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
+    shared.check_read(values, '--from clip', source == 'clip', 'stretch')
     if (target or source == FEATURES) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
@@ -126,6 +129,8 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
         raise UserError(f'{folder} is a converted run already: choose a new folder')
     config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
     published = LOADERS[name](name, path, values.vocabulary, config['model'])
+    if values.stretch:
+        published = clip_weights.stretch(published, values.stretch)
     if name in PHOTOS and not values.config and 'pixels' in published.data:
         config = configs.load(PHOTOS[name]).to_dict()
     write_run(published, make_config(config, published), folder)

@@ -175,6 +175,7 @@ def read_split(
     data_root: str | None = None,
     noisy: bool = False,
     trained_alike: bool = True,
+    language: str | None = None,
 ) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
@@ -184,6 +185,7 @@ def read_split(
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
       trained_alike: Whether the runs must share their part of the training data and its moved captions.
+      language: The language of the captions, if it is not that of training.
 
     Returns:
       The split.
@@ -203,7 +205,8 @@ def read_split(
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return load_split(runs[0].config['data'], split_name, data_root and expand(str(data_root)), noisy)
+    data = runs[0].config['data'] | ({'language': language} if language else {})
+    return load_split(data, split_name, data_root and expand(str(data_root)), noisy)
 
 
 def check_split(split: Split, run: Run) -> None:

@@ -84,12 +84,12 @@ def load_from_run(
         run = load_run(member.init_from)
     except UserError as error:
         raise UserError(f'{key}: {error}') from None
-    if run.vocabulary.hash != vocabulary.hash:
-        raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     # The models may differ in the heads that are added, and in precision.
     old, new = member_model(run.config, run.member), model
     changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
     changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
+    if run.vocabulary.hash != vocabulary.hash and not changed:  # a text encoder of another length is the better reason
+        raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     if lost := set(old.get('heads', ())) - set(new.get('heads', ())):
         changed.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
