@@ -52,8 +52,7 @@ from jitm.models.make import member_model
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run
-from jitm.training.members import MemberState
-from jitm.training.step import TrainState
+from jitm.training.weights import write_weights
 
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
@@ -172,22 +171,14 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
 
 
 def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:
-    """Writes a run of one checkpoint, at step 0, which is its best one.
-
-    It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.
-    """
+    """Writes a converted run, see `write_weights`."""
     run = {
         'config': config,
         'vocabulary': describe_vocabulary(published.vocabulary),
         'vocabulary_hash': published.vocabulary.hash,
         'data': published.data,
-        'best_step': 0,
     }
-    state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
-    OutputFolder(folder, KIND).claim(['checkpoints'])
-    with Checkpoints(folder) as checkpoints:
-        checkpoints.set_aside_damaged()  # left by a killed process
-        checkpoints.save(state, 0, run, None)
+    write_weights(run, published.variables, folder, KIND)
 
 
 def _export(target: str, run: Run, folder: Path) -> None:

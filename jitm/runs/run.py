@@ -132,6 +132,22 @@ def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
     return run['step'], run['member'], variables, run
 
 
+def describe_run(run: Run) -> dict[str, Any]:
+    """Returns the description of a run's model, for its checkpoints: config, vocabulary, and the inputs it expects."""
+    data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
+    if run.feature_size is not None:
+        data['regions'] = [0, 0, run.feature_size]
+    if run.image_size is not None:
+        data['pixels'] = [0, *run.image_size, 3]
+    return {
+        'config': run.config,
+        'vocabulary': describe_vocabulary(run.vocabulary),
+        'vocabulary_hash': run.vocabulary.hash,
+        'data': data,
+        'encoded_by': run.encoded_by,
+    }
+
+
 def export_run(run: Run, folder: Path) -> None:
     """Writes a model as a folder that `load_run` reads, in the layout of the Hugging Face Hub.
 
@@ -147,20 +163,7 @@ def export_run(run: Run, folder: Path) -> None:
             f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
         )
-    data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
-    if run.feature_size is not None:
-        data['regions'] = [0, 0, run.feature_size]
-    if run.image_size is not None:
-        data['pixels'] = [0, *run.image_size, 3]
-    described = {
-        'config': run.config,
-        'vocabulary': describe_vocabulary(run.vocabulary),
-        'vocabulary_hash': run.vocabulary.hash,
-        'data': data,
-        'step': run.step,
-        'member': run.member,
-        'encoded_by': run.encoded_by,
-    }
+    described = describe_run(run) | {'step': run.step, 'member': run.member}
     name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
     hub.write_folder(folder, run.variables, described, card)

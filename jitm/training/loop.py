@@ -33,9 +33,18 @@ SLOW = 10  # seconds of compiling after which the next length is announced
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
-    """Evaluates retrieval on the validation split with the evaluated model."""
+    """Evaluates retrieval on the validation split with the evaluated model.
+
+    If it averages another one, that is evaluated too, and its metrics are `NAME/METRIC`.
+    """
+    member = setup.plan.evaluation['member']
+    beside = setup.members[member].copy_of
+    scores = {f'{beside}/{key}': value for key, value in _validate(setup, state, beside).items()} if beside else {}
+    return _validate(setup, state, member) | scores
+
+
+def _validate(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
     evaluation, data = setup.plan.evaluation, setup.data
-    member = evaluation['member']
     variables = jax.device_get(state.members[member].variables)
     options = ScoringOptions(evaluation['dtype'], setup.plan.run['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
@@ -179,7 +188,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         # Train.
         plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
-        monitor = CollapseMonitor(plan.evaluation['member'], changes, advise(config['terms']))
+        monitor = CollapseMonitor(config_lib.trained_member(config), changes, advise(config['terms']))
         with Logs(folder, restored, setup.total_steps, plan.batch_size, monitor) as logs:
             loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
             loop.train(state, resumed=restored is not None)

@@ -72,10 +72,12 @@ class EMA:
     Attributes:
       of: The member it averages, and is initialized as a copy of.
       momentum: The beta of the first step, 0.99995 as published.
+      constant: Whether beta stays at `momentum`, as in open_clip.
     """
 
     of: str
     momentum: Probability
+    constant: bool = False
     trains = False
 
     def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
@@ -86,7 +88,7 @@ class EMA:
           trained: The new states of the members with a gradient.
           progress: float32 [], the share of the run's steps done before this one.
         """
-        step_size = (1 - self.momentum) * (1 + jnp.cos(jnp.pi * progress)) / 2
+        step_size = (1 - self.momentum) * (2 if self.constant else 1 + jnp.cos(jnp.pi * progress)) / 2
         target = trained[self.of]
         old, new = (state.params, state.batch_stats), (target.params, target.batch_stats)
         params, batch_stats = optax.incremental_update(new, old, step_size)

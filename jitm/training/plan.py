@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
-from jitm.training.members import Frozen, Member, make_members
+from jitm.training.members import EMA, Frozen, Member, make_members
 from jitm.training.objective import (
     HEADS,
     INPUTS,
@@ -280,7 +280,7 @@ def check_conditions(
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
-    """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
+    """Raises a UserError if members do not fit the terms, or the evaluated member does not change.
 
     Args:
       plan: The plan.
@@ -288,8 +288,9 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
       read: The members that the source reads.
     """
     members, evaluated = plan.members, plan.evaluation['member']
-    if evaluated not in plan.terms:
-        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {list(plan.terms)}, which train")
+    known = [name for name, member in members.items() if member.trains or isinstance(member.rule, EMA)]
+    if evaluated not in known:
+        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {known}, which change")
     learning = [name for name, member in members.items() if member.learn_from]
     anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
     if anchored and not learning:

@@ -76,7 +76,7 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
         second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
         config_lib.check_member(config, 'evaluation.member')
-        name, trained = config['evaluation']['member'], 'the model that the first stage trains'
+        name, trained = config_lib.trained_member(config), 'the model that the first stage trains'
         _check_empty(f'members.{name}.init_from', config['members'][name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
     return Stages(first, second, top_h, stages['fine_tune'])
@@ -89,7 +89,7 @@ def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
     """Returns a config whose evaluated model is initialized from a run directory; '' for randomly."""
-    name = config['evaluation']['member']
+    name = config_lib.trained_member(config)
     return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
 
 

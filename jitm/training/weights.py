@@ -1,6 +1,7 @@
 """Initial weights of models: published weights, or the weights of another run."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -11,12 +12,15 @@ from flax import traverse_util
 from jitm.config import build as config_lib
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
+from jitm.files.outputs import OutputFolder
 from jitm.importers.pretrained import Replacements
 from jitm.models.joint import JointEncoder
 from jitm.models.make import member_model
+from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import load_run
 from jitm.training.members import Frozen, Member, MemberState
 from jitm.training.plan import Plan
+from jitm.training.step import TrainState
 
 
 def load_weights(
@@ -99,3 +103,26 @@ def load_from_run(
         reason = '; '.join(changed) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} has another model ({reason}); set members.{name}.model to its')
     return loaded
+
+
+def write_weights(
+    described: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree], folder: Path, kind: str
+) -> None:
+    """Writes a run of one checkpoint, at step 0, which is its best one.
+
+    It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.
+
+    Args:
+      described: The description of the run, with its config.
+      variables: 'params' and 'batch_stats' of its evaluated model.
+      folder: The run directory.
+      kind: The name of its content, see `OutputFolder`.
+
+    Raises:
+      UserError: If the folder has files that jitm did not write, or cannot be written.
+    """
+    state = TrainState(0, {described['config']['evaluation']['member']: MemberState(**variables)})
+    OutputFolder(folder, kind).claim(['checkpoints'])
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.set_aside_damaged()  # left by a killed process
+        checkpoints.save(state, 0, {**described, 'best_step': 0}, None)
