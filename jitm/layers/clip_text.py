@@ -30,7 +30,7 @@ def stretch_positions(positions: chex.Array, factor: int, kept: int = KEPT) -> c
     Raises:
       UserError: If fewer than two positions are interpolated.
     """
-    first, rest = jnp.split(positions, [kept])
+    first, rest = positions[:kept], positions[kept:]
     if len(rest) < 2:
         raise UserError(f'the text encoder has {len(positions)} positions: stretch one with at least {kept + 2}')
     index, step = jnp.divmod(jnp.arange(factor * len(rest)), factor)
