@@ -7,7 +7,7 @@ import pytest
 
 from jitm import configs
 from jitm.commands import settings
-from jitm.configs import clip, common, siglip
+from jitm.configs import blip, clip, common, siglip
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
@@ -39,6 +39,7 @@ def test_settings_initialize_from_runs_of_settings():
     runs = {common.run_of(setting).rstrip('_') for setting in listed}
     assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
+    runs |= {f'runs/blip_{size}' for size in blip.SIZE}
     runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}
     for setting in one_of_each_word():
         config = load(setting)

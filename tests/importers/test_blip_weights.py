@@ -21,7 +21,8 @@ from tests.importers.torch_pickles import dense, write_zip
 from tests.parity.bounds import assert_within
 
 V = 40
-WORDS = (*SPECIAL_PIECES, *(f'w{n}' for n in range(V - 6)), *BLIP_PIECES)
+READ = ('a', 'red', 'ring', 'above', 'blue', 'square')
+WORDS = (*SPECIAL_PIECES, *READ, *(f'w{n}' for n in range(V - 12)), *BLIP_PIECES)
 TOWER = {'num_attention_heads': 2, 'num_hidden_layers': 2}
 TEXT = TOWER | {'vocab_size': V, 'hidden_size': 16, 'intermediate_size': 32, 'max_position_embeddings': 12}
 IMAGE = TOWER | {'hidden_size': 24, 'intermediate_size': 48, 'image_size': 32, 'patch_size': 16}
@@ -54,14 +55,14 @@ def write_folder(folder, config, words=WORDS):
 
 
 @functools.cache
-def published_tensors():
+def published_tensors(image_size=32, max_length=12):
     """Tensors of the tiny model with the names and the shapes of Hugging Face: sines of their places."""
     tower = {'num_layers': 2, 'num_heads': 2, 'activation': 'gelu', 'dtype': 'float32'}
-    image = {'name': 'blip.NormalizedViT', 'hidden_dim': 24, 'mlp_dim': 48, 'image_size': 32, 'patch_size': 16}
+    image = {'name': 'blip.NormalizedViT', 'hidden_dim': 24, 'mlp_dim': 48, 'image_size': image_size, 'patch_size': 16}
     image |= {'mean': (0.0, 0.0, 0.0), 'deviation': (1.0, 1.0, 1.0)}
-    text = {'name': 'blip.MultimodalBERT', 'hidden_dim': 16, 'mlp_dim': 32, 'max_length': 12}
+    text = {'name': 'blip.MultimodalBERT', 'hidden_dim': 16, 'mlp_dim': 32, 'max_length': max_length}
     model = {'name': 'blip.BLIP', 'embed_dim': 8, 'image': image | tower, 'text': text | tower}
-    shapes = shapes_of(model, V, Images(pixels=np.zeros((1, 32, 32, 3), np.uint8)))
+    shapes = shapes_of(model, V, Images(pixels=np.zeros((1, image_size, image_size, 3), np.uint8)))
     tensors = export(jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes), NAMES)
     for number, name in enumerate(sorted(tensors)):
         shape = tensors[name].shape
@@ -71,6 +72,14 @@ def published_tensors():
         shape = (1, 1, *shape) if name.endswith('class_embedding') else shape
         tensors[name] = filled.astype(np.float32).reshape(shape)
     return tensors
+
+
+def write_published(folder, image_size=32, max_length=12, **changes):
+    """Writes a folder of Hugging Face; returns its path."""
+    sizes = {'vision_config__image_size': image_size, 'text_config__max_position_embeddings': max_length}
+    write_folder(folder, blip_config(**sizes | changes))
+    save_file(published_tensors(image_size, max_length), folder / 'model.safetensors')
+    return str(folder)
 
 
 def outputs(published, first_pieces=None):
@@ -130,9 +139,8 @@ GOLDEN = {  # epsilon of the image tower -> logits of two pairs, cosines, the fi
 def test_golden_numbers(tmp_path, epsilon):
     """Of the formulas in float64, with each caption's own first piece."""
     assert len(published_tensors()) == 92
-    write_folder(tmp_path, blip_config(vision_config__layer_norm_eps=epsilon))
-    save_file(published_tensors(), tmp_path / 'model.safetensors')
-    cosines, states, logits = outputs(load_blip(str(tmp_path)), IDS[:, 0].tolist())
+    path = write_published(tmp_path, vision_config__layer_norm_eps=epsilon)
+    cosines, states, logits = outputs(load_blip(path), IDS[:, 0].tolist())
     for one, other in zip((logits, cosines, states[0, 0, :4]), GOLDEN[epsilon], strict=True):
         np.testing.assert_allclose(one, other, atol=1.5e-6)
 
@@ -210,9 +218,7 @@ def torch_tensors(tensors):
 
 def test_files_of_the_authors(tmp_path):
     """Sizes are those of the tensors; only heads of 64 numbers were released."""
-    write_folder(tmp_path / 'folder', blip_config(vision_config__layer_norm_eps=1e-6))
-    save_file(published_tensors(), tmp_path / 'folder' / 'model.safetensors')
-    of_folder = load_blip(str(tmp_path / 'folder'))
+    of_folder = load_blip(write_published(tmp_path / 'folder', vision_config__layer_norm_eps=1e-6))
     write_pth(tmp_path / 'model_base_retrieval_coco.pth')
     vocabulary = str(tmp_path / 'folder' / 'vocab.txt')
     published = load_blip(str(tmp_path / 'model_base_retrieval_coco.pth'), vocabulary)
@@ -237,12 +243,12 @@ def test_files_of_the_authors(tmp_path):
 
 
 def test_pieces_of_the_bert_get_those_of_blip(tmp_path):
+    path = write_published(tmp_path)
     write_folder(tmp_path, blip_config(), WORDS[:-2])
-    save_file(published_tensors(), tmp_path / 'model.safetensors')
-    assert load_blip(str(tmp_path)).vocabulary.words == WORDS
+    assert load_blip(path).vocabulary.words == WORDS
     write_folder(tmp_path, blip_config(), WORDS[:-3])
     with pytest.raises(UserError, match=f'has {V - 1} pieces, but .* has {V}: give its own tokenizer'):
-        load_blip(str(tmp_path))
+        load_blip(path)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +262,14 @@ def test_pieces_of_the_bert_get_those_of_blip(tmp_path):
     ],
 )
 def test_other_models_are_refused(tmp_path, config, message):
+    path = write_published(tmp_path)
     write_folder(tmp_path, blip_config(**config))
-    save_file(published_tensors(), tmp_path / 'model.safetensors')
     with pytest.raises(UserError, match=re.escape(message)):
-        load_blip(str(tmp_path))
+        load_blip(path)
 
 
 def test_photos_that_are_prepared_otherwise_are_refused(tmp_path):
-    write_folder(tmp_path, blip_config())
-    save_file(published_tensors(), tmp_path / 'model.safetensors')
+    path = write_published(tmp_path)
     (tmp_path / 'preprocessor_config.json').write_text('{"do_center_crop": true}')
     with pytest.raises(UserError, match=r"sets 'do_center_crop' to True, but a BLIP is converted with False only"):
-        load_blip(str(tmp_path))
+        load_blip(path)
