@@ -8,7 +8,7 @@ from jitm.layers import transformer
 from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.transformer import layer_norm
 from jitm.layers.vit import ViT
-from jitm.types import DTYPES, Images, Texts
+from jitm.types import DTYPES, Images, Positive, Texts
 
 
 class NormalizedViT(ViT):
@@ -18,7 +18,7 @@ class NormalizedViT(ViT):
       epsilon: The epsilon of the normalizations: 1e-6 as released, 1e-5 in the conversion of Hugging Face.
     """
 
-    epsilon: float = 1e-6
+    epsilon: Positive = 1e-6
 
     def setup(self):
         """Creates the projection of the class token."""
