@@ -89,8 +89,16 @@ def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
         get_config('fc,max,f8k')
 
 
+PRETRAINED = (
+    'clip:b32,softmax,f30k',
+    'siglip:b16_224,sigmoid,f30k',
+    'blip:base,softmax,f30k',
+    'vse:rvsepp,selhn,f30k',
+)
+
+
 @pytest.mark.parametrize('word', TUNING)
-@pytest.mark.parametrize('preset', ['clip:b32,softmax,f30k', 'siglip:b16_224,sigmoid,f30k', 'vse:rvsepp,selhn,f30k'])
+@pytest.mark.parametrize('preset', PRETRAINED)
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     if preset.startswith('vse') and word in ('half', 'locked_image', 'locked_text'):
         with pytest.raises(ValueError, match=f"'{word}' needs a CLIP or SigLIP"):
