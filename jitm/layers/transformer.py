@@ -1,6 +1,6 @@
 """Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU.
 
-Its variants differ in sizes only: RoBERTa (Liu et al., 2019), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
+Its variants differ in sizes only: RoBERTa (Liu et al., 2019b), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
 2019), MiniLM (Wang et al., 2020), and MPNet (Song et al., 2020), which adds a bias of relative positions.
 """
 

@@ -59,7 +59,7 @@ def test_golden_states(tmp_path, kind, count):
 def states_by_transformers(model, ids, mask):
     torch = pytest.importorskip('torch')
     with torch.no_grad():
-        return model(torch.from_numpy(ids).long(), torch.from_numpy(mask).long()).last_hidden_state.numpy()
+        return model(torch.tensor(ids).long(), torch.tensor(mask).long()).last_hidden_state.numpy()
 
 
 @pytest.mark.parametrize(
