@@ -53,9 +53,7 @@ def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
     assert run.run.config['model']['text_pooling'] == 'first'
     data = run.load_data('dev')
     assert run.search(data.captions[0], run.encode_image(data.images), top_k=3)
-    trained = load_run(tmp_path / 'run', 20).variables['params']['text']['bert']['encoder']['block_1']['mlp_out'][
-        'bias'
-    ]
+    bert = load_run(tmp_path / 'run', 20).variables['params']['text']['bert']
     moved = np.abs(bert['encoder']['block_1']['mlp_out']['bias'] - published).max()
     assert 1e-5 < moved < 20 * 1e-4 * 1.01 if factor else moved == 0
 

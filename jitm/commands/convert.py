@@ -10,6 +10,7 @@
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
 the model; `--config`, by default a preset of the system, determines data, losses and evaluation.
+`--stretch` interpolates the positions of a CLIP's text encoder for longer captions, as Long-CLIP does.
 Model options found neither in the tensors nor in the stored options of the training script are taken from the config
 and printed.
 
@@ -85,7 +86,7 @@ FLAGS = {
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
-    'stretch': shared.count('The factor by which positions are interpolated for longer captions, as in Long-CLIP: 4.'),
+    'stretch': shared.count('The number of positions for each one after the first 20, of a CLIP; 4 in Long-CLIP.'),
     'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
     **shared.common('compilation_cache'),
 }

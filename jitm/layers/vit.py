@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
-from jitm.layers.cnn import normalize_pixels
+from jitm.layers.convolutions import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Count, Images, Texts
 

@@ -13,6 +13,7 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, siglip, text, vision, vit
+from jitm.layers.transformer import BERTSize
 from jitm.losses import tokens
 from jitm.models import bfan, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
@@ -86,9 +87,14 @@ TOWER = {
 PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
 
 
-def make_clip(image):
-    text = clip_text.CausalTransformer(DIM, vocab_size=VOCABULARY, max_length=12, **TOWER)
+def make_clip(image, text=None):
+    text = text or clip_text.CausalTransformer(DIM, vocab_size=VOCABULARY, max_length=12, **TOWER)
     return clip.CLIP(DIM, image, text, initial_temperature=0.07)
+
+
+def make_xlm_r():
+    size = BERTSize(hidden=8, layers=2, heads=2, mlp_dim=12, max_positions=14, token_types=1, first_position=2)
+    return clip_text.PooledBERT(VOCABULARY, DIM, size, max_length=12)
 
 
 def make_siglip():
@@ -130,6 +136,7 @@ MATCHERS = {
     'scan_tokens': make_scan('t2i', 'Mean', **TOKENS),
     'sgr_tokens': make_sgraf(alignment.GraphReasoning(3), **TOKENS),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
+    'clip_xlm_r': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS), make_xlm_r()),
     'siglip': make_siglip(),
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
@@ -230,7 +237,7 @@ def name(request):
 
 def test_text_format(name):
     formats = {'rvsepp': ('word pieces', 512, False), 'uniter': (None, 512, False), 'oscar': (None, 70, False)}
-    formats |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), (None, 12, False))
+    formats |= dict.fromkeys(('clip_vit', 'clip_xlm_r', 'clip_resnet', 'siglip'), (None, 12, False))
     formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), (None, None, True))
     assert MATCHERS[name].text_format == formats.get(name, ('words', None, False))
 
@@ -239,7 +246,7 @@ def test_only_what_a_model_reads_of_images_is_required(name):
     model, variables, _ = compiled(name)
     reads = MATCHERS[name].reads
     others = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
-    others |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), ('pixels',))
+    others |= dict.fromkeys(('clip_vit', 'clip_xlm_r', 'clip_resnet', 'siglip'), ('pixels',))
     assert reads == others.get(name, ('regions',))
     images, _ = make_inputs()
     fields = ('regions', 'locations', 'tags', 'pixels')
