@@ -15,11 +15,11 @@ import chex
 import einops
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError
+from jitm.layers.positions import RelativePositions
 from jitm.types import Count, Index, Positive, Texts
 
 EPSILON = 1e-12  # BERT's layer normalizations
@@ -229,28 +229,6 @@ class Transformer(nn.Module):
         return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
 
 
-class RelativePositions(nn.Module):
-    """A bias for each head and bucket of distances, the same in all blocks (Raffel et al., 2020, as MPNet has it).
-
-    Distances below 8 have buckets of their own, longer ones share some, and keys on the right have others.
-
-    Attributes:
-      heads: The number of attention heads.
-    """
-
-    heads: int
-
-    FIRST = (*range(8), *8 * 2 ** (np.arange(8) / 2))  # the smallest distance of each bucket
-
-    @nn.compact
-    def __call__(self, length: int) -> chex.Array:
-        """Returns the bias of each query with each key, [heads, L, L]."""
-        table = nn.Embed(2 * len(self.FIRST), self.heads, embedding_init=BASE.kernel_init, name='buckets')
-        distance = np.arange(length)[:, None] - np.arange(length)
-        buckets = np.searchsorted(self.FIRST, np.abs(distance), side='right') - 1
-        return einops.rearrange(table(buckets + len(self.FIRST) * (distance < 0)), 'q k h -> h q k')
-
-
 class BERTEmbeddings(nn.Module):
     """drop(LN(word + position + type)) (Devlin et al., 2019, figure 2).
 
@@ -320,18 +298,11 @@ class BERT(nn.Module):
         """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        options = BlockOptions(
-            size.heads,
-            size.mlp_dim,
-            self.dropout,
-            self.dtype,
-            size.kernel_init,
-            activation=size.activation,
-            epsilon=size.epsilon,
-        )
+        variant = {'activation': size.activation, 'epsilon': size.epsilon}
+        options = BlockOptions(size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init, **variant)
         self.encoder = Transformer(size.layers, options)
         if size.relative_positions:
-            self.relative = RelativePositions(size.heads)
+            self.relative = RelativePositions(size.heads, size.kernel_init)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""

@@ -87,40 +87,40 @@ def _read_config(file: Path) -> dict[str, Any]:
     return dict(parse_json(read_bytes(file))) if file.is_file() else {}
 
 
-def _of_json(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
-    del config  # the file has all
+def _of_json(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+    del stated  # the file has all
     return tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
 
 
-def _of_words(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+def _of_words(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a BERT or an MPNet; that of MPNet has other special pieces."""
     words = split_lines(file.read_text(encoding='utf-8'))
     tokenizer = tokenizers.Tokenizer.from_str(*WordPiece.of(words).definition)
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=config.get('do_lower_case', tokenizer.normalizer.lowercase),
-        strip_accents=config.get('strip_accents'),
-        handle_chinese_chars=config.get('tokenize_chinese_chars', True),
+        lowercase=stated.get('do_lower_case', tokenizer.normalizer.lowercase),
+        strip_accents=stated.get('strip_accents'),
+        handle_chinese_chars=stated.get('tokenize_chinese_chars', True),
     )
     if words[0] == START:
         tokenizer.post_processor = _between(words.index(START), words.index(END))
     return tokenizer
 
 
-def _of_bytes(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+def _of_bytes(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a RoBERTa, whose pieces have bytes and their blanks, and capitals."""
     ids = parse_json(read_bytes(file))
     merges = split_lines(file.with_name('merges.txt').read_text(encoding='utf-8'))
     pairs = [tuple(line.split(' ')) for line in merges if line and not line.startswith('#version')]
     tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get('add_prefix_space', False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=stated.get('add_prefix_space', False))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = _between(ids[START], ids[END])
     return tokenizer
 
 
-def _of_sentencepiece(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+def _of_sentencepiece(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
     """Returns the tokenizer of an XLM-R, in which special pieces take the place of the first three of the file."""
-    del config
+    del stated
     tokenizer = from_model(read_bytes(file))
     _, _, _, *pieces = parse_json(tokenizer.to_str())['model']['vocab']
     special = [(piece, 0.0) for piece in (START, PADDING, END, UNKNOWN)]
