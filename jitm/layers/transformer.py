@@ -266,12 +266,12 @@ class BERTEmbeddings(nn.Module):
         Raises:
           UserError: If L is more than `max_length`.
         """
-        length, maximum = ids.shape[1], self.size.max_length
+        length, maximum, first = ids.shape[1], self.size.max_length, self.size.first_position
         if length > maximum:
             raise UserError(
                 f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
-        total = self.words(ids) + self.positions(self.size.first_position + jnp.arange(length))
+        total = self.words(ids) + self.positions(jnp.arange(first, first + length))
         if self.size.token_types == 1:  # nn.Embed looks up no scalar in such a table
             total += self.token_types.embedding[0]
         elif self.size.token_types:
