@@ -4,6 +4,7 @@
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
     jitm convert --from clip models/clip-vit-base-patch32 --stretch 4 --out runs/clip_b32_248
     jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
+    jitm convert --from blip models/blip-itm-base-coco --out runs/blip_base
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
     jitm convert --to tfds data/f30k_precomp --out data/tfds
@@ -46,6 +47,7 @@ from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
 from jitm.importers import clip_weights, joint_checkpoints, oscar_features, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
+from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
 from jitm.importers.released import ReleasedModel
 from jitm.importers.siglip_weights import load_siglip
@@ -71,6 +73,7 @@ READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> kind o
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
     'clip': lambda name, path, vocabulary, model: clip_weights.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
+    'blip': lambda name, path, vocabulary, model: load_blip(path, vocabulary),
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }

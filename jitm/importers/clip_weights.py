@@ -135,7 +135,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
     if section['text']['name'] == clip_config.XLM_R:
-        section['text']['size'] = _xlm_r_size(str(weights), tensors)
+        section['text']['size'] = xlm_r_size(str(weights), tensors)
         folder = vocabulary or str(weights.parent)
         pieces = load_vocabulary(folder, section['text']['max_length'])
         return with_towers(str(weights), tensors, OPEN_CLIP_XLM_R, section, pieces, folder)
@@ -147,7 +147,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
 
 
-def _xlm_r_size(path: str, tensors: Tensors) -> dict[str, Any]:
+def xlm_r_size(path: str, tensors: Tensors) -> dict[str, Any]:
     """Returns the sizes of an XLM-R from its tensors."""
     sizes = functools.partial(shape_of, path, tensors)
     names = bert_weights.modules_below('', 'transformer.')

@@ -1,5 +1,6 @@
 """open_clip's CLIP whose text encoder is an XLM-R."""
 
+import functools
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ import jitm
 from jitm.commands.cli import main
 from jitm.errors import UserError
 from jitm.importers import clip_config
-from jitm.importers.clip_weights import OPEN_CLIP_XLM_R, load_clip, stretch
+from jitm.importers.clip_weights import OPEN_CLIP_XLM_R, load_clip, stretch, xlm_r_size
 from jitm.importers.tensors import export
 from tests.importers import test_clip_weights as published
 from tests.importers.text_folders import write_tokenizer
@@ -123,3 +124,14 @@ def test_its_positions_are_not_stretched(tmp_path):
     (tmp_path / 'clip' / 'tokenizer.json').unlink()
     with pytest.raises(UserError, match=r'clip has no .*tokenizer\.json'):
         load_clip(folder)
+
+
+@pytest.mark.parametrize(('hidden', 'layers', 'heads'), [(768, 12, 12), (1024, 24, 16)])
+def test_published_sizes_are_read_from_the_tensors(monkeypatch, hidden, layers, heads):
+    monkeypatch.undo()
+    shapes = {'embeddings.position_embeddings.weight': (514, hidden)}
+    shapes |= {f'encoder.layer.{n}.intermediate.dense.weight': (4 * hidden, hidden) for n in range(layers)}
+    tensors = {f'transformer.{name}': functools.partial(np.broadcast_to, 0, shapes[name]) for name in shapes}
+    size = xlm_r_size('x', tensors)
+    assert [size[key] for key in ('hidden', 'layers', 'heads', 'mlp_dim')] == [hidden, layers, heads, 4 * hidden]
+    assert (size['max_positions'], size['token_types'], size['epsilon']) == (514, 1, 1e-5)
