@@ -172,5 +172,5 @@ def test_the_key_of_a_config(tiny_config):
     (plain, _), (chunked, _) = results
     assert_close(chunked.members['target'].params, plain.members['target'].params, 1e-4)
     tiny_config['model']['image']['mlp'] = 'residual'
-    with pytest.raises(UserError, match='VSE.encode_image'):
+    with pytest.raises(UserError, match=r'VSE\.encode_image'):
         set_up(tiny_config | {'encode_chunk': 3})
