@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jitm.errors import UserError, did_you_mean
 
 FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
-SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced')]
+SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced', 'tuning')]
 
 
 def tables(system: str) -> list[list[str]]:
@@ -24,7 +24,7 @@ def load(preset: str) -> ConfigDict:
     """Returns the config of a preset.
 
     Args:
-      preset: The name of a file of this folder, and after a colon words of its tables.
+      preset: The name of a file of this folder, and after a colon words of its tables, or of `tuning.TUNING`.
 
     Raises:
       UserError: If there is no such file.

@@ -1,19 +1,21 @@
 """The words of a preset, and the parts that several systems share."""
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from jitm.configs import default
+from jitm.configs.tuning import TUNING
 
 
 def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
     """Makes the `get_config` of a file from a function of one word of each table; the last table has the data.
 
     The words of the file's reduced variants (`reduced.VARIANTS`) are known too, as data; the variant then makes the
-    config instead.
+    config instead. Words of `tuning.TUNING` change the config of any preset; there may be several.
     """
 
     def decorate(published: Callable[..., ConfigDict]) -> Callable[[str], ConfigDict]:
@@ -27,13 +29,25 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
 
         def get_config(preset: str = '') -> ConfigDict:
             """Returns the config of a preset, words separated by commas."""
-            words = parse(preset, *get_config.tables())
-            return variants().get(words[-1] if words else '', published)(*words)
+            own, changes = split_tuning(preset, get_config.tables())
+            words = parse(own, *get_config.tables())
+            config = variants().get(words[-1] if words else '', published)(*words)
+            for change in changes:
+                TUNING[change](config)
+            return config
 
         get_config.tables = lambda: [*map(list, tables[:-1]), *([*table, *variants()] for table in tables[-1:])]
         return get_config
 
     return decorate
+
+
+def split_tuning(preset: str, tables: Iterable[Iterable[str]]) -> tuple[str, list[str]]:
+    """Splits the words of a preset into those of its tables, joined, and those of `tuning.TUNING` in its order."""
+    own = {word for table in tables for word in table}
+    words = preset.split(',')
+    changes = [word for word in TUNING if word in words and word not in own]
+    return ','.join(word for word in words if word not in changes), changes
 
 
 def precomp(root: str, dev_images: int = 1000) -> dict:
@@ -73,7 +87,7 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
     for word in preset.split(',') if preset else ():
         index = next((n for n, table in enumerate(tables) if word in table), None)
         if index is None:
-            nearest = difflib.get_close_matches(word, [known for table in tables for known in table], n=1)
+            nearest = difflib.get_close_matches(word, [*itertools.chain(*tables), *TUNING], n=1)
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
             raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {remedy}")
         if index in given:

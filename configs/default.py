@@ -91,11 +91,11 @@ def get_config() -> ml_collections.ConfigDict:
     # The models that train together: name -> update rule and its arguments.
     config.members = dict(
         target=dict(
-            rule='gradient',  # or 'frozen', with init_from= or of=a member; or 'ema', with of= and momentum=
+            rule='gradient',  # or 'frozen', with init_from= or of=a member; or 'ema', with of=, momentum= and constant=
             learn_from=(),  # members whose scores are the `anchor_scores` of this member's losses, averaged
             init_from='',  # a run directory of the same model to initialize from; '' for random initialization
-        )  # and model=, if it differs from `config.model`
-    )
+        )  # and model=, if it differs from `config.model`; lora=dict(rank=8, alpha=8.0), to train adapters instead of
+    )  # its transformers, see jitm/layers/lora.py
 
     # The candidates of each query.
     config.candidates = dict(
@@ -141,11 +141,11 @@ def get_config() -> ml_collections.ConfigDict:
         factors=dict(),  # module -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
         decay_epochs=15,  # the rate is multiplied by 0.1 after each period of this many epochs
         clip_norm=2.0,  # global norm of a member's gradient
-    )
+    )  # and layer_decay=, the factor of the rate of each layer of a transformer over the next one, 1.0 by default
 
     config.evaluation = dict(
         split='dev',  # evaluated after each epoch; the best checkpoint is the one with the highest rsum
-        member='target',  # the member whose rsum selects the best checkpoint
+        member='target',  # the member whose rsum selects the best checkpoint: one that trains, or averages such a one
         every_steps=ml_collections.config_dict.placeholder(int),  # also evaluates every this many steps
         dtype='float32',  # encodings that are scored; 'bfloat16' is less exact and faster, with half the memory
         precision='highest',  # products of float32 arrays in evaluation and mining; others change rankings

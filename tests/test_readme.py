@@ -180,6 +180,10 @@ MEASURED = {  # column -> data set and protocol, without noise
     'COCO 5K': ('coco', '5K'),
     'CC152K': ('cc152k', '1K'),
     'CC120K': ('cc120k', '1K'),
+    'Urban1k': ('urban1k', '1K'),
+    'ShareGPT4V 10K': ('sharegpt4v', '10K'),
+    'XM3600': ('xm3600', 'mean of 36 languages, first captions'),
+    'XTD10': ('xtd10', 'mean of 11 languages'),
 }
 
 

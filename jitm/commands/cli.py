@@ -28,7 +28,7 @@ from jitm.errors import InterruptedRun, NotFiniteError, UserError, did_you_mean,
 from jitm.files import expand
 
 COMMANDS = (
-    *('train', 'eval', 'mine', 'audit', 'choices', 'encode', 'convert'),
+    *('train', 'eval', 'mine', 'audit', 'choices', 'encode', 'convert', 'average'),
     *('search', 'explorer', 'sweep', 'words', 'report', 'settings'),
 )
 HELP = ('--help', '-h', '-help')

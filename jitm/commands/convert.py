@@ -2,6 +2,7 @@
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
+    jitm convert --from clip models/clip-vit-base-patch32 --stretch 4 --out runs/clip_b32_248
     jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
@@ -51,8 +52,7 @@ from jitm.models.make import member_model
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, export_run, load_run
-from jitm.training.members import MemberState
-from jitm.training.step import TrainState
+from jitm.training.weights import write_weights
 
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
@@ -85,6 +85,7 @@ FLAGS = {
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
+    'stretch': shared.count('The factor by which positions are interpolated for longer captions, as in Long-CLIP: 4.'),
     'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
     **shared.common('compilation_cache'),
 }
@@ -101,6 +102,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
+    shared.check_read(values, '--from clip', source == 'clip', 'stretch')
     if (target or source == FEATURES) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
@@ -127,6 +129,8 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
         raise UserError(f'{folder} is a converted run already: choose a new folder')
     config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
     published = LOADERS[name](name, path, values.vocabulary, config['model'])
+    if values.stretch:
+        published = clip_weights.stretch(published, values.stretch)
     if name in PHOTOS and not values.config and 'pixels' in published.data:
         config = configs.load(PHOTOS[name]).to_dict()
     write_run(published, make_config(config, published), folder)
@@ -167,22 +171,14 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
 
 
 def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path) -> None:
-    """Writes a run of one checkpoint, at step 0, which is its best one.
-
-    It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.
-    """
+    """Writes a converted run, see `write_weights`."""
     run = {
         'config': config,
         'vocabulary': describe_vocabulary(published.vocabulary),
         'vocabulary_hash': published.vocabulary.hash,
         'data': published.data,
-        'best_step': 0,
     }
-    state = TrainState(0, {config['evaluation']['member']: MemberState(**published.variables)})
-    OutputFolder(folder, KIND).claim(['checkpoints'])
-    with Checkpoints(folder) as checkpoints:
-        checkpoints.set_aside_damaged()  # left by a killed process
-        checkpoints.save(state, 0, run, None)
+    write_weights(run, published.variables, folder, KIND)
 
 
 def _export(target: str, run: Run, folder: Path) -> None:

@@ -41,7 +41,7 @@ FLAGS = {
     'folds': shared.count('Average over this many folds of the images.', 1),
     **shared.common('step'),
     'member': shared.words('The models of `members` to load and average; the validated one if not given.', []),
-    **shared.common('data_root'),
+    **shared.common('data_root', 'language'),
     'shortlist': shared.texts('A run that selects the pairs to score; repeat the flag for an ensemble.', []),
     'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
     'save_sims': shared.switch('Write sims.npy, float32 [images, captions], and image_of_text.npy.'),
@@ -126,7 +126,8 @@ def main(values: flags.FlagValues) -> None:
         photos = shared.photos_folder(values)
         if values.save_vectors:
             check_vectors(runs)
-        split = read_split([*runs, *(shortlist.runs if shortlist else ())], values.split, values.data_root)
+        read = [*runs, *(shortlist.runs if shortlist else ())]
+        split = read_split(read, values.split, values.data_root, language=values.language)
         if values.explain:
             photos = photos or recorded_photos(split, values.data_root or runs[0].config['data'].get('root'))
         picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)

@@ -20,6 +20,7 @@ from jitm import configs
 from jitm.commands import cli
 from jitm.commands import flags as shared
 from jitm.configs import common, reduced
+from jitm.configs.tuning import TUNING
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
@@ -43,8 +44,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 
 def overview() -> str:
-    """Returns a line for each system: the words of its presets."""
+    """Returns a line for each system: the words of its presets; and one for the words of all."""
     lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
+    lines.append(('any of them', ' '.join(TUNING)))
     return '\n'.join(
         textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
         for name, words in (('config', 'words'), *lines)

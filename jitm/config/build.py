@@ -20,6 +20,12 @@ def check_member(config: Mapping[str, Any], key: str) -> None:
         raise UserError(f"config key '{key}' is '{name}', which is not a member{near}")
 
 
+def trained_member(config: Mapping[str, Any]) -> str:
+    """Returns the member whose training a config evaluates: `evaluation.member`, or the one that it averages."""
+    name = config['evaluation']['member']
+    return config['members'][name].get('of', name)
+
+
 def bind(function: Callable, keywords: Mapping[str, Any], *, where: str, later: Collection[str] = ()) -> Callable:
     """Binds a section of a config as the keyword arguments of one function or constructor.
 

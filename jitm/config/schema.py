@@ -48,6 +48,7 @@ class MemberKeys(TypedDict, total=False):
     of: str
     init_from: str
     learn_from: tuple[str, ...]
+    lora: dict
     model: dict
 
 

@@ -181,8 +181,8 @@ def of_config(
         if weights:
             weights = str(Path(weights).absolute())
             names = {**dict.fromkeys(config['initialize'], ''), 'image': weights}
-            load = config_lib.bind(load_pretrained, names, where='initialize', later=('variables', 'words'))
-            loaded = load(variables, ())
+            load = config_lib.bind(load_pretrained, names, where='initialize', later=('variables', 'words', 'model'))
+            loaded = load(variables, (), model)
             variables = {part: replace(variables[part], values) for part, values in loaded.items()}
         variables = _image_part(variables)
     described = {

@@ -54,6 +54,7 @@ def folder_of(
     dtype: str | None = None,
     precision: str | None = None,
     data_root: str | None = None,
+    language: str | None = None,
     files: Sequence[str] = (),
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has the arguments that differ from the defaults.
@@ -69,10 +70,12 @@ def folder_of(
       dtype: The dtype of the encodings, None for the validation's.
       precision: The precision of products, None for the validation's.
       data_root: The data folder, None for the training data.
+      language: The language of the captions, None for that of training.
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '', precision or '']
+    words.append(language or '')
     for paths in filter(None, ([data_root] if data_root else [], files)):
         resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
         words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')

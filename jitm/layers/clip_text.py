@@ -9,6 +9,30 @@ from jitm.layers.transformer import layer_norm
 from jitm.layers.vit import TransformerTower
 from jitm.types import DTYPES, SequenceLength, TextFormat, Texts
 
+KEPT = 20  # positions that Long-CLIP does not change
+
+
+def stretch_positions(positions: chex.Array, factor: int, kept: int = KEPT) -> chex.Array:
+    """Interpolates positions for longer texts, after the first ones, which are trained best (Zhang et al., 2024b).
+
+    Args:
+      positions: [L, H].
+      factor: The number of new positions for each one after the first.
+      kept: K, the number of positions at the start that stay as they are.
+
+    Returns:
+      [factor (L - K) + K, H]; those after the last one are extrapolated. 77 become 248 with a factor of 4.
+
+    Raises:
+      UserError: If fewer than two positions are interpolated.
+    """
+    first, rest = jnp.split(positions, [kept])
+    if len(rest) < 2:
+        raise UserError(f'the text encoder has {len(positions)} positions: stretch one with at least {kept + 2}')
+    index, step = jnp.divmod(jnp.arange(factor * len(rest)), factor)
+    slope = jnp.diff(rest, axis=0)[jnp.minimum(index, len(rest) - 2)]
+    return jnp.concatenate([first, rest[index] + step[:, None] / factor * slope])
+
 
 class CausalTransformer(TransformerTower):
     """Reads a text from left to right; each token attends to itself and those before it.

@@ -29,7 +29,7 @@ class Tower(nn.Module):
     """Encodes images or texts as vectors, or returns the states they are computed from; a tower adds `_encode`."""
 
     def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
-        """Encodes N images or texts as float32 [N, D]."""
+        """Encodes N images or texts as float32 [N, D], or each of their tokens: [N, K, D]."""
         return self._encode(inputs, train, whole=True)
 
     def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:

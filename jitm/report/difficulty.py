@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitm.config.build import trained_member
 from jitm.errors import UserError
 from jitm.pages.figures import new_figure
 from jitm.pages.tables import mean_and_deviation, table
@@ -41,7 +42,7 @@ def read_difficulty(run: RunLog) -> Difficulty:
       UserError: If the run has no line of training, or was trained without synthetic captions.
     """
     log = run.require_training()
-    member = run.config['evaluation']['member']
+    member = trained_member(run.config)
     prefix = f'{member}/generated/'
     shares = sorted(key for key in log[0] if key.startswith(f'{prefix}share_'))
     if not shares:

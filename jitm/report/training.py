@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from jitm.config.build import trained_member
 from jitm.pages.tables import mean_and_deviation, table
 from jitm.report.curves import Curve, by_epoch, draw_curves
 from jitm.report.groups import Group, RunLog
@@ -35,7 +36,7 @@ def read_points(run: RunLog) -> dict[str, Points]:
     Raises:
       UserError: If the run has no line of training.
     """
-    member = run.config['evaluation']['member']
+    member = trained_member(run.config)
     lines = run.require_training()
     logged = {
         key: [(line['epoch'], line[f'{member}/{key}']) for line in lines if f'{member}/{key}' in line]

@@ -15,6 +15,7 @@ from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import expand
+from jitm.layers.lora import merge
 from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
@@ -119,7 +120,8 @@ def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Fou
     member = run['config']['evaluation']['member'] if member is None else member
     if member not in state['members']:
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
-    return step, member, {key: state['members'][member][key] for key in ('params', 'batch_stats')}, run
+    state = state['members'][member]
+    return step, member, {'params': merge(state['params']), 'batch_stats': state['batch_stats']}, run
 
 
 def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
@@ -128,6 +130,22 @@ def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
         if asked is not None and asked != run[name]:
             raise UserError(f'{folder} has the {name} {run[name]} only, not {asked}')
     return run['step'], run['member'], variables, run
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """Returns the description of a run's model, for its checkpoints: config, vocabulary, and the inputs it expects."""
+    data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
+    if run.feature_size is not None:
+        data['regions'] = [0, 0, run.feature_size]
+    if run.image_size is not None:
+        data['pixels'] = [0, *run.image_size, 3]
+    return {
+        'config': run.config,
+        'vocabulary': describe_vocabulary(run.vocabulary),
+        'vocabulary_hash': run.vocabulary.hash,
+        'data': data,
+        'encoded_by': run.encoded_by,
+    }
 
 
 def export_run(run: Run, folder: Path) -> None:
@@ -145,20 +163,7 @@ def export_run(run: Run, folder: Path) -> None:
             f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
         )
-    data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
-    if run.feature_size is not None:
-        data['regions'] = [0, 0, run.feature_size]
-    if run.image_size is not None:
-        data['pixels'] = [0, *run.image_size, 3]
-    described = {
-        'config': run.config,
-        'vocabulary': describe_vocabulary(run.vocabulary),
-        'vocabulary_hash': run.vocabulary.hash,
-        'data': data,
-        'step': run.step,
-        'member': run.member,
-        'encoded_by': run.encoded_by,
-    }
+    described = describe_run(run) | {'step': run.step, 'member': run.member}
     name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
     hub.write_folder(folder, run.variables, described, card)
@@ -170,6 +175,7 @@ def read_split(
     data_root: str | None = None,
     noisy: bool = False,
     trained_alike: bool = True,
+    language: str | None = None,
 ) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
@@ -179,6 +185,7 @@ def read_split(
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
       trained_alike: Whether the runs must share their part of the training data and its moved captions.
+      language: The language of the captions, if it is not that of training.
 
     Returns:
       The split.
@@ -198,7 +205,8 @@ def read_split(
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    return load_split(runs[0].config['data'], split_name, data_root and expand(str(data_root)), noisy)
+    data = runs[0].config['data'] | ({'language': language} if language else {})
+    return load_split(data, split_name, data_root and expand(str(data_root)), noisy)
 
 
 def check_split(split: Split, run: Run) -> None:

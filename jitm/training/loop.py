@@ -13,12 +13,12 @@ import numpy as np
 
 from jitm import metrics
 from jitm.config import build as config_lib
-from jitm.config import schema
 from jitm.data.pairs import noise
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
+from jitm.importers.text_folders import complete
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
@@ -33,9 +33,18 @@ SLOW = 10  # seconds of compiling after which the next length is announced
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
-    """Evaluates retrieval on the validation split with the evaluated model."""
+    """Evaluates retrieval on the validation split with the evaluated model.
+
+    If it averages another one, that is evaluated too, and its metrics are `NAME/METRIC`.
+    """
+    member = setup.plan.evaluation['member']
+    beside = setup.members[member].copy_of
+    scores = {f'{beside}/{key}': value for key, value in _validate(setup, state, beside).items()} if beside else {}
+    return _validate(setup, state, member) | scores
+
+
+def _validate(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
     evaluation, data = setup.plan.evaluation, setup.data
-    member = evaluation['member']
     variables = jax.device_get(state.members[member].variables)
     options = ScoringOptions(evaluation['dtype'], setup.plan.run['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
@@ -161,7 +170,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
-    config, workdir = schema.check(config), Path(workdir)
+    config, workdir = complete(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
@@ -179,7 +188,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         # Train.
         plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
-        monitor = CollapseMonitor(plan.evaluation['member'], changes, advise(config['terms']))
+        monitor = CollapseMonitor(config_lib.trained_member(config), changes, advise(config['terms']))
         with Logs(folder, restored, setup.total_steps, plan.batch_size, monitor) as logs:
             loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
             loop.train(state, resumed=restored is not None)

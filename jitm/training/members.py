@@ -6,6 +6,7 @@ target (MSS); mutual learning. A new rule without a gradient is one more class h
 """
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,9 @@ from flax import struct
 
 from jitm.config.build import bind
 from jitm.errors import UserError, did_you_mean
+from jitm.layers.lora import LoRA, merge, of_trained, select_frozen
 from jitm.models.matcher import Matcher
-from jitm.training.optimizer import select_modules
+from jitm.training.modules import select_modules
 from jitm.types import Images, Probability, Texts
 
 
@@ -31,8 +33,8 @@ class MemberState(struct.PyTreeNode):
 
     @property
     def variables(self) -> dict[str, chex.ArrayTree]:
-        """The variables that the model is applied with."""
-        return {'params': self.params, 'batch_stats': self.batch_stats}
+        """The variables that the model is applied with; adapters are merged."""
+        return {'params': merge(self.params), 'batch_stats': self.batch_stats}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +72,12 @@ class EMA:
     Attributes:
       of: The member it averages, and is initialized as a copy of.
       momentum: The beta of the first step, 0.99995 as published.
+      constant: Whether beta stays at `momentum`, as in open_clip.
     """
 
     of: str
     momentum: Probability
+    constant: bool = False
     trains = False
 
     def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
@@ -84,7 +88,7 @@ class EMA:
           trained: The new states of the members with a gradient.
           progress: float32 [], the share of the run's steps done before this one.
         """
-        step_size = (1 - self.momentum) * (1 + jnp.cos(jnp.pi * progress)) / 2
+        step_size = (1 - self.momentum) * (2 if self.constant else 1 + jnp.cos(jnp.pi * progress)) / 2
         target = trained[self.of]
         old, new = (state.params, state.batch_stats), (target.params, target.batch_stats)
         params, batch_stats = optax.incremental_update(new, old, step_size)
@@ -105,7 +109,8 @@ class Member:
       optimizer: An optax transformation of this member's gradients; None without a gradient.
       learn_from: The members whose scores are the `anchor_scores` of its losses.
       init_from: The run directory whose parameters and statistics it is initialized from; '' for random initialization.
-      frozen: The names of modules for which no gradient is computed.
+      frozen: The patterns of modules for which no gradient is computed, see `modules.select_modules`.
+      lora: The adapters of its transformers; None for none.
     """
 
     rule: Rule
@@ -114,6 +119,7 @@ class Member:
     learn_from: tuple[str, ...] = ()
     init_from: str = ''
     frozen: tuple[str, ...] = ()
+    lora: LoRA | None = None
 
     @property
     def trains(self) -> bool:
@@ -125,17 +131,27 @@ class Member:
         """The member it is initialized as a copy of; '' for none."""
         return self.rule.of
 
+    def with_parts(self, model: Matcher, optimizer: optax.GradientTransformation) -> 'Member':
+        """Returns the member with its model and, if it trains, its optimizer, here of all parameters."""
+        if self.lora:
+            optimizer = of_trained(optimizer)
+        return dataclasses.replace(self, model=model, optimizer=optimizer if self.trains else None)
+
     def init(self, key: chex.PRNGKey, images: Images, texts: Texts) -> MemberState:
         """Initializes a state randomly; only the shapes of the images and texts matter."""
         variables = dict(self.model.init(key, images, texts))
         params = variables.pop('params')
+        if self.lora:
+            params = self.lora.add(jax.random.fold_in(key, 0), params)
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
 
     def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
-        """Returns the variables that the model trains with: no gradient flows to parameters of frozen modules."""
+        """Returns the variables that the model trains with: no gradient flows to frozen parameters."""
         frozen = select_modules(params, self.frozen)
+        if self.lora:
+            frozen = jax.tree.map(operator.or_, frozen, select_frozen(params))
         params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
-        return {'params': params, 'batch_stats': state.batch_stats}
+        return state.replace(params=params).variables
 
     def take_gradient_step(
         self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
@@ -183,8 +199,8 @@ def make_members(configs: Mapping[str, Mapping[str, Any]], frozen: tuple[str, ..
     """Makes the members of a config, without models and optimizers.
 
     Args:
-      configs: Name -> dict(rule=, optionally learn_from=, init_from=, model=, and the rule's arguments).
-      frozen: The names of modules for which no gradient is computed.
+      configs: Name -> dict(rule=, optionally learn_from=, init_from=, lora=, model=, and the rule's arguments).
+      frozen: The patterns of modules for which no gradient is computed.
 
     Returns:
       Name -> Member.
@@ -204,6 +220,8 @@ def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...])
     where, keywords = f'members.{name}', dict(section)
     own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
+    if adapters := keywords.pop('lora', {}):
+        options['lora'] = bind(LoRA, adapters, where=f'{where}.lora')()
     make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
     if rule_name not in RULES:
         raise UserError(f"config key '{where}.rule' is '{rule_name}'; use one of {', '.join(RULES)}")
@@ -232,6 +250,8 @@ def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> N
                     f"config key 'members.{name}.{key}' names '{other}', which is not another member"
                     f'{did_you_mean(other, known)}'
                 )
+    if member.lora and not member.trains:
+        raise UserError(f"config key 'members.{name}.lora' must be left out: it does not train")
     if member.learn_from and not member.trains:
         raise UserError(f"config key 'members.{name}.learn_from' must be empty: it does not train")
     if member.copy_of and not members[member.copy_of].trains:

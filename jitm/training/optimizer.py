@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 import chex
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 
-from jitm.errors import UserError, did_you_mean
-from jitm.types import Count, NotNegative, Positive, Rate
+from jitm.training.modules import check_rates, rate_factors, select_modules
+from jitm.types import Count, NotNegative, Positive, Rate, Share
 
 B1, MIN_RATE = 0.9, 1e-8  # UNITER and OSCAR, as released; open_clip has the same b1
 CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # open_clip
@@ -45,49 +45,38 @@ def warm_up_then_cosine(learning_rate: float, warm_up: float, total_steps: int) 
     return schedule
 
 
-def scale_modules(factors: Mapping[str, float]) -> optax.GradientTransformation:
-    """Scales the updates of all parameters in some modules.
+def scale_modules(factors: Mapping[str, float], layer_decay: float = 1.0) -> optax.GradientTransformation:
+    """Scales the updates of all parameters in some modules, and those of transformers by layer.
 
     Args:
-      factors: The name of a module -> factor.
+      factors, layer_decay: See `modules.rate_factors`.
 
     Raises:
-      UserError: At initialization, if the model has no module of that name.
+      UserError: At initialization, if the model has no such module.
     """
 
-    def scale(path: tuple, update: chex.Array) -> chex.Array:
-        return update * math.prod(factor for name, factor in factors.items() if jax.tree_util.DictKey(name) in path)
-
     def init(params: chex.ArrayTree) -> optax.EmptyState:
-        modules = {key.key for path, _ in jax.tree_util.tree_leaves_with_path(params) for key in path}
-        for name in factors:
-            if name not in modules:
-                raise UserError(f"optimizer factors name no module of the model: '{name}'{did_you_mean(name, modules)}")
+        check_rates(params, factors, layer_decay)
         return optax.EmptyState()
 
-    return optax.GradientTransformation(
-        init, lambda updates, state, params=None: (jax.tree_util.tree_map_with_path(scale, updates), state)
-    )
+    def update(updates: chex.ArrayTree, state: optax.EmptyState, params: chex.ArrayTree | None = None) -> tuple:
+        return jax.tree.map(operator.mul, updates, rate_factors(updates, factors, layer_decay)), state
+
+    return optax.GradientTransformation(init, update)
 
 
 def frozen_modules(factors: Mapping[str, float]) -> tuple[str, ...]:
-    """Returns the names of the modules whose learning rate has the factor 0."""
+    """Returns the patterns of the modules whose learning rate has the factor 0."""
     return tuple(name for name, factor in factors.items() if factor == 0)
 
 
-def select_modules(params: chex.ArrayTree, modules: Collection[str]) -> chex.ArrayTree:
-    """Returns for each parameter whether it is in one of some modules, given by their names."""
-    keys = {jax.tree_util.DictKey(name) for name in modules}
-    return jax.tree_util.tree_map_with_path(lambda path, _: not keys.isdisjoint(path), params)
-
-
 def _clipped_and_scaled(
-    rule: optax.GradientTransformation, clip_norm: float, factors: Mapping[str, float]
+    rule: optax.GradientTransformation, clip_norm: float, factors: Mapping[str, float], layer_decay: float
 ) -> optax.GradientTransformation:
     """Chains clipping, an update rule and the scaling of modules; frozen modules have no moments."""
     if frozen := frozen_modules(factors):
         rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
-    return optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors))
+    return optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))
 
 
 def adamw(
@@ -97,6 +86,7 @@ def adamw(
     factors: Mapping[str, NotNegative],
     decay_epochs: Count,
     clip_norm: Positive,
+    layer_decay: Share = 1.0,
     steps_per_epoch: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns AdamW with clipping of the global norm and step decay, as VSE++ and VSE-infinity use it.
@@ -104,16 +94,20 @@ def adamw(
     Args:
       learning_rate: The initial learning rate.
       weight_decay: The decoupled weight decay, multiplied by the learning rate; 0 is Adam.
-      factors: The factor of the learning rate of each module by name; 0 freezes it, and no gradient is computed for it.
+      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`; 0 freezes it,
+        and no gradient is computed for it.
       decay_epochs: The number of epochs after which the rate is multiplied by 0.1, again and again.
       clip_norm: The maximal global norm of the gradient; 2.0 as published.
+      layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
       steps_per_epoch: The number of batches in an epoch.
 
     Returns:
       The optimizer, and its learning rate by step.
     """
     schedule = optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, 0.1, staircase=True)
-    return _clipped_and_scaled(optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors), schedule
+    return _clipped_and_scaled(
+        optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors, layer_decay
+    ), schedule
 
 
 def adam_then_decay(
@@ -155,6 +149,7 @@ def adamw_with_warm_up(
     b2: Annotated[float, Interval(gt=0, lt=1)],
     epsilon: Positive,
     clip_norm: Positive,
+    layer_decay: Share = 1.0,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
@@ -165,19 +160,23 @@ def adamw_with_warm_up(
     Args:
       learning_rate: The maximal learning rate; published for base models: 5e-5 for UNITER, 2e-5 for OSCAR.
       weight_decay: The weight decay, multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
-      factors: The factor of the learning rate of each module by name; 0 freezes it, and no gradient is computed for it.
+      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`; 0 freezes it,
+        and no gradient is computed for it.
       warm_up: The share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
       b2: The decay rate of the second moment (the first moment has 0.9); 0.98 as published for UNITER, 0.999 for
         OSCAR.
       epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
       clip_norm: The maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
+      layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
       total_steps: The number of steps of the run.
 
     Returns:
       The optimizer, and its learning rate by step.
     """
     schedule = warm_up_then_decay(learning_rate, warm_up, total_steps)
-    return _clipped_and_scaled(adam_then_decay(schedule, weight_decay, b2, epsilon), clip_norm, factors), schedule
+    return _clipped_and_scaled(
+        adam_then_decay(schedule, weight_decay, b2, epsilon), clip_norm, factors, layer_decay
+    ), schedule
 
 
 def limit_logit_scale() -> optax.GradientTransformation:
@@ -203,6 +202,7 @@ def adamw_with_cosine(
     factors: Mapping[str, NotNegative],
     warm_up: Rate,
     clip_norm: Positive,
+    layer_decay: Share = 1.0,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.
@@ -213,9 +213,10 @@ def adamw_with_cosine(
     Args:
       learning_rate: The maximal learning rate.
       weight_decay: The decoupled weight decay, multiplied by the learning rate.
-      factors: The factor of the learning rate of each module by name.
+      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`.
       warm_up: The share of the steps in which the rate rises.
       clip_norm: The maximal global norm of the gradient.
+      layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
       total_steps: The number of steps of the run.
 
     Returns:
@@ -227,4 +228,4 @@ def adamw_with_cosine(
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
     rule = optax.adamw(schedule, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
-    return optax.chain(_clipped_and_scaled(rule, clip_norm, factors), limit_logit_scale()), schedule
+    return optax.chain(_clipped_and_scaled(rule, clip_norm, factors, layer_decay), limit_logit_scale()), schedule

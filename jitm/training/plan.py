@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
-from jitm.training.members import Frozen, Member, make_members
+from jitm.training.members import EMA, Frozen, Member, make_members
 from jitm.training.objective import (
     HEADS,
     INPUTS,
@@ -60,7 +60,7 @@ class Plan:
       terms: The objective of each member that trains.
       source: The source of the pairs.
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
-      load_pretrained: The function `(variables, words) -> values` that loads published weights.
+      load_pretrained: The function `(variables, words, model) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
       own: The names of the source, the labels and the optimizer that are not of jitm.
       evaluation: The section `evaluation`.
@@ -232,7 +232,7 @@ def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -
             f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
             "it to ''"
         )
-    return bind(load_pretrained, section, where='initialize', later=('variables', 'words'))
+    return bind(load_pretrained, section, where='initialize', later=('variables', 'words', 'model'))
 
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
@@ -282,7 +282,7 @@ def check_conditions(
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
-    """Raises a UserError if members do not fit the terms, or the evaluated member does not train.
+    """Raises a UserError if members do not fit the terms, or the evaluated member does not change.
 
     Args:
       plan: The plan.
@@ -290,8 +290,9 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
       read: The members that the source reads.
     """
     members, evaluated = plan.members, plan.evaluation['member']
-    if evaluated not in plan.terms:
-        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {list(plan.terms)}, which train")
+    known = [name for name, member in members.items() if member.trains or isinstance(member.rule, EMA)]
+    if evaluated not in known:
+        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {known}, which change")
     learning = [name for name, member in members.items() if member.learn_from]
     anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
     if anchored and not learning:

@@ -104,10 +104,7 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
         optimizer, schedule = plan.make_optimizer(pipeline.steps_per_epoch)
-        members = {
-            name: dataclasses.replace(member, model=models[name], optimizer=optimizer if member.trains else None)
-            for name, member in plan.members.items()
-        }
+        members = {name: member.with_parts(models[name], optimizer) for name, member in plan.members.items()}
         # The step. Tracing it finds missing inputs of terms and models.
         init, step, measure = compile_step(plan, members, pipeline.steps_per_epoch)
         setup = Setup(plan, data, pipeline, members, init, step, measure, jax.jit(schedule), weights={})

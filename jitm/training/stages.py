@@ -18,6 +18,7 @@ from jitm.data.pairs.mined_lists import read_manifest
 from jitm.devices import agreement, parallel
 from jitm.errors import UserError
 from jitm.files import LOCK
+from jitm.importers.text_folders import complete
 from jitm.inference.scoring import ScoringOptions
 from jitm.mining.resumable_job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
@@ -75,7 +76,7 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
         second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
         config_lib.check_member(config, 'evaluation.member')
-        name, trained = config['evaluation']['member'], 'the model that the first stage trains'
+        name, trained = config_lib.trained_member(config), 'the model that the first stage trains'
         _check_empty(f'members.{name}.init_from', config['members'][name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
     return Stages(first, second, top_h, stages['fine_tune'])
@@ -88,7 +89,7 @@ def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
 
 def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
     """Returns a config whose evaluated model is initialized from a run directory; '' for randomly."""
-    name = config['evaluation']['member']
+    name = config_lib.trained_member(config)
     return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
 
 
@@ -124,8 +125,9 @@ def check_stages(stages: Stages, workdir: Path) -> None:
 
 def _weights(setup: Setup) -> tuple[str, Any]:
     """Returns the properties that a run must share with the one it is initialized from: vocabulary and shapes."""
-    member = jax.eval_shape(setup.random_state).members[setup.plan.evaluation['member']]
-    return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, (member.params, member.batch_stats))
+    name = setup.plan.evaluation['member']
+    variables = jax.eval_shape(lambda: setup.random_state().members[name].variables)
+    return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, variables)
 
 
 def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report | None = None) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
       InterruptedRun, NotFiniteError: See `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    stages = split_stages(schema.check(config), workdir)
+    stages = split_stages(complete(config), workdir)
     agreement.check_same(described(config))
     agreement.in_all(lambda: check_stages(stages, workdir))
     with claim(workdir):
@@ -177,7 +179,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError that `train` would raise at its start; writes nothing."""
-    config = schema.check(config)
+    config = complete(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)
     else:
@@ -187,5 +189,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
-    config = schema.check(config)
+    config = complete(config)
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

@@ -1,8 +1,10 @@
 """Initial weights of models: published weights, or the weights of another run."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 from flax import traverse_util
@@ -10,12 +12,15 @@ from flax import traverse_util
 from jitm.config import build as config_lib
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
+from jitm.files.outputs import OutputFolder
 from jitm.importers.pretrained import Replacements
 from jitm.models.joint import JointEncoder
 from jitm.models.make import member_model
+from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import load_run
 from jitm.training.members import Frozen, Member, MemberState
 from jitm.training.plan import Plan
+from jitm.training.step import TrainState
 
 
 def load_weights(
@@ -35,12 +40,13 @@ def load_weights(
     Raises:
       UserError: If weights cannot be read, or do not fit.
     """
+    variables = jax.eval_shape(lambda states: {name: state.variables for name, state in states.items()}, states)
     weights = {}
     for name, member in members.items():
         if member.init_from:
-            weights[name] = load_from_run(name, member, states[name], plan.models[name], vocabulary)
+            weights[name] = load_from_run(name, member, variables[name], plan.models[name], vocabulary)
         elif member.trains:
-            weights[name] = plan.load_pretrained(states[name].variables, vocabulary.words)
+            weights[name] = plan.load_pretrained(variables[name], vocabulary.words, member.model)
     generator = plan.generator
     if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
         source = members[generator].copy_of or generator
@@ -54,7 +60,7 @@ def load_weights(
 
 
 def load_from_run(
-    name: str, member: Member, state: MemberState, model: Mapping[str, Any], vocabulary: Tokenizer
+    name: str, member: Member, variables: chex.ArrayTree, model: Mapping[str, Any], vocabulary: Tokenizer
 ) -> dict[str, Replacements]:
     """Loads the parameters and statistics of the evaluated model in a member's `init_from`.
 
@@ -63,7 +69,7 @@ def load_from_run(
     Args:
       name: The name of the member.
       member: The member, with `init_from`.
-      state: The state of the member; only shapes are read.
+      variables: The variables of the member's model; only shapes are read.
       model: The model section of the member.
       vocabulary: The vocabulary of the current run.
 
@@ -78,16 +84,16 @@ def load_from_run(
         run = load_run(member.init_from)
     except UserError as error:
         raise UserError(f'{key}: {error}') from None
-    if run.vocabulary.hash != vocabulary.hash:
-        raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     # The models may differ in the heads that are added, and in precision.
     old, new = member_model(run.config, run.member), model
     changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
     changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
+    if run.vocabulary.hash != vocabulary.hash and not changed:  # a text encoder of another length is the better reason
+        raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     if lost := set(old.get('heads', ())) - set(new.get('heads', ())):
         changed.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
-    wanted = {part: traverse_util.flatten_dict(getattr(state, part)) for part in loaded}
+    wanted = {part: traverse_util.flatten_dict(variables[part]) for part in loaded}
     if isinstance(member.model, JointEncoder):
         loaded['params'] = member.model.add_heads(loaded['params'])
         kept = {path for path in wanted['params'] if path in loaded['params'] or not member.model.is_head(path)}
@@ -97,3 +103,26 @@ def load_from_run(
         reason = '; '.join(changed) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} has another model ({reason}); set members.{name}.model to its')
     return loaded
+
+
+def write_weights(
+    described: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree], folder: Path, kind: str
+) -> None:
+    """Writes a run of one checkpoint, at step 0, which is its best one.
+
+    It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.
+
+    Args:
+      described: The description of the run, with its config.
+      variables: 'params' and 'batch_stats' of its evaluated model.
+      folder: The run directory.
+      kind: The name of its content, see `OutputFolder`.
+
+    Raises:
+      UserError: If the folder has files that jitm did not write, or cannot be written.
+    """
+    state = TrainState(0, {described['config']['evaluation']['member']: MemberState(**variables)})
+    OutputFolder(folder, kind).claim(['checkpoints'])
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.set_aside_damaged()  # left by a killed process
+        checkpoints.save(state, 0, {**described, 'best_step': 0}, None)

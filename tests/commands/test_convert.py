@@ -13,6 +13,7 @@ from jitm.devices import parallel
 from jitm.importers.clip_weights import load_clip
 from jitm.runs.run import load_run
 from jitm.training.setup import set_up
+from tests.data.images.test_layouts import xtd10
 from tests.importers import test_clip_weights as published
 from tests.importers import test_siglip_weights
 
@@ -51,6 +52,24 @@ def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
     assert scores.shape == (10, len(data.captions))
     assert max(len(run.run.vocabulary.encode(caption)) for caption in data.captions) == LENGTH
     assert 0.01 < scores.std() < 1
+
+
+def test_captions_of_a_language_are_evaluated(folder, converted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    root, workdir = str(tmp_path / 'xtd'), tmp_path / 'run'
+    xtd10(tmp_path / 'xtd')
+    config = ['--config', 'clip:softmax,f8k', f'--config.data.root={root}', '--config.data.language=en']
+    assert main(['convert', '--from', 'clip', folder, '--out', str(workdir), *config]) == 0
+    for language, name in (([], 'xtd-en'), (['--language', 'jp'], 'xtd-jp')):
+        assert main(['eval', '--workdir', str(workdir), '--split', 'test', *language]) == 0
+        assert f'{name}/test: 2 images, 2 captions' in capsys.readouterr().out
+    assert sorted(path.name for path in (workdir / 'eval').iterdir()) == ['test', 'test_jp']
+    assert jitm.load(workdir).load_data('test', root, 'de').captions == ('de one', 'de two')
+    assert main(['eval', '--workdir', str(workdir), '--split', 'test', '--language', 'ja']) == 2
+    assert main(['eval', '--workdir', str(converted), '--split', 'test', '--language', 'de']) == 2
+    errors = capsys.readouterr().err
+    assert f"'data.language' is 'ja', but {root} has captions in de, en, jp: give one" in errors
+    assert "config key 'data.language'" in errors.splitlines()[-1]
 
 
 def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):

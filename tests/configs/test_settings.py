@@ -8,6 +8,7 @@ import pytest
 from jitm import configs
 from jitm.commands import settings
 from jitm.configs import clip, common, siglip
+from jitm.configs.tuning import TUNING
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
@@ -59,6 +60,7 @@ def test_settings_initialize_from_runs_of_settings():
             'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
             'softmax_learned | softmax_queue; f30k | coco | f8k | scenes',
         ),
+        ('clip:layerwse', "the unknown word 'layerwse', did you mean 'layerwise'"),
         ('vsrn:zzz', "the unknown word 'zzz'; use at most one word of each table: f30k | coco | f8k"),
         ('vse:fc,', "the unknown word ''"),
         ('vse:fc,rvse', "the preset 'fc,rvse' has two words of fc | mlp | rvse | rvsepp | mean; use one"),
@@ -84,3 +86,34 @@ def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
     assert get_config('fc,max,coco') == module_of('vse').get_config('fc,max,coco')
     with pytest.raises(ValueError, match="has the unknown word 'f8k'"):
         get_config('fc,max,f8k')
+
+
+@pytest.mark.parametrize('word', TUNING)
+@pytest.mark.parametrize('preset', ['clip:b32,softmax,f30k', 'siglip:b16_224,sigmoid,f30k', 'vse:rvsepp,selhn,f30k'])
+def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
+    if preset.startswith('vse') and word in ('half', 'locked_image', 'locked_text'):
+        with pytest.raises(ValueError, match=f"'{word}' needs a CLIP or SigLIP"):
+            load(f'{preset},{word}')
+        return
+    config = load(f'{preset},{word}')
+    assert config != load(preset)
+    start(config)
+    assert load(preset.replace(':', f':{word},')) == config
+
+
+def test_words_of_tuning_go_together_and_keep_those_of_a_file():
+    config = load('clip:b16,half,ema,layerwise')
+    frozen = {key for key, factor in config['optimizer']['factors'].items() if factor == 0}
+    blocks = {f'{tower}/encoder/block_{n}' for tower in ('image', 'text') for n in range(6)}
+    first = {
+        'image/patches',
+        'image/class_embedding',
+        'image/positions',
+        'image/norm_in',
+        'text/words',
+        'text/positions',
+    }
+    assert frozen == blocks | first
+    assert config['optimizer']['layer_decay'] == 0.85
+    assert config['members']['average'] == {'rule': 'ema', 'of': 'target', 'momentum': 0.998, 'constant': True}
+    assert load('vsepp:vgg19,frozen')['optimizer']['factors'] == {'network': 0.0}  # its own word

@@ -17,14 +17,17 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.devices import parallel
 from jitm.errors import UserError
+from jitm.evaluation.protocol import evaluate_runs
 from jitm.losses import anchored, ranking
+from jitm.report.groups import read_run_log
+from jitm.report.training import read_points
 from jitm.runs.log import read_metrics
-from jitm.runs.run import load_run
+from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from jitm.training.members import EMA, Frozen, Gradient, Member, init_members
+from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
-from tests.conftest import UNCHANGED
+from tests.conftest import UNCHANGED, make_tiny_config
 from tests.same import assert_same_run
 from tests.test_train import remove_checkpoints
 from tests.training.models import compile_step, in_batch_source, small_vse
@@ -187,6 +190,41 @@ def test_averaged_anchor_equals_its_closed_form(mss):
         assert_changed(targets[0], targets[1])
 
 
+def test_average_of_a_constant_rate_does_not_depend_on_the_progress():
+    old, new = (MemberState({'w': np.float32(value)}, {'mean': np.float32(2 * value)}) for value in (1, 3))
+    for progress in (0.0, 0.5, 1.0):
+        got = EMA(of='target', momentum=0.75, constant=True)(old, {'target': new}, progress)
+        assert (got.params['w'], got.batch_stats['mean']) == (1.5, 3.0)
+
+
+@pytest.fixture(scope='module')
+def averaged(tmp_path_factory):
+    """A run that evaluates a moving average."""
+    config, workdir = make_tiny_config(), tmp_path_factory.mktemp('averaged') / 'run'
+    config['members']['average'] = {'rule': 'ema', 'of': 'target', 'momentum': 0.5, 'constant': True}
+    config['evaluation'] |= {'member': 'average', 'every_steps': None}
+    result = loop.train_and_evaluate(config | {'epochs': 1}, workdir)
+    return workdir, result
+
+
+def test_an_average_and_its_target_are_evaluated_beside_each_other(averaged):
+    workdir, result = averaged
+    lines = [line for line in read_metrics(workdir) if line['part'] == 'dev']
+    assert lines[0]['rsum'] == lines[0]['target/rsum']
+    assert lines[1]['mean_distance'] != lines[1]['target/mean_distance']
+    assert result['best']['rsum'] == max(line['rsum'] for line in lines)
+    for member, prefix in (('average', ''), ('target', 'target/')):
+        run = load_run(workdir, 10, member)
+        report, _ = evaluate_runs([run], read_split([run], 'dev'))
+        np.testing.assert_allclose(report['metrics']['rsum'], lines[1][f'{prefix}rsum'], atol=1e-3)
+    assert load_run(workdir).member == 'average'
+
+
+def test_reports_read_the_loss_of_the_member_that_trains(averaged):
+    log = read_run_log(averaged[0])
+    assert len(read_points(log)['loss']) == 10
+
+
 @pytest.mark.slow
 def test_loss_is_the_mean_over_two_anchors(pipeline):
     members = {
@@ -290,7 +328,7 @@ def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
         loop.set_up(config)
     config['terms']['boost'] = boost
     config['evaluation']['member'] = 'x'
-    with pytest.raises(UserError, match=r"'evaluation.member' is 'x', not one of \['anchor', 'target'\], which train"):
+    with pytest.raises(UserError, match=r"'evaluation.member' is 'x', not one of \['anchor', 'target'\], which change"):
         loop.set_up(config)
     config['evaluation']['member'] = 'target'
     config['members']['target']['learn_from'] = []

@@ -17,7 +17,7 @@ from jitm.errors import UserError, printable
 from jitm.files import open_file, parse_json, read_text, split_lines
 
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
-CAPTION = ('captions', 'caption', 'text', 'comment', 'title', 'raw')  # keys or columns of captions
+CAPTION = ('captions', 'caption', 'text', 'comment', 'title', 'raw', 'description')  # keys or columns of captions
 DEV = ('dev', 'val', 'validation', 'valid')  # names of the same split
 RESTVAL = 'restval'  # images of COCO's validation set that most published systems train on
 SPLITS = {*DEV, 'train', 'test', RESTVAL}
@@ -51,7 +51,7 @@ class Listed(NamedTuple):
 class Columns(NamedTuple):
     """The names that the columns or keys of images and captions may have, the first ones first."""
 
-    image: tuple[str, ...] = ('file_name', 'filename', 'image', 'image_name', 'image_path', 'filepath')
+    image: tuple[str, ...] = ('file_name', 'filename', 'image', 'image_name', 'image_path', 'image_file', 'filepath')
     caption: tuple[str, ...] = CAPTION
 
     def known(self, names: Sequence[str]) -> bool:
@@ -112,7 +112,7 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
     try:
         tree = parse_json(read_text(path))
     except ValueError:
-        return _read_json_lines(path, columns)
+        return read_json_lines(path, columns)
     if isinstance(tree, dict) and 'annotations' in tree:
         return _coco(path, tree, columns)
     if isinstance(tree, dict) and 'images' in tree:
@@ -145,7 +145,13 @@ def _coco(path: Path, tree: dict, columns: Columns) -> list[Row]:
     return [*rows.values()]
 
 
-def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
+def read_json_lines(path: Path, columns: Columns) -> list[Row]:
+    """Reads lines of JSON objects.
+
+    Raises:
+      Unknown: If the first line is none.
+      UserError: If another line is none.
+    """
     rows = []
     for number, line in enumerate(split_lines(read_text(path)), 1):
         if not line.strip():
@@ -231,6 +237,9 @@ def _unquote(field: str) -> str:
     return field[1:-1].replace('""', '"') if quoted else field
 
 
+READERS = {'.json': _read_json, '.jsonl': read_json_lines, '.jsonlines': read_json_lines}  # others are tables
+
+
 def read_file(path: Path, columns: Columns) -> list[Listed]:
     """Reads the images that a file lists, with their captions.
 
@@ -238,8 +247,7 @@ def read_file(path: Path, columns: Columns) -> list[Listed]:
       OSError, Unknown: If the file cannot be read, or has no captions.
       UserError: If a row is damaged.
     """
-    reader = {'.json': _read_json, '.jsonl': _read_json_lines}.get(path.suffix.lower(), _read_table)
-    rows = reader(path, columns)
+    rows = READERS.get(path.suffix.lower(), _read_table)(path, columns)
     if rows and not columns.known([*rows[0][1]]):
         raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
     return [columns.listed(row, where) for where, row in rows]

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jitm.data.images import layouts
 from jitm.data.images.caption_files import (
     DEV,
+    READERS,
     RESTVAL,
     SPLITS,
     SUFFIXES,
@@ -30,7 +32,7 @@ from jitm.errors import UserError, did_you_mean, printable
 from jitm.files import ArchiveMember, check_within, open_file, parse_json, read_text, split_lines
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
-TABLES = ('.csv', '.json', '.jsonl', '.token', '.tsv', '.txt')
+TABLES = (*READERS, '.csv', '.token', '.tsv', '.txt')
 OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # not captions
 
 
@@ -244,7 +246,7 @@ def _folders(root: Path, *names: str) -> list[Path]:
     return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
 
 
-def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -> Listing:
+def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, language: str = '') -> Listing:
     """Finds the captions of a folder and reads one split.
 
     Args:
@@ -253,6 +255,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
       restval: Whether 'train' includes images of the split `restval`.
       columns: The names of columns and keys.
       whole: Whether all images of a data set without splits are read instead.
+      language: The language of the captions, of a data set with several.
 
     Raises:
       UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
@@ -262,7 +265,11 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    if (listing := folder.find(names, whole)) is None:
+    if published := layouts.read(root, names, language):
+        if whole:
+            raise UserError(f'{root} has published splits: leave out config key data.held_out')
+        listing = Listing(published, _folders(root))
+    elif (listing := folder.find(names, whole)) is None:
         image, caption = (' or '.join(known) for known in columns)
         found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
         raise UserError(

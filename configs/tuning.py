@@ -1,0 +1,73 @@
+"""Ways to fine-tune a pretrained model: words that any preset may have besides those of its tables.
+
+    jitm train --config clip:b32,f30k,lora --workdir runs/clip_b32_lora
+    jitm train --config clip:b32,f30k,half,layerwise,ema --workdir runs/clip_b32_half
+
+See docs/finetuning.md.
+"""
+
+from ml_collections import ConfigDict
+
+EMBEDDINGS = {  # encoder with blocks -> its modules before them
+    'vit.ViT': ('patches', 'class_embedding', 'positions', 'norm_in'),
+    'siglip.PooledViT': ('patches', 'positions'),
+    'clip_text.CausalTransformer': ('words', 'positions'),
+    'siglip.PaddedTransformer': ('words', 'positions'),
+}
+TOWERS = ('image', 'text')
+
+
+def _below(config: ConfigDict, word: str, share: float) -> None:
+    """Freezes the embeddings and a share of the blocks of both towers."""
+    for tower in TOWERS:
+        encoder = config.model.get(tower, {})
+        if encoder.get('name') not in EMBEDDINGS:
+            raise ValueError(f"'{word}' needs a CLIP or SigLIP of transformers: set optimizer.factors instead")
+        blocks = [f'encoder/block_{n}' for n in range(int(share * encoder.num_layers))]
+        _freeze(config, *(f'{tower}/{module}' for module in (*EMBEDDINGS[encoder.name], *blocks)))
+
+
+def _freeze(config: ConfigDict, *modules: str) -> None:
+    config.optimizer.factors.update(dict.fromkeys(modules, 0.0))
+
+
+def _frozen(config: ConfigDict) -> None:
+    if 'bert' in config.optimizer.factors:
+        _freeze(config, 'bert')
+        return
+    _below(config, 'frozen', share=1)
+    _freeze(config, *(f'{tower}/norm_out' for tower in TOWERS))
+
+
+def _locked(config: ConfigDict, tower: str) -> None:
+    if not config.model.name.startswith('clip.'):
+        raise ValueError(f"'locked_{tower}' needs a CLIP or SigLIP: set optimizer.factors instead")
+    _freeze(config, tower)
+
+
+def _lora(config: ConfigDict) -> None:
+    config.optimizer.factors = dict()
+    config.optimizer.learning_rate = max(config.optimizer.learning_rate, 1e-4)
+    for member in config.members.values():
+        if member.rule == 'gradient':
+            member.lora = dict(rank=8, alpha=8.0, modules=('query', 'key', 'value', 'out'))
+
+
+def _layerwise(config: ConfigDict) -> None:
+    config.optimizer.layer_decay = 0.85
+
+
+def _ema(config: ConfigDict) -> None:
+    config.members.average = dict(rule='ema', of='target', momentum=0.998, constant=True)
+    config.evaluation.member = 'average'
+
+
+TUNING = {  # word -> change of the config; without any, all parameters are trained at one rate
+    'frozen': _frozen,  # towers are frozen, projections are trained
+    'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022)
+    'locked_text': lambda config: _locked(config, 'text'),
+    'half': lambda config: _below(config, 'half', share=0.5),  # embeddings and the lower half of the blocks are frozen
+    'lora': _lora,  # adapters of attention are trained, and what is outside of transformers
+    'layerwise': _layerwise,  # the rate falls by layer
+    'ema': _ema,  # evaluates a moving average of the parameters, and the parameters beside it
+}

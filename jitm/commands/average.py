@@ -1,0 +1,83 @@
+"""Average the weights of runs of one model: WiSE-FT and model soups.
+
+    jitm average runs/clip_b32 runs/clip_b32_f30k --weights 0.5,0.5 --out runs/clip_b32_wise
+    jitm average runs/seed0 runs/seed1 runs/seed2 --out runs/soup
+    jitm average runs/seed0 runs/seed1 runs/seed2 --greedy --split dev --out runs/greedy
+
+The best checkpoint of each run is averaged, adapters merged, with equal weights by default. The result is a run
+directory, which every command reads, with the config and the data of the last run.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from jitm.commands import flags as shared
+from jitm.commands import programs
+from jitm.data.splits import Split
+from jitm.devices import parallel
+from jitm.errors import UserError
+from jitm.evaluation.protocol import evaluate_runs
+from jitm.files.outputs import OutputFolder
+from jitm.runs.checkpoint import Checkpoints
+from jitm.runs.run import Run, load_run, read_split
+from jitm.training import averages
+
+ARGUMENTS = 'RUN...'
+REQUIRED = ('out',)
+FLAGS = {
+    'out': shared.text('The run directory to make.'),
+    'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
+    'greedy': shared.switch('Average only runs that raise rsum on the split, from the best one on.'),
+    **shared.common('split', 'data_root', 'compilation_cache'),
+}
+
+
+def main(values: flags.FlagValues, words: Sequence[str]) -> None:
+    """Averages, and prints what was averaged and the command that evaluates the result."""
+    parallel.use_all_cores()
+    shared.check_read(values, '--greedy', values.greedy, 'split', 'data_root')
+    folder = Path(values.out)
+    OutputFolder(folder, averages.KIND)  # raises an error for other folders
+    if Checkpoints(folder).whole_steps():
+        raise UserError(f'{folder} is an averaged run already: choose a new folder')
+    if len(words) < 2:
+        raise UserError(f'{len(words)} runs are given: give two run directories or more')
+    weights = read_weights(values.weights, len(words))
+    if values.greedy and values.weights:
+        raise UserError('--weights does not apply to --greedy, whose runs have equal weights: leave one of them out')
+    runs = [load_run(word) for word in words]
+    averages.check_alike(runs)
+    if values.greedy:
+        split = read_split(runs, values.split, values.data_root)
+        runs, rsum = averages.choose_greedily(runs, functools.partial(rsum_of, split=split))
+        weights = [1.0] * len(runs)
+        print(f'greedy       {len(runs)} of {len(words)} runs, rsum {rsum:.1f} on {split.name}')
+    averages.write_average(runs, weights, folder)
+    for run, weight in zip(runs, weights, strict=True):
+        print(f'{weight / sum(weights):<13.3g}{run.workdir}, step {run.step}, {run.member}')
+    print(f'run          {folder}  (checkpoints/)')
+    print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
+
+
+def read_weights(given: Sequence[str], count: int) -> list[float]:
+    """Returns the weight of each of some runs.
+
+    Raises:
+      UserError: If they are not one number for each run, or negative, or all 0.
+    """
+    try:
+        weights = [float(weight) for weight in given] or [1.0] * count
+    except ValueError:
+        weights = []
+    if len(weights) != count or not all(0 <= weight < float('inf') for weight in weights) or not sum(weights):
+        raise UserError(f'--weights is {",".join(given)}: give {count} numbers of at least 0, one for each run')
+    return weights
+
+
+def rsum_of(run: Run, split: Split) -> float:
+    """Returns rsum of a run on a split."""
+    report, _ = evaluate_runs([run], split)
+    return report['metrics']['rsum']

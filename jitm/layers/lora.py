@@ -1,0 +1,91 @@
+"""Low-rank adapters of transformers (LoRA, Hu et al., 2022): a change of the parameters, not of the models.
+
+Beside an adapted `kernel` stand `lora_a` A [d_in, r], `lora_b` B [r, d_out] and the constant `lora_scale` s, and the
+model is applied with kernel + s A B. A and B train. The rest of a tower of transformer blocks (see `towers`) is frozen,
+as in peft and CLIP-LoRA (Zanella and Ben Ayed, 2024). Whatever is outside of towers, such as new linear layers or a
+temperature, trains as without adapters.
+
+B is 0 at first, so that the model is unchanged. A is uniform within 1 / sqrt(d_in), as in the released loralib and in
+peft; the paper draws it from a normal distribution. The dropout that both can apply to the input of A has no place in
+a change of parameters, and is left out.
+"""
+
+import dataclasses
+import math
+import operator
+from typing import Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from flax import traverse_util
+
+from jitm.errors import UserError
+from jitm.layers.towers import block_of, path_of, tower_of, towers
+from jitm.types import Count, Positive
+
+A, B, SCALE = LEAVES = ('lora_a', 'lora_b', 'lora_scale')
+ATTENTION = ('query', 'key', 'value', 'out')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoRA:
+    """The adapters of a member.
+
+    Attributes:
+      rank: The rank r of the change of each kernel.
+      alpha: The numerator of s = alpha / r.
+      modules: The linear layers of each block that are adapted: the four of the attention, mlp_in and mlp_out.
+    """
+
+    rank: Count = 8
+    alpha: Positive = 8.0
+    modules: tuple[Literal['query', 'key', 'value', 'out', 'mlp_in', 'mlp_out'], ...] = ATTENTION
+
+    def add(self, key: chex.PRNGKey, params: chex.ArrayTree) -> chex.ArrayTree:
+        """Returns the parameters with adapters in all blocks.
+
+        Raises:
+          UserError: If there is no transformer block.
+        """
+        flat, layers = traverse_util.flatten_dict(params), towers(params)
+        if not layers:
+            raise UserError('a member has adapters (lora), but its model has no transformer: leave them out')
+        added = {}
+        for path, kernel in sorted(flat.items()):
+            root = tower_of(path, layers)
+            if root is None or block_of(path, root) is None or path[-1] != 'kernel' or path[-2] not in self.modules:
+                continue
+            size = math.prod(kernel.shape[:-1]) if path[-2] == 'out' else kernel.shape[0]  # [heads, d_head, H]
+            bound = 1 / math.sqrt(size)
+            a = jax.random.uniform(jax.random.fold_in(key, len(added)), (size, self.rank), minval=-bound, maxval=bound)
+            values = a, jnp.zeros((self.rank, kernel.size // size)), jnp.float32(self.alpha / self.rank)
+            added |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
+        return traverse_util.unflatten_dict(flat | added)
+
+
+def merge(params: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns the parameters of the model: each kernel + s A B; numpy arrays stay numpy arrays."""
+    flat = traverse_util.flatten_dict(params)
+    for *module, _ in [path for path in flat if path[-1] == A]:
+        a, b, scale = (flat.pop((*module, name)) for name in LEAVES)
+        kernel = flat[*module, 'kernel']
+        flat[*module, 'kernel'] = kernel + (scale * (a @ b)).reshape(kernel.shape)
+    return traverse_util.unflatten_dict(flat)
+
+
+def select_frozen(params: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns for each parameter of a model with adapters whether it is frozen: all of its towers but the adapters."""
+    layers = towers(params)
+
+    def is_frozen(keys: tuple, _: chex.Array) -> bool:
+        path = path_of(keys)
+        return tower_of(path, layers) is not None and path[-1] not in (A, B)
+
+    return jax.tree_util.tree_map_with_path(is_frozen, params)
+
+
+def of_trained(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Returns an optimizer of the parameters that are not frozen; it has no moments of the others."""
+    return optax.masked(optimizer, lambda params: jax.tree.map(operator.not_, select_frozen(params)))

@@ -1,0 +1,55 @@
+"""The towers of transformers in a model, by the paths of its parameters.
+
+A tower is the module around an `encoder` of blocks: `text` and `image` of CLIP, `text/bert` of a BERT encoder. From its
+input to its output it has L + 2 groups, those of open_clip: 0 are the embeddings, 1 to L the blocks, the last of them
+with the final normalization, and L + 1 the projection or the pooling.
+"""
+
+import itertools
+import re
+from collections.abc import Collection
+
+import chex
+import jax
+
+Path = tuple[str, ...]  # the names of modules, and of a parameter
+BLOCK = re.compile(r'block_(\d+)')
+FINAL, TOP = ('norm_out',), ('projection', 'pooling')  # the modules of a tower behind its blocks
+
+
+def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
+    """Returns the names in a path of `jax.tree_util`."""
+    return tuple(key.key for key in keys)
+
+
+def paths_of(params: chex.ArrayTree) -> list[Path]:
+    """Returns the paths of all parameters."""
+    return [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
+
+
+def towers(params: chex.ArrayTree) -> dict[Path, int]:
+    """Returns the path of each tower, and its number L of blocks."""
+    found: dict[Path, set[str]] = {}
+    for path in paths_of(params):
+        for n, (outer, inner) in enumerate(itertools.pairwise(path)):
+            if outer == 'encoder' and BLOCK.fullmatch(inner):
+                found.setdefault(path[:n], set()).add(inner)
+    return {root: len(blocks) for root, blocks in found.items()}
+
+
+def tower_of(path: Path, roots: Collection[Path]) -> Path | None:
+    """Returns the path of the tower that a parameter is in; None if it is in none."""
+    return next((root for root in roots if path[: len(root)] == root), None)
+
+
+def block_of(path: Path, root: Path) -> int | None:
+    """Returns the number of the block that a parameter of a tower is in, from 0; None if it is in none."""
+    block = BLOCK.fullmatch(path[len(root) + 1]) if path[len(root)] == 'encoder' else None
+    return block and int(block[1])
+
+
+def group_of(path: Path, root: Path, layers: int) -> int:
+    """Returns the group of a parameter of a tower with L blocks: 0 to L + 1."""
+    if (block := block_of(path, root)) is not None:
+        return block + 1
+    return {**dict.fromkeys(FINAL, layers), **dict.fromkeys(TOP, layers + 1)}.get(path[len(root)], 0)

@@ -1,0 +1,80 @@
+"""Averages of the weights of several runs: WiSE-FT and model soups (Wortsman et al., 2022a and 2022b)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+
+from jitm.config import build as config_lib
+from jitm.errors import UserError
+from jitm.models.make import member_model
+from jitm.runs.run import Run, describe_run, describe_runs
+from jitm.training.weights import write_weights
+
+KIND = 'an averaged run'
+
+
+def check_alike(runs: Sequence[Run]) -> None:
+    """Raises a UserError unless all runs have the same model and vocabulary."""
+    first, *others = runs
+    for run in others:
+        models = [{'model': member_model(one.config, one.member)} for one in (first, run)]
+        changed = [line for line in config_lib.differences(*models) if '.dtype:' not in line]
+        shapes = [jax.tree.map(np.shape, one.variables) for one in (first, run)]
+        if changed or shapes[0] != shapes[1]:
+            reason = '; '.join(changed) or 'its parameters have other shapes'
+            raise UserError(f'{run.workdir} has another model than {first.workdir} ({reason}): average runs of one')
+        if run.vocabulary.hash != first.vocabulary.hash:
+            raise UserError(f'{run.workdir} has another vocabulary than {first.workdir}: average runs of one')
+
+
+def average(runs: Sequence[Run], weights: Sequence[float]) -> Run:
+    """Returns the last run with the weighted mean of the variables of all runs, batch statistics too.
+
+    A learned temperature is averaged as it is stored, which is its logarithm; adapters are merged before.
+
+    Args:
+      runs: Runs with the same model.
+      weights: The weight of each run; only proportions count.
+    """
+    shares = np.asarray(weights, np.float64) / np.sum(weights)
+
+    def mean(*leaves: np.ndarray) -> np.ndarray:
+        total = sum(share * np.asarray(leaf, np.float64) for share, leaf in zip(shares, leaves, strict=True))
+        return np.asarray(total, leaves[0].dtype)
+
+    variables: chex.ArrayTree = jax.tree.map(mean, *(run.variables for run in runs))
+    return dataclasses.replace(runs[-1], variables=variables)
+
+
+def choose_greedily(runs: Sequence[Run], score: Callable[[Run], float]) -> tuple[list[Run], float]:
+    """Chooses the runs of a greedy soup: from the best one on, each that raises the score of the mean.
+
+    As released, a run that leaves the score unchanged is not chosen; the paper keeps it.
+
+    Args:
+      runs: Runs with the same model.
+      score: The function that scores a run on a validation split.
+
+    Returns:
+      The chosen runs, and the score of their mean.
+    """
+    ranked = sorted(((score(run), run) for run in runs), key=lambda pair: -pair[0])
+    best, first = ranked[0]
+    chosen = [first]
+    for _, run in ranked[1:]:
+        candidates = [*chosen, run]
+        found = score(average(candidates, [1.0] * len(candidates)))
+        if found > best:
+            best, chosen = found, candidates
+    return chosen, best
+
+
+def write_average(runs: Sequence[Run], weights: Sequence[float], folder: Path) -> None:
+    """Writes the average as a run of one checkpoint, with the config and the data of the last run."""
+    averaged = average(runs, weights)
+    sources = [described | {'weight': weight} for described, weight in zip(describe_runs(runs), weights, strict=True)]
+    write_weights(describe_run(averaged) | {'average_of': sources}, averaged.variables, folder, KIND)

@@ -1,0 +1,116 @@
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import traverse_util
+
+from jitm.errors import UserError
+from jitm.layers.lora import LoRA, merge, select_frozen
+from jitm.layers.towers import group_of, paths_of, tower_of, towers
+from jitm.layers.transformer import BlockOptions, TransformerBlock
+from jitm.models.make import make_model
+from jitm.types import Images, Texts
+from tests.configs.settings import load
+
+ALL = ('query', 'key', 'value', 'out', 'mlp_in', 'mlp_out')
+QKV = ALL[:3]
+
+
+@functools.cache
+def shapes_of(size):
+    """The shapes of the parameters of a published size."""
+    section = load(f'{size},f30k')['model']
+    pixels = np.zeros((1, section['image']['image_size'], section['image']['image_size'], 3), np.uint8)
+    texts = Texts(np.ones((1, 3), np.int32), np.full(1, 3, np.int32))
+    return jax.eval_shape(make_model(section, 1000).init, jax.random.key(0), Images(pixels=pixels), texts)['params']
+
+
+@pytest.fixture(scope='module')
+def tower():
+    """The parameters of a tower of two blocks, its embeddings and projection, and of what follows it."""
+    block = TransformerBlock(BlockOptions(heads=2, mlp_dim=12, dropout=0.0))
+    blocks = [block.init(jax.random.key(n), np.zeros((1, 3, 8)), None)['params'] for n in range(2)]
+    dense = {'kernel': np.ones((8, 8), np.float32)}
+    encoder = {f'block_{n}': params for n, params in enumerate(blocks)}
+    text = {'words': {'embedding': np.ones((5, 8))}, 'encoder': encoder, 'norm_out': dense, 'projection': dense}
+    return {'text': text, 'linear': dense, 'logit_scale': np.ones(())}
+
+
+def randomized(params):
+    """The parameters with random numbers, so that B is not 0."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: rng.normal(size=np.shape(leaf)).astype(np.float32), params)
+
+
+@pytest.mark.parametrize(
+    ('size', 'rank', 'modules', 'count'),
+    [
+        ('clip:b32', 2, QKV, 184_320),
+        ('clip:b32', 8, ALL[:4], 983_040),
+        ('clip:b32', 16, ALL, 4_423_680),
+        ('siglip:b16_224', 8, ALL[:4], 1_179_648),
+    ],
+)
+def test_adapters_have_the_number_of_parameters_of_clip_lora(size, rank, modules, count):
+    add = functools.partial(LoRA(rank=rank, modules=modules).add, jax.random.key(0))
+    flat = traverse_util.flatten_dict(jax.eval_shape(add, shapes_of(size)))
+    assert sum(math.prod(leaf.shape) for path, leaf in flat.items() if path[-1] in ('lora_a', 'lora_b')) == count
+
+
+def test_the_first_state_is_the_base_to_the_last_bit(tower):
+    adapted = LoRA(rank=3, modules=ALL).add(jax.random.key(0), tower)
+    jax.tree.map(np.testing.assert_array_equal, merge(adapted), tower)
+    query = adapted['text']['encoder']['block_0']['attention']['query']
+    assert [query[name].shape for name in ('lora_a', 'lora_b')] == [(8, 3), (3, 8)]
+    assert 0.5 / math.sqrt(8) < np.abs(query['lora_a']).max() <= 1 / math.sqrt(8)
+    assert not query['lora_b'].any()
+    assert len({str(leaf) for path, leaf in traverse_util.flatten_dict(adapted).items() if path[-1] == 'lora_a'}) == 12
+
+
+def test_merged_projections_equal_separate_ones(tower):
+    """kernel x + s B (A x) in float64 for each linear layer, of which the attention's have an axis of heads."""
+    adapted = randomized(LoRA(rank=3, modules=ALL).add(jax.random.key(0), tower))
+    block, merged = (tree['text']['encoder']['block_1'] for tree in (adapted, merge(adapted)))
+    rng = np.random.default_rng(1)
+    for name in ALL:
+        one, other = (tree['attention'][name] if name in ALL[:4] else tree[name] for tree in (block, merged))
+        assert {*other} == {'kernel', 'bias'}
+        layer = nn.DenseGeneral(other['bias'].shape, axis=(-2, -1) if name == 'out' else -1)
+        inputs = rng.normal(size=(5, *other['kernel'].shape[: 2 if name == 'out' else 1]))
+        got = layer.apply({'params': other}, inputs.astype(np.float32))
+        rows, (a, b, s) = inputs.reshape(5, -1), (np.float64(one[f'lora_{part}']) for part in ('a', 'b', 'scale'))
+        want = rows @ np.reshape(one['kernel'], (rows.shape[1], -1)) + s * (rows @ a) @ b + np.ravel(one['bias'])
+        np.testing.assert_allclose(np.reshape(got, (5, -1)), want, rtol=1e-6, atol=1e-5)
+
+
+def test_only_adapters_and_what_is_outside_of_towers_train(tower):
+    adapted = LoRA(rank=3, modules=('query',)).add(jax.random.key(0), tower)
+    flat = traverse_util.flatten_dict(select_frozen(adapted), sep='/')
+    query = 'text/encoder/block_{}/attention/query/lora_{}'
+    trained = {query.format(n, part) for n in (0, 1) for part in ('a', 'b')} | {'linear/kernel', 'logit_scale'}
+    assert {path for path, frozen in flat.items() if not frozen} == trained
+
+
+def test_a_model_without_blocks_has_no_adapters():
+    with pytest.raises(UserError, match='its model has no transformer'):
+        LoRA().add(jax.random.key(0), {'gru': {'kernel': np.ones((2, 2))}})
+
+
+@pytest.mark.parametrize('size', ['clip:b32', 'siglip:b16_224'])
+def test_groups_of_towers_are_those_of_open_clip(size):
+    params = shapes_of(size)
+    layers = towers(params)
+    assert layers == {('image',): 12, ('text',): 12}
+    groups = {}
+    for path in paths_of(params):
+        if root := tower_of(path, layers):
+            name = path[1] if path[1] != 'encoder' else path[2]
+            groups.setdefault(root[0], {}).setdefault(group_of(path, root, layers[root]), set()).add(name)
+    clip = size == 'clip:b32'
+    first, last = ({'class_embedding', 'norm_in'}, 'projection') if clip else (set(), 'pooling')
+    blocks = {n + 1: {f'block_{n}'} for n in range(11)} | {12: {'block_11', 'norm_out'}}
+    assert groups['image'] == {0: {'patches', 'positions'} | first, **blocks, 13: {last}}
+    assert groups['text'] == {0: {'words', 'positions'}, **blocks, 13: {'projection'}}
