@@ -27,7 +27,7 @@ from jitm.training.setup import Setup
 
 SETTINGS = 'clip:b32,softmax,f30k', 'scan:t2i,lse,f30k'
 BATCH_SIZES = 64, 256, 1024, 4096
-PAIRS = 64  # of the batch whose rows the larger ones repeat
+PAIRS = 64  # the rows that every batch repeats
 CPU = 'cpu'
 
 
