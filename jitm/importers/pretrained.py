@@ -40,7 +40,7 @@ def load_pretrained(
       words: The V words of its vocabulary.
       model: The model.
       bert: Path of weights for the module `bert`, see `load_bert`; '' for none.
-      image: Path of weights for the module `network`, see `load_network`; '' for none.
+      image: Path or package of weights for the module `network`, see `load_network`; '' for none.
       uniter: Path of weights for a whole UNITER, see `load_uniter`; '' for none.
       oscar: Path of weights for an OSCAR, see `load_oscar`; '' for none.
       word_vectors: Path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.

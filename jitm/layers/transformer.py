@@ -146,14 +146,20 @@ class BlockOptions(NamedTuple):
 class TransformerBlock(nn.Module):
     """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
 
-    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))).
+    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))). With a context, h is the
+    result of two such sums: the second one attends to the context.
     """
 
     options: BlockOptions
 
     @nn.compact
     def __call__(
-        self, tokens: chex.Array, mask: chex.Array | None, train: bool = False, bias: chex.Array | None = None
+        self,
+        tokens: chex.Array,
+        mask: chex.Array | None,
+        train: bool = False,
+        bias: chex.Array | None = None,
+        context: chex.Array | None = None,
     ) -> chex.Array:
         """Applies the block to each sequence of [N, L, H].
 
@@ -163,11 +169,13 @@ class TransformerBlock(nn.Module):
             for all.
           train: Applies dropout, from the stream 'dropout'.
           bias: float [heads, L, L], added to the scaled scores of each query with each key; None for none.
+          context: What else the tokens attend to, [N, K, C]; None for nothing.
         """
         options, init = self.options, self.options.kernel_init
         init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
         drop = nn.Dropout(options.dropout, deterministic=not train)
-        attention = nn.MultiHeadDotProductAttention(
+        attention = functools.partial(
+            nn.MultiHeadDotProductAttention,
             options.heads,
             dtype=options.dtype,
             kernel_init=init.attention,
@@ -176,8 +184,6 @@ class TransformerBlock(nn.Module):
             broadcast_dropout=False,
             deterministic=not train,
             force_fp32_for_softmax=True,
-            attention_fn=functools.partial(nn.dot_product_attention, bias=bias),
-            name='attention',
         )
         if mask is not None:
             mask = einops.rearrange(mask, 'n l -> n 1 1 l' if mask.ndim == 2 else 'n q l -> n 1 q l')
@@ -190,10 +196,13 @@ class TransformerBlock(nn.Module):
         def residual(x: chex.Array, layer: Callable, norm: nn.LayerNorm) -> chex.Array:
             return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
 
-        attention_norm = layer_norm(options.dtype, 'attention_norm', options.epsilon)
-        mlp_norm = layer_norm(options.dtype, 'mlp_norm', options.epsilon)
-        tokens = residual(tokens, lambda x: attention(x, mask=mask), attention_norm)
-        return residual(tokens, mlp, mlp_norm)
+        norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
+        attend = attention(name='attention', attention_fn=functools.partial(nn.dot_product_attention, bias=bias))
+        tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
+        if context is not None:
+            attend_context = attention(name='cross_attention')
+            tokens = residual(tokens, lambda x: attend_context(x, context), norm('cross_norm'))
+        return residual(tokens, mlp, norm('mlp_norm'))
 
 
 class Transformer(nn.Module):
@@ -207,13 +216,18 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: chex.Array, mask: chex.Array | None, train: bool = False, bias: chex.Array | None = None
+        self,
+        tokens: chex.Array,
+        mask: chex.Array | None,
+        train: bool = False,
+        bias: chex.Array | None = None,
+        context: chex.Array | None = None,
     ) -> chex.Array:
-        """Maps tokens [N, L, H] with a mask and a bias, see `TransformerBlock`, to [N, L, H]."""
+        """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H]."""
         names = [f'block_{n}' for n in range(self.layers)]
         if self.is_initializing() or parallel.platform() == 'cpu':
             for name in names:
-                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, bias)
+                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, bias, context)
             return tokens
         # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
@@ -224,7 +238,7 @@ class Transformer(nn.Module):
             params, bits = layer
             rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
             block = TransformerBlock(self.options, parent=None)
-            return block.apply({'params': params}, tokens, mask, train, bias, rngs=rngs), None
+            return block.apply({'params': params}, tokens, mask, train, bias, context, rngs=rngs), None
 
         return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
 
