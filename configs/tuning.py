@@ -24,9 +24,7 @@ def _below(config: ConfigDict, word: str, share: float) -> None:
     for tower in TOWERS:
         encoder = config.model.get(tower, {})
         if encoder.get('name') not in EMBEDDINGS:
-            raise ValueError(
-                f"'{word}' needs a CLIP or SigLIP of transformers, or BLIP: set optimizer.factors instead"
-            )
+            raise ValueError(f"'{word}' needs a CLIP or SigLIP of transformers, or BLIP: set optimizer.factors instead")
         blocks = [f'encoder/block_{n}' for n in range(int(share * encoder.num_layers))]
         _freeze(config, *(f'{tower}/{module}' for module in (*EMBEDDINGS[encoder.name], *blocks)))
 
