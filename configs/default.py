@@ -14,6 +14,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0  # parameters, order of the examples, dropout, augmentation and masking
     config.epochs = 30
     config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
+    config.encode_chunk = ml_collections.config_dict.placeholder(int)  # images or captions that a device encodes at
+    # a time, with the loss and the gradient of the whole batch (GradCache); None for all
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
     config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
