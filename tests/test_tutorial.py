@@ -1,4 +1,4 @@
-"""The notebook of the tutorial runs with the published networks, few photos and tiny models; nbconvert makes its page."""
+"""The notebook of the tutorial runs with the published networks on few photos; nbconvert makes its page of it."""
 
 import json
 import re

@@ -27,7 +27,7 @@ from jitm.types import Images, Precision
 
 CROPS = (1, 10)
 IMAGES_PER_CALL = 64  # per device; a tenth of them with ten crops
-MOST_ON_CPU = 8  # images per call there, whose maps stay in the caches: with EfficientNet-Lite0 twice as fast as 64
+MOST_ON_CPU = 8  # images per call there, whose maps stay in the caches: twice as fast as 64
 PARTS = 'params', 'batch_stats'
 
 
