@@ -80,7 +80,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Pretrained weights; '' for none. They are read before the first step only.
     config.initialize = dict(
         bert='',  # for BERTEncoder, or UNITER's embeddings and blocks: a folder or file of Hugging Face weights
-        image='',  # for the network of PixelEncoder: a file of torchvision's, timm's or Hugging Face's weights
+        image='',  # for the network of PixelEncoder: a file of weights, or 'efficientnet-lite0' of an installed package
         uniter='',  # for UNITER: a file of released weights
         oscar='',  # for OSCAR: a file or folder of released weights
         word_vectors='',  # for GRUEncoder's word embeddings: a text file in the format of GloVe

@@ -99,7 +99,8 @@ def _vsepp(system: str, network: str, tuning: str, data: str) -> ConfigDict:
     config = dual_encoder(load(f'vsepp:{system},{network},{tuning},f30k'))
     config.data.root = f'data/{data}_precomp'
     if photos:
-        config.data = common.photos('data/f8k_photos', image_size=112, short_side=112, min_area=0.5)
+        size = 224 if network in vsepp.PIXELS else 112
+        config.data = common.photos('data/f8k_photos', image_size=size, short_side=size, min_area=0.5)
         config.length_multiple = 12  # fewer lengths to compile
     vectors = photos or data != 'f8k'  # vectors of whole photos need more epochs to spread scores
     if vectors:

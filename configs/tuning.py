@@ -11,6 +11,8 @@ from ml_collections import ConfigDict
 EMBEDDINGS = {  # encoder with blocks -> its modules before them
     'vit.ViT': ('patches', 'class_embedding', 'positions', 'norm_in'),
     'siglip.PooledViT': ('patches', 'positions'),
+    'blip.NormalizedViT': ('patches', 'class_embedding', 'positions'),
+    'blip.MultimodalBERT': ('words', 'positions', 'norm_in'),
     'clip_text.CausalTransformer': ('words', 'positions'),
     'siglip.PaddedTransformer': ('words', 'positions'),
 }
@@ -22,7 +24,7 @@ def _below(config: ConfigDict, word: str, share: float) -> None:
     for tower in TOWERS:
         encoder = config.model.get(tower, {})
         if encoder.get('name') not in EMBEDDINGS:
-            raise ValueError(f"'{word}' needs a CLIP or SigLIP of transformers: set optimizer.factors instead")
+            raise ValueError(f"'{word}' needs a CLIP or SigLIP of transformers, or BLIP: set optimizer.factors instead")
         blocks = [f'encoder/block_{n}' for n in range(int(share * encoder.num_layers))]
         _freeze(config, *(f'{tower}/{module}' for module in (*EMBEDDINGS[encoder.name], *blocks)))
 
@@ -36,12 +38,12 @@ def _frozen(config: ConfigDict) -> None:
         _freeze(config, 'bert')
         return
     _below(config, 'frozen', share=1)
-    _freeze(config, *(f'{tower}/norm_out' for tower in TOWERS))
+    _freeze(config, 'norm_out')
 
 
 def _locked(config: ConfigDict, tower: str) -> None:
-    if not config.model.name.startswith('clip.'):
-        raise ValueError(f"'locked_{tower}' needs a CLIP or SigLIP: set optimizer.factors instead")
+    if not config.model.name.startswith(('clip.', 'blip.')):
+        raise ValueError(f"'locked_{tower}' needs a CLIP or SigLIP, or a BLIP: set optimizer.factors instead")
     _freeze(config, tower)
 
 

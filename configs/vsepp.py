@@ -17,12 +17,21 @@ NETWORK = {  # image network; `features` are precomputed by VGG19, as published:
     'features': {},
     'vgg19': dict(name='cnn.VGG19'),
     'resnet152': dict(name='cnn.ResNet', depth=152, train_norm=False),
-    'squeezenet': dict(name='cnn.SqueezeNet'),  # small, for `f8k`
+    # Small, for `f8k`.
+    'squeezenet': dict(name='cnn.SqueezeNet'),
+    'mobilenet_v1': dict(name='cnn.MobileNetV1', width=0.75, train_norm=False),
+    **{f'efficientnet_lite{n}': dict(name='cnn.EfficientNetLite', number=n, train_norm=False) for n in range(5)},
 }
-WEIGHTS = {  # from torchvision; resnet152 is its first version, IMAGENET1K_V1
+WEIGHTS = {  # from torchvision, but for the mobile networks; resnet152 is its first version, IMAGENET1K_V1
     'vgg19': 'data/vgg19-dcbb9e9d.pth',
     'resnet152': 'data/resnet152-394f9c45.pth',
     'squeezenet': 'data/squeezenet1_1.npz',
+    'mobilenet_v1': 'data/mobilenet_v1_075_224.npz',
+    **{f'efficientnet_lite{n}': f'efficientnet-lite{n}' for n in range(5)},  # from the Python package index
+}
+PIXELS = {  # the size of the crop, and of the shorter side before it, with which EfficientNet-Lite was evaluated
+    f'efficientnet_lite{n}': dict(image_size=size, short_side=side, interpolation='bicubic')
+    for n, (size, side) in enumerate(((224, 256), (240, 274), (260, 297), (280, 320), (300, 343)))
 }
 TUNING = {  # fine-tuning of the network, section 3.2
     'frozen': 'keeps the weights of ImageNet',
@@ -77,7 +86,7 @@ def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> No
     if data not in PHOTOS:
         known = ', '.join(PHOTOS)
         raise ValueError(f"the data '{data}' are features: use one of {known} with the network '{network}'")
-    config.data = PHOTOS[data]
+    config.data = PHOTOS[data] | PIXELS.get(network, {})
     config.model.image = dict(
         name='cnn.PixelEncoder',
         network=dict(NETWORK[network], pooled=True, dtype='float32', remat=False),

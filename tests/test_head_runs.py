@@ -15,7 +15,7 @@ from jitm.data.pairs.compositionality import as_line
 from jitm.data.splits import pad_texts
 from jitm.data.text.word_level import tokenize_split
 from jitm.encoders import features
-from jitm.encoders.text_network import TextNetwork
+from jitm.encoders.text_network import TextNetwork, of_trained
 from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
@@ -220,9 +220,10 @@ def test_what_is_encoded_is_not_encoded_again(clip_tower, tmp_path, monkeypatch,
     assert {path.name: path.read_bytes() for path in tokens.iterdir()} == before
     assert cli.main([*arguments, '--dtype', 'float16']) == 2
     assert 'has other features than these (dtype)' in capsys.readouterr().err
-    other = TextNetwork(load_run(clip_tower / 'run'), 'float16', 'highest')
+    run = load_run(clip_tower / 'run')
+    other = of_trained(run, 'float16', 'highest')
     with pytest.raises(UserError, match=r'dev_txts.npy has other features than these \(dtype\)'):
-        features.write_texts(other, read_split([other.run], 'dev'), 'dev', tokens)
+        features.write_texts(other, read_split([run], 'dev'), 'dev', tokens)
 
 
 def test_a_killed_job_leaves_no_vectors(clip_tower, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ SUBJECT = r'(?:a|an|the|some|one|this|these|its|every|each|of)'
 # What to write -> the pattern of what not to write.
 RULES = {
     'author and year': r'\bpapers? 0\d\d\b',
-    'caption': r'(?<!one )(?<!each )(?<!a single )\bsentences?\b(?! that (?:names|says|explains))',
+    'caption': r'(?<!one )(?<!each )(?<!a single )\bsentences?\b(?!-transformers| that (?:names|says|explains))',
     'synthetic (negative) caption': r'\b(?:written|wrong|made-up|false) captions?\b|\bmade[ -]up\b',
     'generator': r'\bwriters?\b',
     'perturbed caption, perturbation': r'\battack(?:s|ed)?\b',

@@ -4,12 +4,14 @@
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
     jitm convert --from clip models/clip-vit-base-patch32 --stretch 4 --out runs/clip_b32_248
     jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
+    jitm convert --from blip models/blip-itm-base-coco --out runs/blip_base
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
     jitm convert --to safetensors runs/scan --out exported/scan
     jitm convert --to tfds data/f30k_precomp --out data/tfds
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
 the model; `--config`, by default a preset of the system, determines data, losses and evaluation.
+`--stretch` interpolates the positions of a CLIP's text encoder for longer captions, as Long-CLIP does.
 Model options found neither in the tensors nor in the stored options of the training script are taken from the config
 and printed.
 
@@ -51,6 +53,7 @@ from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
 from jitm.importers import clip_weights, joint_checkpoints, oscar_features, peft, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
+from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
 from jitm.importers.released import ReleasedModel
 from jitm.importers.siglip_weights import load_siglip
@@ -76,6 +79,7 @@ READS = {'precomp.load': 'regions', 'photos.load': 'pixels'}  # source -> kind o
 LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the config's model) -> ReleasedModel`
     'clip': lambda name, path, vocabulary, model: clip_weights.load_clip(path, vocabulary),
     'siglip': lambda name, path, vocabulary, model: load_siglip(path, vocabulary),
+    'blip': lambda name, path, vocabulary, model: load_blip(path, vocabulary),
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
@@ -93,7 +97,7 @@ FLAGS = {
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
-    'stretch': shared.count('The factor by which positions are interpolated for longer captions, as in Long-CLIP: 4.'),
+    'stretch': shared.count('The number of positions for each one after the first 20, of a CLIP; 4 in Long-CLIP.'),
     'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
     **shared.common('compilation_cache'),
 }

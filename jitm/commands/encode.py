@@ -4,13 +4,15 @@
     jitm encode --config vsepp:vsepp,f30k,vgg19 --out data/mine_precomp --crops 10
     jitm encode --workdir runs/vsepp --images photos --out data/holiday
     jitm encode --workdir runs/clip_b32 --texts --out data/mine_tokens
+    jitm encode --config vsepp:vsepp,f30k,vgg19 --text_encoder all-MiniLM-L6-v2 --out data/mine_tokens
 
 The network comes from a trained run, or from a config with its initial weights, see config key initialize.image. The
 images are splits of its data set, or a folder of photos without captions. The output has the layout of data.source
 precomp.load: one vector for each image, or the cells of the last map as regions. A CLIP has cells, before the
 projection: the patches of a vision transformer after the last normalization, or the last map of a residual network.
-Vectors of its joint space: `jitm eval --save_vectors`. With --texts, a CLIP or SigLIP also writes the last states of
-the tokens of all captions, which heads with the text encoder text.TokenEncoder read.
+Vectors of its joint space: `jitm eval --save_vectors`. With --texts, a CLIP, SigLIP or text.BERTEncoder also writes the
+last states of the tokens of all captions, which heads with the text encoder text.TokenEncoder read; with
+--text_encoder, a folder of Hugging Face does, such as a MiniLM.
 A stopped job resumes with the split that it has not finished. All splits of a folder have the features of one network.
 """
 
@@ -29,8 +31,7 @@ from jitm.data.images import photos
 from jitm.data.load import bind_data
 from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split, check_images
-from jitm.encoders import features, networks
-from jitm.encoders.text_network import TextNetwork
+from jitm.encoders import features, networks, text_network
 from jitm.errors import UserError
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
@@ -42,7 +43,11 @@ FLAGS = {
     'out': shared.text('The output folder.'),
     'images': shared.text('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
-    'texts': shared.switch('Also encode the tokens of the captions by the text encoder of a CLIP or SigLIP.'),
+    'texts': shared.switch('Also encode the tokens of the captions, by the text encoder of --workdir.'),
+    'text_encoder': shared.text(
+        'Also encode them by this text encoder: a folder of Hugging Face or sentence-transformers, or the name of an '
+        'installed one, such as all-MiniLM-L6-v2.'
+    ),
     'crops': shared.number('1 for the centre of each photo, 10 for ten crops.', 1),
     'dtype': shared.choice(('float32', 'float16'), 'The dtype of the features.', 'float32'),
     **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
@@ -57,8 +62,11 @@ def _check(values: flags.FlagValues) -> None:
     if values.images and (values['split'].present or values.data_root):
         raise UserError('--images is read instead of --split and --data_root; leave them out')
     shared.check_read(values, '--workdir', values.workdir, 'texts')
-    if values.images and values.texts:
-        raise UserError('--texts needs captions, which --images has not: leave it out, or give a data set')
+    if values.texts and values.text_encoder:
+        raise UserError('--texts and --text_encoder both name a text encoder; give one')
+    for name in ('texts', 'text_encoder'):
+        if values.images and values[name].value:
+            raise UserError(f'--{name} needs captions, which --images has not: leave it out, or give a data set')
 
 
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
@@ -87,8 +95,19 @@ def _make_network(
     return network
 
 
+def _text_network(run: Run | None, values: flags.FlagValues, *computed: str) -> text_network.TextNetwork | None:
+    """Returns the text encoder that the flags name, None without one; `computed` is its dtype and its precision."""
+    if values.text_encoder:
+        return text_network.of_folder(values.text_encoder, *computed)
+    return text_network.of_trained(run, *computed) if values.texts else None
+
+
 def _encode(
-    write: Callable[..., bool], network: networks.FeatureNetwork | TextNetwork, split: Split, name: str, folder: Path
+    write: Callable[..., bool],
+    network: networks.FeatureNetwork | text_network.TextNetwork,
+    split: Split,
+    name: str,
+    folder: Path,
 ) -> bool:
     """Encodes a split with a progress bar; returns whether it was written, see `features.write` and `write_texts`."""
     total, unit = (split.num_images, ' images') if write is features.write else (split.num_texts, ' captions')
@@ -107,7 +126,7 @@ def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagVal
     if {'train', 'dev'} <= splits.keys():
         cells = (folder / 'boxes.npy').exists()
         of_images = 'scan:t2i,lse,f8k' if cells else f'vsepp:vsepp,f8k_{values.crops}c'
-        preset = 'heads:gpo,softmax,f8k' if values.texts else of_images
+        preset = 'heads:gpo,softmax,f8k' if values.texts or values.text_encoder else of_images
         root = f'--config.data.root={folder}'
         print(f'train        {programs.jitm("train", "--config", preset, "--workdir", "runs/features", root)}')
 
@@ -121,7 +140,7 @@ def main(values: flags.FlagValues) -> None:
     config = schema.check(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
-        text_network = TextNetwork(run, *computed[1:]) if values.texts else None
+        of_texts = _text_network(run, values, *computed[1:])
         splits = _read_splits(config['data'], run, values)
         if run is None:
             member = values.member or config['evaluation']['member']
@@ -135,7 +154,7 @@ def main(values: flags.FlagValues) -> None:
         for name, split in splits.items():
             written = _encode(features.write, network, split, name, folder)
             print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
-            if text_network is not None:
-                written = _encode(features.write_texts, text_network, split, name, folder)
+            if of_texts is not None:
+                written = _encode(features.write_texts, of_texts, split, name, folder)
                 print(f'{split.name}: {split.num_texts} captions {"encoded" if written else "had been encoded"}')
     _print_next(folder, splits, values)

@@ -3,6 +3,7 @@
     jitm eval --workdir runs/demo --split test
     jitm eval --workdir runs/a --workdir runs/b --split test --folds 5
     jitm eval --workdir runs/uniter --shortlist runs/vse --top_m 100 --split test
+    jitm eval --workdir runs/blip --top_m 128 --add --split test
 
 Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped evaluation resumes
 with the same command.
@@ -11,7 +12,7 @@ with the same command.
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from jitm.report import explanations
 from jitm.runs.checkpoint_files import unfinished
 from jitm.runs.interrupt import interruptible
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import Run, load_run, read_split
 from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
@@ -42,8 +43,11 @@ FLAGS = {
     **shared.common('step'),
     'member': shared.words('The models of `members` to load and average; the validated one if not given.', []),
     **shared.common('data_root', 'language'),
-    'shortlist': shared.texts('A run that selects the pairs to score; repeat the flag for an ensemble.', []),
+    'shortlist': shared.texts(
+        'A run that selects the pairs to score; repeat the flag for an ensemble. By default a BLIP selects its own.', []
+    ),
     'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
+    'add': shared.switch('Re-rank by the sum of both scores, as BLIP does, not by the second one alone.'),
     'save_sims': shared.switch('Write sims.npy, float32 [images, captions], and image_of_text.npy.'),
     'save_vectors': shared.switch('Write vectors.npz; scores are inner products of the vectors.'),
     'compare': shared.switch('Print published results on the same images.'),
@@ -56,16 +60,22 @@ FLAGS = {
 }
 
 
-def _load_shortlist(values: flags.FlagValues) -> Shortlist | None:
-    """Returns the runs of --shortlist, None without the flag; raises a UserError for flags that it excludes."""
-    if bool(values.shortlist) != bool(values.top_m):
-        raise UserError('--shortlist and --top_m go together; give both')
-    if not values.shortlist:
+def _load_shortlist(values: flags.FlagValues, runs: Sequence[Run]) -> Shortlist | None:
+    """Returns the runs that select pairs, by default those of --workdir; None without --top_m.
+
+    Raises:
+      UserError: If a flag does not fit, or the runs of --workdir have one score only.
+    """
+    shared.check_read(values, '--top_m', values.top_m, 'shortlist', 'add')
+    if not values.top_m:
         return None
     for name in ('save_sims', 'explain', 'eccv'):
         if values[name].value:
-            raise UserError(f'--{name} needs the score of every pair; leave out --shortlist')
-    return Shortlist([load_run(workdir) for workdir in values.shortlist], values.top_m)
+            raise UserError(f'--{name} needs the score of every pair; leave out --top_m')
+    for run in [] if values.shortlist else runs:
+        if run.model.reranker is run.model:
+            raise UserError(f'{run.workdir} has one score of a pair: give the run that selects pairs as --shortlist')
+    return Shortlist([load_run(workdir) for workdir in values.shortlist] or runs, values.top_m, values['add'].value)
 
 
 def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
@@ -73,8 +83,8 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
     lines = [f'shortlist of {run["workdir"]}, step {run["step"]}, {run["member"]}' for run in protocol['runs']]
     pairs, total = protocol['pairs'], protocol['total_pairs']
     lines.append(
-        f'top_m {protocol["top_m"]}: {pairs:,} of {total:,} pairs scored ({pairs / total:.1%}); '
-        f'others {protocol["others"]}'
+        f'top_m {protocol["top_m"]}: {pairs:,} of {total:,} pairs scored ({pairs / total:.1%}), '
+        f'scores {protocol["scores"]}; others {protocol["others"]}'
     )
     i2t, t2i = metrics['i2t/shortlisted'], metrics['t2i/shortlisted']
     lines.append(f'the shortlist has a match for {i2t:.1f} % of the images and {t2i:.1f} % of the captions')
@@ -117,7 +127,7 @@ def main(values: flags.FlagValues) -> None:
     with interruptible(finished.path), contextlib.ExitStack() as stack:
         # Everything that can be wrong is found before the first score.
         runs = [load_run(workdir, values.step, member) for workdir in values.workdir for member in members]
-        shortlist = _load_shortlist(values)
+        shortlist = _load_shortlist(values, runs)
         if values.explain:
             for module in ('jinja2', 'matplotlib'):
                 require(module, extra='report')

@@ -144,7 +144,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     """
     from jitm.evaluation import saved  # imports jax, which not every command needs
 
-    names = ('split', 'folds', 'member', 'top_m', 'step', 'dtype', 'precision', 'data_root', 'language')
+    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root', 'language')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
     path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given | further)

@@ -3,6 +3,7 @@
     jitm search --workdir runs/clip --images photos "a dog on the beach"
     jitm search --workdir runs/demo --split test --image test-000003 --find captions
     jitm search --workdir runs/demo --split test - < captions.txt
+    jitm search --workdir runs/blip --images photos --rerank runs/blip --add "a dog on the beach"
 
 Images are encoded once and kept in an index in the run directory; later searches encode new and
 changed images only, and a stopped search resumes with the same command. For - captions are read from
@@ -49,8 +50,9 @@ FLAGS = {
     'find': shared.choice(('images', 'captions'), 'Images or captions.', 'images'),
     'captions': shared.text('The captions to find, one per line of a file; the captions of --split if not given.'),
     'top_k': shared.count('The number of results.', 10),
-    'rerank': shared.text('A run of any model that orders the best results.'),
+    'rerank': shared.text('A run of any model that orders the best results; for a BLIP the same run.'),
     'top_m': shared.count('The number of best results that --rerank orders.', 100),
+    'add': shared.switch('Order by the sum of both scores, as BLIP does, not by the score of --rerank alone.'),
     'json': shared.switch('Print the results as JSON.'),
     'html': shared.text('Also write a page of the results to this file.'),
     'photos': shared.text('Page: a folder of pictures named by the ids of --split; by default from jitm encode.'),
@@ -81,7 +83,7 @@ def _check(values: flags.FlagValues, caption: str) -> None:
         raise UserError('--rerank compares images with captions only; leave it out')
     query = caption or values.image
     shared.check_read(values, 'a caption or --image', query, 'find', 'captions', 'top_k', 'rerank', 'json', 'html')
-    shared.check_read(values, '--rerank', values.rerank, 'top_m')
+    shared.check_read(values, '--rerank', values.rerank, 'top_m', 'add')
     shared.check_read(values, '--html', values.html, 'photos')
     shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
@@ -163,7 +165,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     # The run, the images and, with --find captions, the captions.
     run = LoadedRun(load_run(values.workdir, values.step, values.member), values.encoder)
     run.check_vectors()
-    second = LoadedRun(load_run(values.rerank)) if values.rerank else None
+    second = LoadedRun(load_run(values.rerank).reranker) if values.rerank else None
     photos = shared.photos_folder(values)
     images = read_split([run.run], values.split, values.data_root) if values.split else values.images
     images = open_images(images, run.run)
@@ -188,9 +190,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         return
 
     # The results.
+    reranking = {'rerank': second, 'top_m': values.top_m, 'add': values['add'].value}
+
     def find(caption: str) -> Answer:
         query = {'caption': caption, 'image': values.image, 'captions': captions}
-        found = answer(run, index, images, values.top_k, **query, rerank=second, top_m=values.top_m)
+        found = answer(run, index, images, values.top_k, **query, **reranking)
         for one in filter(None, (run, second)):
             if unknown := one.describe_unknown_words(caption):
                 print(printable(unknown), file=sys.stderr)

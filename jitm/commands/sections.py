@@ -5,6 +5,7 @@ import functools
 from jitm.config import overrides
 from jitm.config.overrides import Section
 from jitm.data.load import CHANGES
+from jitm.importers.text_folders import read_folder
 from jitm.layers.lora import LoRA
 from jitm.training.members import RULES, Member
 from jitm.training.objective import RankingTerm
@@ -14,6 +15,7 @@ SECTIONS = {  # pattern of the dotted key -> its section; the first match counts
     'terms.*': Section('loss', 'jitm.losses', own=True, further=(RankingTerm,)),
     'model': _MODEL,
     'members.*.model': _MODEL,
+    '*model.text': Section('name', 'jitm.layers', own=True, further=(read_folder,)),
     '*model.*': Section('name', 'jitm.layers', own=True),
     'members.*.lora': Section('', '', further=(LoRA,)),
     'members.*': Section('', '', further=(Member, *RULES.values())),

@@ -239,9 +239,9 @@ def write_texts(
         output = OutputFolder(folder, KIND)
         manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**wanted, 'origin': network.origin}}}
         _write_manifest(output, manifest)
-        tokens, writer = tokenize_split(tuple(captions), network.run.vocabulary), PrecompWriter(output, split_name)
-        check_lengths(split, tokens, network.run.model.text_format)
-        writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.run.vocabulary))])
+        tokens, writer = tokenize_split(tuple(captions), network.vocabulary), PrecompWriter(output, split_name)
+        check_lengths(split, tokens, network.encoder.text_format)
+        writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.vocabulary))])
         writer.write_array(LENGTHS, tokens.lengths)
         with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
             for rows in batches(np.arange(len(captions)), TEXTS_PER_BLOCK):

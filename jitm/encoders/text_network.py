@@ -9,51 +9,57 @@ from typing import Any
 import chex
 import jax
 import numpy as np
+from flax import linen as nn
 
 from jitm.data.text.token_vectors import ENTRY
+from jitm.data.text.vocabularies import Tokenizer
 from jitm.data.text.word_level import Tokens
 from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
 from jitm.files import hash_arrays
+from jitm.importers.packages import located
+from jitm.importers.text_folders import load_text_encoder
 from jitm.inference.engine import Engine
-from jitm.models.matcher import Matcher
 from jitm.runs.run import Run, load_run
 from jitm.types import Precision, Texts
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class TextNetwork:
-    """The text encoder of a CLIP or SigLIP with its parameters.
+    """A text encoder with its parameters.
 
     Attributes:
-      run: The run whose text encoder it is.
+      encoder: A module whose `features` are the last states of tokens.
+      params: Its parameters.
+      vocabulary: The vocabulary of its tokens.
       dtype: The dtype of the vectors, 'float32' or 'float16'.
       precision: The precision of the products that compute them.
-      origin: Where the parameters are from, as JSON.
+      origin: Where the parameters are from, as JSON: `workdir`, `step` and `member` of a run, or a `folder`.
     """
 
-    def __init__(self, run: Run, dtype: str, precision: Precision):
-        """Moves the parameters to the devices; raises a UserError if the run has no such text encoder."""
-        if not hasattr(getattr(run.model, 'text', None), 'features'):
-            raise UserError(
-                f'{run.workdir} has no text encoder whose vectors of tokens can be written '
-                f'({type(run.model).__name__} as configured): use a CLIP or SigLIP, or leave --texts out'
-            )
-        self.run, self.dtype, self.precision = run, dtype, precision
-        self.origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
-        self._engine = Engine(run.model, run.variables, 'float32', precision)
+    encoder: nn.Module
+    params: chex.ArrayTree
+    vocabulary: Tokenizer
+    dtype: str
+    precision: Precision
+    origin: Mapping[str, Any]
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All inputs of the vectors besides the captions, as JSON."""
-        parameters = jax.tree.leaves(self.run.variables['params']['text'])
+        parameters = jax.tree.leaves(self.params)
         return {
-            'network': repr(self.run.model.text),
+            'network': repr(self.encoder),
             'parameters': hash_arrays(jax.device_get(parameters)),
-            'vocabulary': self.run.vocabulary.hash,
+            'vocabulary': self.vocabulary.hash,
             'dtype': self.dtype,
             'precision': self.precision,
-            'size': self.run.model.text.hidden_dim,
+            'size': self.encoder.hidden_dim,
         }
+
+    @functools.cached_property
+    def _engine(self) -> Engine:
+        return Engine(self.encoder, {'params': self.params}, 'float32', self.precision)
 
     def encode(self, tokens: Tokens, index: np.ndarray) -> np.ndarray:
         """Encodes the tokens of some texts, each as if it were alone.
@@ -79,12 +85,31 @@ class TextNetwork:
         return dataclasses.replace(tokens, vectors=self.encode(tokens, np.arange(len(tokens.lengths))))
 
 
-def _token_states(model: Matcher, texts: Texts) -> chex.Array:
-    return model.text.features(texts)
+def _token_states(encoder: nn.Module, texts: Texts) -> chex.Array:
+    return encoder.features(texts)
+
+
+def of_trained(run: Run, dtype: str, precision: Precision) -> TextNetwork:
+    """Returns the text encoder of a run; a UserError if it has none whose states can be written."""
+    encoder = getattr(run.model, 'text', None)
+    if not hasattr(encoder, 'features'):
+        raise UserError(
+            f'{run.workdir} has no text encoder whose vectors of tokens can be written '
+            f'({type(run.model).__name__} as configured): use a CLIP, SigLIP or text.BERTEncoder, or leave --texts out'
+        )
+    origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
+    return TextNetwork(encoder, run.variables['params']['text'], run.vocabulary, dtype, precision, origin)
+
+
+def of_folder(path: str, dtype: str, precision: Precision) -> TextNetwork:
+    """Returns the text encoder of a folder, or of a name, see `text_folders.load_text_encoder`."""
+    encoder, params, vocabulary = load_text_encoder(path)
+    origin = {'folder': path if located(path) != path else str(Path(path).absolute())}
+    return TextNetwork(encoder, params, vocabulary, dtype, precision, origin)
 
 
 def of_run(run: Run, moved: str | Path | None = None) -> TextNetwork | None:
-    """Returns the text encoder of a head on tokens, see `restore`; None for other runs, which have none to move."""
+    """Returns the text encoder that a head on tokens reads, see `restore`; None for other runs."""
     if run.model.text_format.vectors:
         return restore(run.encoded_by, run.workdir, moved)
     if moved:
@@ -106,9 +131,11 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
 
     def read() -> tuple[TextNetwork, Mapping[str, Any]]:
         recorded = encoded_by[ENTRY]
-        origin = recorded['origin']
+        origin, computed = recorded['origin'], (recorded['dtype'], recorded['precision'])
+        if 'folder' in origin:
+            return of_folder(origin['folder'], *computed), recorded
         run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
-        return TextNetwork(run, recorded['dtype'], recorded['precision']), recorded
+        return of_trained(run, *computed), recorded
 
     return check_restored(
         read,

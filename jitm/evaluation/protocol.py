@@ -34,10 +34,12 @@ class Shortlist:
     Attributes:
       runs: Runs that score every pair.
       top_m: Candidates per query.
+      add: Whether these scores are added to those of the runs that order the candidates (BLIP; Li et al., 2022).
     """
 
     runs: Sequence[Run]
     top_m: int
+    add: bool = False
 
 
 def check_vectors(runs: Sequence[Run]) -> None:
@@ -161,7 +163,7 @@ def evaluate_runs(
     """Evaluates one run, or the mean similarities of several.
 
     Args:
-      runs: Runs trained on the same data set.
+      runs: Runs trained on the same data set; their `reranker`, if there is a shortlist.
       split: Images and texts of this data set, see `runs.run.read_split`.
       folds: The images are split into this many consecutive parts, whose metrics are averaged.
       shortlist: Selects the pairs to score; None to score all.
@@ -184,11 +186,14 @@ def evaluate_runs(
         read_tokens(run, split)
     first_sims = score(shortlist.runs)
     candidates = reranking.select_candidates(first_sims, split.image_of_text, shortlist.top_m, folds)
-    sims = score(runs, pairs=candidates.pairs)
+    sims = score([run.reranker for run in runs], pairs=candidates.pairs)
+    if shortlist.add:
+        sims += first_sims
     protocol['shortlist'] = {
         'runs': describe_runs(shortlist.runs),
         **precision_of(shortlist.runs[0], options),
         'top_m': shortlist.top_m,
+        'scores': 'added to those of the shortlist' if shortlist.add else 'of the runs alone',
         'pairs': int(np.count_nonzero(candidates.pairs)),
         'total_pairs': sims.size,
         'others': 'ranked below, by the scores of the shortlist',

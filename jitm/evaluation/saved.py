@@ -50,6 +50,7 @@ def folder_of(
     ensemble: bool = False,
     member: str | None = None,
     top_m: int | None = None,
+    add: bool = False,
     step: int | None = None,
     dtype: str | None = None,
     precision: str | None = None,
@@ -66,6 +67,7 @@ def folder_of(
       ensemble: Whether several runs are evaluated together.
       member: The model, None for the validated one.
       top_m: Candidates of a query in the shortlist, None without one.
+      add: Whether the scores that select the shortlist are added.
       step: The checkpoint, None for the best.
       dtype: The dtype of the encodings, None for the validation's.
       precision: The precision of products, None for the validation's.
@@ -74,8 +76,8 @@ def folder_of(
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
-    words += [f'top{top_m}' if top_m else '', '' if step is None else f'step{step}', dtype or '', precision or '']
-    words.append(language or '')
+    words += [f'top{top_m}' if top_m else '', 'added' if add else '', '' if step is None else f'step{step}']
+    words += [dtype or '', precision or '', language or '']
     for paths in filter(None, ([data_root] if data_root else [], files)):
         resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
         words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')

@@ -3,6 +3,8 @@
 A CLIP of ours is written as a folder of Hugging Face's transformers.
 """
 
+import dataclasses
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -14,14 +16,15 @@ import numpy as np
 import safetensors.numpy
 
 from jitm.data.text.pieces import BPE, END, START
-from jitm.data.text.vocabularies import Tokenizer
+from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import parse_json
-from jitm.importers import clip_config
+from jitm.importers import bert_weights, clip_config
 from jitm.importers.containers import Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, export
+from jitm.importers.tensors import KeyMap, export, shape_of
 from jitm.layers.clip_text import KEPT, stretch_positions
+from jitm.layers.transformer import BERTSize
 from jitm.layers.vit import EPSILON
 
 TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
@@ -92,7 +95,19 @@ OPENAI_RESIDUAL = KeyMap(
     networks={'image/': 'visual.'},
     unread=_UNREAD,
 )
-_NAMES = re.compile('|'.join(names.pattern().pattern for names in (HUGGING_FACE, OPENAI, OPENAI_RESIDUAL)))
+OPEN_CLIP_XLM_R = KeyMap(
+    {
+        **OPENAI.modules,
+        **bert_weights.modules_below('text/bert/', 'transformer.'),
+        'text/words': 'transformer.embeddings.word_embeddings',
+        'text/mlp_in': 'proj.0',
+        'text/mlp_out': 'proj.2',
+    },
+    OPENAI.variables,
+    unread=_UNREAD,
+)
+_MAPS = HUGGING_FACE, OPENAI, OPENAI_RESIDUAL, OPEN_CLIP_XLM_R
+_NAMES = re.compile('|'.join(names.pattern().pattern for names in _MAPS))
 
 
 def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
@@ -101,7 +116,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     Args:
       path: The path of a folder of Hugging Face or open_clip with the config and the weights, of the file of weights
         in it, or of a file of OpenAI or Long-CLIP, such as `ViT-B-32.pt`, which has no config.
-      vocabulary: The path of the merges; None for those in the folder.
+      vocabulary: The path of the merges, or of the folder of an XLM-R's tokenizer; None for the one in the folder.
 
     Returns:
       The model, in float32.
@@ -119,12 +134,36 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     readers = {'config.json': clip_config.read_hugging_face, 'open_clip_config.json': clip_config.read_open_clip}
     section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
+    if section['text']['name'] == clip_config.XLM_R:
+        section['text']['size'] = xlm_r_size(str(weights), tensors)
+        folder = vocabulary or str(weights.parent)
+        pieces = load_vocabulary(folder, section['text']['max_length'])
+        return with_towers(str(weights), tensors, OPEN_CLIP_XLM_R, section, pieces, folder)
     if _LONG in tensors:
         tensors = _join_positions(tensors)
     merges = vocabulary or _find_merges(weights.parent)
     names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
     names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
+
+
+def xlm_r_size(path: str, tensors: Tensors) -> dict[str, Any]:
+    """Returns the sizes of an XLM-R from its tensors."""
+    sizes = functools.partial(shape_of, path, tensors)
+    names = bert_weights.modules_below('', 'transformer.')
+    positions, hidden = sizes(f'{names["embeddings/positions"]}.weight', 2)
+    blocks = {match[1] for name in tensors if (match := re.match(r'transformer\.encoder\.layer\.(\d+)\.', name))}
+    size = BERTSize(
+        hidden=hidden,
+        layers=len(blocks),
+        heads=max(1, hidden // clip_config.HEAD_SIZE),
+        mlp_dim=sizes(f'{names["encoder/block_*/mlp_in"]}.weight'.replace('*', '0'), 2)[0],
+        max_positions=positions,
+        token_types=1,
+        first_position=2,
+        epsilon=1e-5,
+    )
+    return {'name': 'transformer.BERTSize', **dataclasses.asdict(size)}
 
 
 def _join_positions(tensors: Tensors) -> Tensors:

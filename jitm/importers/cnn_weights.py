@@ -2,17 +2,21 @@
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import chex
+import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.importers.containers import Tensors, open_checkpoint
-from jitm.importers.tensors import KeyMap, convert, rename
+from jitm.importers.packages import located
+from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 
-# Patterns of other names of tensors -> torchvision's, one rule after the other.
-_RULES = (
+_PARTS = ('expand', 'depthwise', 'project')  # layers in a block of a mobile network
+# Patterns of other names of tensors -> torchvision's, or those of our mobile networks, one rule after the other.
+RULES = (
     # timm's VGG
     (r'^pre_logits\.fc1\.', 'classifier.0.'),
     (r'^pre_logits\.fc2\.', 'classifier.3.'),
@@ -25,7 +29,29 @@ _RULES = (
     (r'\.layer\.(conv|bn)', r'.\1'),
     (r'\.shortcut\.convolution\.', '.downsample.0.'),
     (r'\.shortcut\.normalization\.', '.downsample.1.'),
+    # EfficientNet-Lite of efficientnet-lite-pytorch
+    (r'^_(conv_stem|conv_head|fc)\.', r'\1.'),
+    (r'^_bn(\d)\.', lambda match: f'bn{int(match[1]) + 1}.'),
+    (r'^_blocks\.', 'blocks.'),
+    (r'\._(\w+)_conv\.', r'.\1.'),
+    (r'\._bn(\d)\.', lambda match: f'.{_PARTS[int(match[1])]}_bn.'),
+    # timm's EfficientNet-Lite, whose first stage expands nothing
+    (r'^(blocks\.0\.\d+)\.conv_pw\.', r'\1.project.'),
+    (r'^(blocks\.0\.\d+)\.bn(\d)\.', lambda match: f'{match[1]}.{_PARTS[int(match[2])]}_bn.'),
+    (r'^(blocks\.\d+\.\d+)\.bn(\d)\.', lambda match: f'{match[1]}.{_PARTS[int(match[2]) - 1]}_bn.'),
+    (r'\.conv_pw\.', '.expand.'),
+    (r'\.conv_dw\.', '.depthwise.'),
+    (r'\.conv_pwl\.', '.project.'),
+    # Keras' MobileNet V1
+    (r'^conv1(_bn)?/', lambda match: 'bn1.' if match[1] else 'conv_stem.'),
+    (r'^conv_dw_(\d+)(_bn)?/', r'blocks.\1.depthwise\2.'),
+    (r'^conv_pw_(\d+)(_bn)?/', r'blocks.\1.project\2.'),
+    (r'^conv_preds/', 'fc.'),
+    *OLD_NAMES,
+    (r'\.moving_mean$', '.running_mean'),
+    (r'\.moving_variance$', '.running_var'),
 )
+KERAS = {'kernel': (3, 2, 0, 1), 'depthwise_kernel': (2, 3, 0, 1)}  # the order of their axes in torch
 FULLY_CONNECTED = {'classifier.0.weight', 'classifier.3.weight'}  # matrices in torchvision's VGG, convolutions in ours
 NAMES = KeyMap(
     networks={'': ''},
@@ -35,11 +61,11 @@ NAMES = KeyMap(
 
 
 def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree) -> dict[str, chex.ArrayTree]:
-    """Reads published weights of VGG19, ResNet or SqueezeNet 1.1.
+    """Reads published weights of a network in `jitm.layers.cnn`.
 
     Args:
       path: The path of a file of torchvision (`.pth`), timm or Hugging Face (`.safetensors`), a folder with one, or an
-        `.npz` file with torchvision's names. The classifier is skipped.
+        `.npz` file with the names of torchvision or Keras; or a key of `packages.PACKAGES`. The classifier is skipped.
       params: The parameters of a network in `jitm.layers.cnn`; only shapes are read.
       batch_stats: Its batch statistics, likewise; empty for a network without batch normalization.
 
@@ -49,8 +75,9 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
     Raises:
       UserError: If the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
     """
+    path = located(path)
     _check_digest(path)
-    tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, _RULES)).tensors)
+    tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors)
     trees = {'params': params, 'batch_stats': batch_stats}
     return convert(path, tensors, trees, NAMES, 'the network that the config names')
 
@@ -65,14 +92,26 @@ def _check_digest(path: str) -> None:
 
 
 def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
-    """Returns the tensors of a network, below a prefix, with the current numbers of the layers of VGG's classifier.
+    """Returns the tensors of a network, below a prefix, with current numbers and with torch's order of axes.
 
-    Before 2017 the classifier started with dropout.
+    Before 2017 the classifier of VGG started with dropout. timm numbers the blocks of each stage, and Keras' kernels
+    start with their height.
     """
-    if f'{prefix}classifier.4.weight' not in tensors:
-        return tensors
-    numbers = {'0': '-', '1': '0', '4': '3'}
+    below = re.escape(prefix)
+    places = {(int(n), int(m)) for n, m in re.findall(rf'^{below}blocks\.(\d+)\.(\d+)\.', '\n'.join(tensors), re.M)}
+    blocks = {f'{n}.{m}': str(number) for number, (n, m) in enumerate(sorted(places))}
+    old = {'0': '-', '1': '0', '4': '3'} if f'{prefix}classifier.4.weight' in tensors else {}
+    rules = (
+        (rf'(?<=^{below}blocks\.)\d+\.\d+', lambda match: blocks[match[0]]),
+        (rf'(?<=^{below}classifier\.)\d', lambda match: old.get(match[0], match[0])),
+        (r'\.(depthwise_)?kernel$', '.weight'),
+    )
     return {
-        re.sub(rf'(?<=^{re.escape(prefix)}classifier\.)\d', lambda n: numbers.get(n[0], n[0]), name): read
+        rename(rules, name): functools.partial(_transposed, read, KERAS[leaf]) if leaf in KERAS else read
         for name, read in tensors.items()
+        for leaf in [name.rpartition('.')[2]]
     }
+
+
+def _transposed(read: Callable[[], np.ndarray], axes: tuple[int, ...]) -> np.ndarray:
+    return read().transpose(axes)

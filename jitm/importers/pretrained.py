@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import chex
 import numpy as np
+from flax import linen as nn
 from flax import traverse_util
 
 from jitm.errors import ArgumentError, UserError
@@ -15,21 +16,31 @@ from jitm.files import open_file
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.cnn_weights import load_network
 from jitm.importers.joint_checkpoints import load_oscar, load_uniter
+from jitm.layers.transformer import BERTSize
 
 Replacements = dict[tuple[str, ...], np.ndarray]
 Variables = Mapping[str, chex.ArrayTree]
 
 
 def load_pretrained(
-    variables: Variables, words: Sequence[str], *, bert: str, image: str, uniter: str, oscar: str, word_vectors: str
+    variables: Variables,
+    words: Sequence[str],
+    model: nn.Module,
+    *,
+    bert: str,
+    image: str,
+    uniter: str,
+    oscar: str,
+    word_vectors: str,
 ) -> dict[str, Replacements]:
     """Reads the published weights that a config names in `initialize`.
 
     Args:
       variables: 'params' and 'batch_stats' of a model; only shapes are read.
       words: The V words of its vocabulary.
+      model: The model.
       bert: Path of weights for the module `bert`, see `load_bert`; '' for none.
-      image: Path of weights for the module `network`, see `load_network`; '' for none.
+      image: Path or package of weights for the module `network`, see `load_network`; '' for none.
       uniter: Path of weights for a whole UNITER, see `load_uniter`; '' for none.
       oscar: Path of weights for an OSCAR, see `load_oscar`; '' for none.
       word_vectors: Path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
@@ -54,7 +65,9 @@ def load_pretrained(
             loaded[part] |= {root + path: leaf for path, leaf in traverse_util.flatten_dict(tree).items()}
 
     if bert:
-        load(_module(params, 'bert', 'bert'), lambda trees: {'params': load_bert(bert, trees['params'])})
+        size = getattr(getattr(model, 'text', None), 'size', None)
+        size = size if isinstance(size, BERTSize) else None
+        load(_module(params, 'bert', 'bert'), lambda trees: {'params': load_bert(bert, trees['params'], size)})
     if image:
         load(_module(params, 'network', 'image'), lambda trees: load_network(image, **trees))
     if uniter:

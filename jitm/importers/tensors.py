@@ -25,7 +25,8 @@ OLD_NAMES = ((r'\.gamma$', '.weight'), (r'\.beta$', '.bias'))  # names of normal
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
-NETWORK = r'(conv\d|bn\d|layer\d|features|classifier|fc)\..*'  # torchvision's names of the tensors of a network
+# torchvision's names of the tensors of a network, and those of mobile networks.
+NETWORK = r'(conv\d|conv_stem|conv_head|bn\d|layer\d|blocks|features|classifier|fc)\..*'
 
 
 class KeyMap(NamedTuple):

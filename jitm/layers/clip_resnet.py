@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, check_choice
-from jitm.layers.cnn import convolve_and_normalize, normalize_pixels
+from jitm.layers.convolutions import convolve_and_normalize, normalize_pixels
 from jitm.layers.vit import Tower, check_size
 from jitm.types import DTYPES, Count, Images
 

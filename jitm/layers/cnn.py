@@ -5,98 +5,45 @@ the last map, row by row, as regions.
 """
 
 import functools
-from collections.abc import Sequence
+import math
 
 import chex
 import einops
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
+from jitm.layers.convolutions import (
+    DEVIATION,
+    MEAN,
+    Depthwise,
+    adaptive_average_pool,
+    convolution,
+    convolve_and_normalize,
+    max_pool,
+    normalize_pixels,
+)
 from jitm.layers.normalization import BatchNorm, l2_normalize
-from jitm.types import DTYPES, Count, Images
+from jitm.types import DTYPES, Count, Images, Index
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet, RGB
 MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
 FIRES = {3: 16, 4: 16, 6: 32, 7: 32, 9: 48, 10: 48, 11: 64, 12: 64}  # SqueezeNet 1.1: number -> squeezed channels
 BOTTLENECKS = 50  # the smallest depth of a ResNet whose blocks have three convolutions
 RESNETS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}  # depth -> blocks per layer
-Padding = Sequence[tuple[int, int]]  # before and after, for height and width
-KERNEL_INIT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')  # He et al. (2015), as torchvision
-
-
-def normalize_pixels(
-    pixels: chex.Array, mean: Sequence[float] = MEAN, deviation: Sequence[float] = DEVIATION
-) -> chex.Array:
-    """Maps uint8 [..., 3], red green blue, to float32 with mean 0 and deviation 1 over images with these moments."""
-    return (pixels.astype(jnp.float32) / 255 - np.asarray(mean)) / np.asarray(deviation)
-
-
-def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
-    """Averages [I, H, W, F] to [I, size, size, F] over windows that may overlap, as `torch.nn.AdaptiveAvgPool2d`."""
-
-    def windows(length: int) -> np.ndarray:
-        position, cell = np.arange(length), np.arange(size)[:, None]
-        inside = (position >= cell * length // size) & (position < -(-(cell + 1) * length // size))
-        return inside / inside.sum(axis=1, keepdims=True)
-
-    rows, columns = (jnp.asarray(windows(length), x.dtype) for length in x.shape[1:3])
-    return jnp.einsum('yh,xw,ihwf->iyxf', rows, columns, x)
-
-
-def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
-    """Returns the maximum over square windows of [I, H, W, F] with edges of `size`, `stride` apart.
-
-    It is the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values
-    share the gradient, which in torch flows to the first; after a ReLU only zeros are equal.
-    """
-    x = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
-    for axis in (1, 2):
-        span = (x.shape[axis] - size) // stride * stride + 1
-        slices = (jax.lax.slice_in_dim(x, first, first + span, stride, axis) for first in range(size))
-        x = functools.reduce(jnp.maximum, slices)
-    return x
-
-
-def convolution(
-    features: int, size: int, stride: int = 1, padding: int = 0, use_bias: bool = True, *, dtype: str, name: str
-) -> nn.Conv:
-    """Returns a square convolution with explicit padding; 'SAME' would pad another side at stride 2 than torch.
-
-    Args:
-      features: The number of outputs.
-      size: The edge of the kernel.
-      stride: The stride in both directions.
-      padding: The number of zeros on each side.
-      use_bias: Adds a bias.
-      dtype: The type of the computation.
-      name: The name of the module.
-    """
-    keywords = {'use_bias': use_bias, 'dtype': DTYPES[dtype], 'kernel_init': KERNEL_INIT, 'name': name}
-    return nn.Conv(features, (size, size), (stride, stride), [(padding, padding)] * 2, **keywords)
-
-
-def convolve_and_normalize(
-    x: chex.Array,
-    names: tuple[str, str],
-    features: int,
-    size: int,
-    stride: int = 1,
-    *,
-    dtype: str,
-    train: bool,
-    scale_init: nn.initializers.Initializer = nn.initializers.ones,
-) -> chex.Array:
-    """Applies a `convolution` that keeps the size, but for the stride, and a batch normalization, with these names."""
-    x = convolution(features, size, stride, size // 2, use_bias=False, dtype=dtype, name=names[0])(x)
-    return BatchNorm(scale_init, name=names[1])(x, train=train).astype(x.dtype)
+# EfficientNet-Lite0, with the kernel, the stride, the expansion, the channels and the blocks of each stage.
+LITE_STAGES = (
+    *((3, 1, 1, 16, 1), (3, 2, 6, 24, 2), (5, 2, 6, 40, 2), (3, 2, 6, 80, 3)),
+    *((5, 1, 6, 112, 3), (5, 2, 6, 192, 4), (3, 1, 6, 320, 1)),
+)
+LITES = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.2), 3: (1.2, 1.4), 4: (1.4, 1.8)}  # number -> factors of width, depth
+MOBILE = (64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)  # channels of the blocks of MobileNet V1
+TF_EPSILON = 1e-3  # added to the variance in networks whose weights are from TensorFlow
+_normalize = functools.partial(convolve_and_normalize, padding='SAME', epsilon=TF_EPSILON)
 
 
 class ConvolutionalNetwork(nn.Module):
-    """The base class of all networks.
+    """The base class of all networks, whose pixels have the class's `mean` and `deviation`, as `normalize_pixels`.
 
     Attributes:
       pooled: Returns one global vector instead of the cells of the last map.
@@ -107,6 +54,8 @@ class ConvolutionalNetwork(nn.Module):
     pooled: bool
     dtype: str
     remat: bool
+
+    mean, deviation = MEAN, DEVIATION
 
     def features(self, x: chex.Array) -> chex.Array:
         """Returns [I, H, W, F] as float32 [I, H W, F], or its mean [I, 1, F]."""
@@ -239,11 +188,110 @@ class ResNet(ConvolutionalNetwork):
         return self.features(x)
 
 
+class _Separable(nn.Module):
+    """A depthwise convolution between 1 x 1 convolutions, with batch normalization, as in mobile networks.
+
+    Attributes:
+      size: The edge of the depthwise kernel.
+      stride: The stride of the depthwise convolution.
+      expansion: The factor of the channels before it (Sandler et al., 2018); 1 for no convolution before it.
+      channels: The number of outputs.
+      residual: The outputs have no ReLU6, and the input is added where it has their shape.
+      dtype: The type of the computation.
+    """
+
+    size: int
+    stride: int
+    expansion: int
+    channels: int
+    residual: bool
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: chex.Array, train: bool) -> chex.Array:
+        pointwise = functools.partial(_normalize, size=1, dtype=self.dtype, train=train)
+        y = x
+        if self.expansion > 1:
+            y = nn.relu6(pointwise(y, ('expand', 'expand_bn'), self.expansion * x.shape[-1]))
+        y = Depthwise(self.size, self.stride, name='depthwise')(y)
+        y = BatchNorm(epsilon=TF_EPSILON, name='depthwise_bn')(y, train=train).astype(x.dtype)
+        y = pointwise(nn.relu6(y), ('project', 'project_bn'), self.channels)
+        if not self.residual:
+            return nn.relu6(y)
+        return x + y if x.shape == y.shape else y
+
+
+class EfficientNetLite(ConvolutionalNetwork):
+    """EfficientNet-Lite0 to 4 (Tan and Le, 2019, without squeeze-and-excitation and with ReLU6): F is 1280.
+
+    It has no drop connect, with which the published weights were trained.
+
+    Attributes:
+      number: A key of `LITES`; the weights were trained on photos of 224, 240, 260, 280 and 300 pixels.
+      train_norm: See `ResNet`.
+    """
+
+    number: Index
+    train_norm: bool
+
+    mean, deviation = (127 / 255,) * 3, (128 / 255,) * 3
+
+    @nn.compact
+    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
+        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
+        check_choice(self.dtype, DTYPES, 'dtype')
+        if self.number not in LITES:
+            raise ArgumentError('number', f'is {self.number}; use one of {", ".join(map(str, LITES))}')
+        train, (width, depth) = train and self.train_norm, LITES[self.number]
+        x = nn.relu6(_normalize(x, ('conv_stem', 'bn1'), 32, 3, 2, dtype=self.dtype, train=train))
+        block, number = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable, 0
+        for stage, (size, stride, expansion, channels, blocks) in enumerate(LITE_STAGES):
+            ends = stage in (0, len(LITE_STAGES) - 1)
+            for n in range(blocks if ends else math.ceil(blocks * depth)):
+                sizes = size, 1 if n else stride, expansion, _rounded(channels * width)
+                x = block(*sizes, True, self.dtype, name=f'blocks_{number}')(x, train)
+                number += 1
+        x = nn.relu6(_normalize(x, ('conv_head', 'bn2'), 1280, 1, dtype=self.dtype, train=train))
+        return self.features(x)
+
+
+def _rounded(channels: float) -> int:
+    """Returns the nearest multiple of 8 that is not below 90 % of a number of channels."""
+    near = max(8, int(channels + 4) // 8 * 8)
+    return near + 8 if near < 0.9 * channels else near
+
+
+class MobileNetV1(ConvolutionalNetwork):
+    """MobileNet V1 (Howard et al., 2017): F is 1024 times the width.
+
+    Attributes:
+      width: The factor of the channels.
+      train_norm: See `ResNet`.
+    """
+
+    width: float
+    train_norm: bool
+
+    mean = deviation = (0.5, 0.5, 0.5)
+
+    @nn.compact
+    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
+        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
+        check_choice(self.dtype, DTYPES, 'dtype')
+        train, inputs = train and self.train_norm, 64
+        x = nn.relu6(_normalize(x, ('conv_stem', 'bn1'), int(32 * self.width), 3, 2, dtype=self.dtype, train=train))
+        block = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable
+        for n, channels in enumerate(MOBILE, 1):
+            sizes = 3, 2 if channels > inputs else 1, 1, int(channels * self.width)
+            x, inputs = block(*sizes, False, self.dtype, name=f'blocks_{n}')(x, train), channels
+        return self.features(x)
+
+
 class PixelEncoder(nn.Module):
     """Encodes images from their pixels (Faghri et al., 2018): a network, and an encoder of its features.
 
     Attributes:
-      network: A module that maps normalized pixels to features [I, R, F], such as `ResNet`.
+      network: A `ConvolutionalNetwork`.
       normalize_features: L2-normalizes the features of the network, as VSE++ does.
       regions: A module that encodes the features, such as `vision.RegionEncoder`.
     """
@@ -259,7 +307,7 @@ class PixelEncoder(nn.Module):
         height, width = images.pixels.shape[1:3]
         if min(height, width) < MIN_SIZE:
             raise UserError(f'images have {height} x {width} pixels; give at least {MIN_SIZE} x {MIN_SIZE}')
-        return self.network(normalize_pixels(images.pixels), train)
+        return self.network(normalize_pixels(images.pixels, self.network.mean, self.network.deviation), train)
 
     def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
         """Encodes pixels uint8 [I, H, W, 3] as [I, R, D] with a mask of the valid regions, all of them."""

@@ -54,16 +54,18 @@ def masked_moments(
 
 
 class BatchNorm(nn.Module):
-    """(x - mean) / sqrt(variance + 1e-5) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over all rows of all devices, as `torch.nn.BatchNorm1d`.
 
     Training normalizes with the biased variance of the batch and averages the unbiased one, unlike Flax. A batch of one
     row, which has no unbiased variance and which PyTorch rejects, leaves the running statistics as they are.
 
     Attributes:
       scale_init: The initializer of the scale.
+      epsilon: The number added to the variance.
     """
 
     scale_init: nn.initializers.Initializer = nn.initializers.ones
+    epsilon: float = EPSILON
 
     @nn.compact
     def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
@@ -87,4 +89,4 @@ class BatchNorm(nn.Module):
                 for running, new in ((running_mean, mean), (running_variance, unbiased)):
                     updated = MOMENTUM * running.value + (1 - MOMENTUM) * new
                     running.value = jnp.where(count > 1, updated, running.value)
-        return (x - mean) * (scale / jnp.sqrt(variance + EPSILON)) + bias
+        return (x - mean) * (scale / jnp.sqrt(variance + self.epsilon)) + bias

@@ -31,6 +31,12 @@ def maximum(features: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.max(jnp.where(mask[..., None], features, -jnp.inf), axis=1)
 
 
+def first(features: chex.Array, mask: chex.Array) -> chex.Array:
+    """Returns the first vector, which is valid."""
+    del mask
+    return features[:, 0]
+
+
 def last(features: chex.Array, mask: chex.Array) -> chex.Array:
     """Returns the last valid vector."""
     index = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1]), 0), axis=1)
@@ -135,6 +141,7 @@ class ESA(nn.Module):
 POOLINGS = {
     'mean': lambda: mean,
     'max': lambda: maximum,
+    'first': lambda: first,
     'last': lambda: last,
     'gpo': GPO,
     'esa': ESA,

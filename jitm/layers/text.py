@@ -9,7 +9,8 @@ from jitm.errors import UserError, check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
 from jitm.layers.recurrent import GRU
 from jitm.layers.transformer import BERT, BERTSize, size_named
-from jitm.types import DTYPES, Count, Rate, TextFormat, Texts
+from jitm.layers.vit import Tower
+from jitm.types import DTYPES, Count, Rate, SequenceLength, TextFormat, Texts
 
 WORD_INIT = {'uniform': symmetric_uniform(0.1), 'normal': nn.initializers.normal(1.0)}
 
@@ -53,13 +54,17 @@ class GRUEncoder(nn.Module):
         return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
 
 
-class BERTEncoder(nn.Module):
+class BERTEncoder(Tower):
     """Maps the last hidden states of BERT with a linear layer (VSE-infinity; Li et al., 2023, section 3.4).
+
+    The `features` are the last hidden states. In a config, `path` names a folder of Hugging Face or
+    sentence-transformers in place of `size` and `max_length`, see `jitm.importers.text_folders`.
 
     Attributes:
       vocab_size: The number of word pieces V.
       embed_dim: The size D of the result.
-      size: The name of the sizes of the BERT, see `size_named`.
+      size: The sizes of the BERT, or their name, see `size_named`.
+      max_length: The number of ids to which captions are cut; None for an error of longer ones than the model reads.
       dropout: The rate of dropout inside BERT, 0.1 as published.
       output_dropout: The rate of dropout after the linear layer, 0.1 in ESA.
       dtype: The type of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
@@ -68,21 +73,40 @@ class BERTEncoder(nn.Module):
 
     vocab_size: int
     embed_dim: Count
-    size: str
-    dropout: Rate
-    output_dropout: Rate
-    dtype: str
+    size: str | BERTSize
+    max_length: SequenceLength | None = None
+    dropout: Rate = 0.1
+    output_dropout: Rate = 0.0
+    dtype: str = 'float32'
     linear_init: str = 'uniform'
 
-    text_format = TextFormat('word pieces', BERTSize.max_positions)
+    @property
+    def text_format(self) -> TextFormat:
+        """Word pieces where only the name of the sizes is known, else texts of any kind."""
+        if isinstance(self.size, str):
+            return TextFormat('word pieces', self.max_length or BERTSize.max_positions)
+        return TextFormat(None, self.max_length or self.size.max_length)
+
+    @property
+    def sizes(self) -> BERTSize:
+        """The sizes of the BERT; an ArgumentError if their name is unknown."""
+        return size_named(self.size) if isinstance(self.size, str) else self.size
+
+    @property
+    def hidden_dim(self) -> int:
+        """The size H of the hidden states."""
+        return self.sizes.hidden
 
     @nn.compact
-    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
-        """Maps the word pieces of T texts, `[CLS]` and `[SEP]` included, to float32 [T, L, D], zero where padded."""
+    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
+        """Maps the pieces of T texts, special ones included, to float32 [T, L, D], or their states; 0 where padded."""
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')
-        bert = BERT(self.vocab_size, size_named(self.size), self.dropout, DTYPES[self.dtype], name='bert')
-        words = LINEAR[self.linear_init](self.embed_dim, name='linear')(bert(texts, train).astype(jnp.float32))
+        bert = BERT(self.vocab_size, self.sizes, self.dropout, DTYPES[self.dtype], name='bert')
+        states = bert(texts, train).astype(jnp.float32)
+        if not whole:
+            return states
+        words = LINEAR[self.linear_init](self.embed_dim, name='linear')(states)
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
         return _zero_padding(words, texts)
 

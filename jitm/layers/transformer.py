@@ -1,44 +1,73 @@
-"""Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU."""
+"""Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU.
+
+Its variants differ in sizes only: RoBERTa (Liu et al., 2019), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
+2019), MiniLM (Wang et al., 2020), and MPNet (Song et al., 2020), which adds a bias of relative positions.
+"""
 
 import dataclasses
 import functools
 import re
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import chex
 import einops
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError
-from jitm.types import Texts
+from jitm.types import Count, Index, Positive, Texts
+
+EPSILON = 1e-12  # BERT's layer normalizations
+ACTIVATIONS = MappingProxyType(
+    {
+        'gelu': functools.partial(nn.gelu, approximate=False),
+        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
+        'gelu_tanh': functools.partial(nn.gelu, approximate=True),
+        'relu': nn.relu,
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class BERTSize:
-    """The sizes of a BERT.
+    """The sizes of a BERT, and what distinguishes its variants.
 
     Attributes:
       hidden: The size H of the hidden states.
       layers: The number of blocks.
       heads: The number of attention heads, each with H / heads dimensions.
       mlp_dim: The hidden size of the two-layer network in each block.
-      max_positions: The maximum length of a text, in tokens.
-      token_types: The number of segment embeddings.
+      max_positions: The number of embeddings of positions.
+      token_types: The number of segment embeddings, 0 for none.
       deviation: The standard deviation of the initial weights.
+      first_position: The position of the first token; 2 in RoBERTa, XLM-R and MPNet.
+      activation: The activation of the two-layer networks, a key of `ACTIVATIONS`.
+      epsilon: The epsilon of the normalizations.
+      relative_positions: Whether a bias of the distance of two tokens is added to their attention, see
+        `RelativePositions`.
     """
 
-    hidden: int
-    layers: int
-    heads: int
-    mlp_dim: int
-    max_positions: int = 512
-    token_types: int = 2
-    deviation: float = 0.02
+    hidden: Count
+    layers: Count
+    heads: Count
+    mlp_dim: Count
+    max_positions: Count = 512
+    token_types: Index = 2
+    deviation: Positive = 0.02
+    first_position: Index = 0
+    activation: Literal[*ACTIVATIONS] = 'gelu'
+    epsilon: Positive = EPSILON
+    relative_positions: bool = False
+
+    @property
+    def max_length(self) -> int:
+        """The maximum length of a text, in tokens."""
+        return self.max_positions - self.first_position
 
     @property
     def kernel_init(self) -> nn.initializers.Initializer:
@@ -52,7 +81,6 @@ TINY = BERTSize(hidden=128, layers=2, heads=2, mlp_dim=512, deviation=0.08)
 BASE = BERTSize(hidden=768, layers=12, heads=12, mlp_dim=3072)
 LARGE = BERTSize(hidden=1024, layers=24, heads=16, mlp_dim=4096)
 SIZES = {'tiny': TINY, 'base': BASE, 'large': LARGE}
-EPSILON = 1e-12  # BERT's layer normalizations
 
 
 def size_named(name: str) -> BERTSize:
@@ -72,15 +100,6 @@ def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, ep
     """Returns a layer normalization, by default with BERT's epsilon."""
     # The fast variance, E[x^2] - E[x]^2, is less precise than this epsilon.
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
-
-
-ACTIVATIONS = MappingProxyType(
-    {
-        'gelu': functools.partial(nn.gelu, approximate=False),
-        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
-        'gelu_tanh': functools.partial(nn.gelu, approximate=True),
-    }
-)
 
 
 class KernelInits(NamedTuple):
@@ -127,13 +146,21 @@ class BlockOptions(NamedTuple):
 class TransformerBlock(nn.Module):
     """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
 
-    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))).
+    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))). With a context, h is the
+    result of two such sums: the second one attends to the context.
     """
 
     options: BlockOptions
 
     @nn.compact
-    def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
+    def __call__(
+        self,
+        tokens: chex.Array,
+        mask: chex.Array | None,
+        train: bool = False,
+        bias: chex.Array | None = None,
+        context: chex.Array | None = None,
+    ) -> chex.Array:
         """Applies the block to each sequence of [N, L, H].
 
         Args:
@@ -141,11 +168,14 @@ class TransformerBlock(nn.Module):
           mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
             for all.
           train: Applies dropout, from the stream 'dropout'.
+          bias: float [heads, L, L], added to the scaled scores of each query with each key; None for none.
+          context: What else the tokens attend to, [N, K, C]; None for nothing.
         """
         options, init = self.options, self.options.kernel_init
         init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
         drop = nn.Dropout(options.dropout, deterministic=not train)
-        attention = nn.MultiHeadDotProductAttention(
+        attention = functools.partial(
+            nn.MultiHeadDotProductAttention,
             options.heads,
             dtype=options.dtype,
             kernel_init=init.attention,
@@ -154,7 +184,6 @@ class TransformerBlock(nn.Module):
             broadcast_dropout=False,
             deterministic=not train,
             force_fp32_for_softmax=True,
-            name='attention',
         )
         if mask is not None:
             mask = einops.rearrange(mask, 'n l -> n 1 1 l' if mask.ndim == 2 else 'n q l -> n 1 q l')
@@ -167,10 +196,13 @@ class TransformerBlock(nn.Module):
         def residual(x: chex.Array, layer: Callable, norm: nn.LayerNorm) -> chex.Array:
             return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
 
-        attention_norm = layer_norm(options.dtype, 'attention_norm', options.epsilon)
-        mlp_norm = layer_norm(options.dtype, 'mlp_norm', options.epsilon)
-        tokens = residual(tokens, lambda x: attention(x, mask=mask), attention_norm)
-        return residual(tokens, mlp, mlp_norm)
+        norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
+        attend = attention(name='attention', attention_fn=functools.partial(nn.dot_product_attention, bias=bias))
+        tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
+        if context is not None:
+            attend_context = attention(name='cross_attention')
+            tokens = residual(tokens, lambda x: attend_context(x, context), norm('cross_norm'))
+        return residual(tokens, mlp, norm('mlp_norm'))
 
 
 class Transformer(nn.Module):
@@ -183,12 +215,19 @@ class Transformer(nn.Module):
     options: BlockOptions
 
     @nn.compact
-    def __call__(self, tokens: chex.Array, mask: chex.Array | None, train: bool = False) -> chex.Array:
-        """Maps tokens [N, L, H] with a mask, see `TransformerBlock`, to [N, L, H]."""
+    def __call__(
+        self,
+        tokens: chex.Array,
+        mask: chex.Array | None,
+        train: bool = False,
+        bias: chex.Array | None = None,
+        context: chex.Array | None = None,
+    ) -> chex.Array:
+        """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H]."""
         names = [f'block_{n}' for n in range(self.layers)]
         if self.is_initializing() or parallel.platform() == 'cpu':
             for name in names:
-                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train)
+                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, bias, context)
             return tokens
         # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
@@ -199,9 +238,31 @@ class Transformer(nn.Module):
             params, bits = layer
             rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
             block = TransformerBlock(self.options, parent=None)
-            return block.apply({'params': params}, tokens, mask, train, rngs=rngs), None
+            return block.apply({'params': params}, tokens, mask, train, bias, context, rngs=rngs), None
 
         return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
+
+
+class RelativePositions(nn.Module):
+    """A bias for each head and bucket of distances, the same in all blocks (Raffel et al., 2020, as MPNet has it).
+
+    Distances below 8 have buckets of their own, longer ones share some, and keys on the right have others.
+
+    Attributes:
+      heads: The number of attention heads.
+    """
+
+    heads: int
+
+    FIRST = (*range(8), *8 * 2 ** (np.arange(8) / 2))  # the smallest distance of each bucket
+
+    @nn.compact
+    def __call__(self, length: int) -> chex.Array:
+        """Returns the bias of each query with each key, [heads, L, L]."""
+        table = nn.Embed(2 * len(self.FIRST), self.heads, embedding_init=BASE.kernel_init, name='buckets')
+        distance = np.arange(length)[:, None] - np.arange(length)
+        buckets = np.searchsorted(self.FIRST, np.abs(distance), side='right') - 1
+        return einops.rearrange(table(buckets + len(self.FIRST) * (distance < 0)), 'q k h -> h q k')
 
 
 class BERTEmbeddings(nn.Module):
@@ -225,8 +286,9 @@ class BERTEmbeddings(nn.Module):
         """Creates the three tables and the normalization."""
         self.words = nn.Embed(self.vocab_size, self.size.hidden, embedding_init=self.size.kernel_init)
         self.positions = nn.Embed(self.size.max_positions, self.size.hidden, embedding_init=self.size.kernel_init)
-        self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=self.size.kernel_init)
-        self.norm = layer_norm(self.dtype)
+        if self.size.token_types:
+            self.token_types = nn.Embed(self.size.token_types, self.size.hidden, embedding_init=self.size.kernel_init)
+        self.norm = layer_norm(self.dtype, epsilon=self.size.epsilon)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, ids: chex.Array, train: bool = False, types: chex.Array | None = None) -> chex.Array:
@@ -238,20 +300,23 @@ class BERTEmbeddings(nn.Module):
           types: int [T, L], the segment of each position; None for segment 0.
 
         Raises:
-          UserError: If L is more than `max_positions`.
+          UserError: If L is more than `max_length`.
         """
-        length, maximum = ids.shape[1], self.size.max_positions
+        length, maximum = ids.shape[1], self.size.max_length
         if length > maximum:
             raise UserError(
                 f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
-        types = jnp.zeros((), jnp.int32) if types is None else types
-        total = self.words(ids) + self.positions(jnp.arange(length)) + self.token_types(types)
+        total = self.words(ids) + self.positions(self.size.first_position + jnp.arange(length))
+        if self.size.token_types == 1:  # nn.Embed looks up no scalar in such a table
+            total += self.token_types.embedding[0]
+        elif self.size.token_types:
+            total += self.token_types(jnp.zeros((), jnp.int32) if types is None else types)
         return self.drop(self.norm(total), deterministic=not train)
 
 
 class BERT(nn.Module):
-    """The encoder of BERT without its pooler and heads.
+    """The encoder of BERT, or of a variant, without its pooler and heads.
 
     Attributes:
       vocab_size: The number of word pieces V.
@@ -269,13 +334,24 @@ class BERT(nn.Module):
         """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        options = BlockOptions(size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init)
+        options = BlockOptions(
+            size.heads,
+            size.mlp_dim,
+            self.dropout,
+            self.dtype,
+            size.kernel_init,
+            activation=size.activation,
+            epsilon=size.epsilon,
+        )
         self.encoder = Transformer(size.layers, options)
+        if size.relative_positions:
+            self.relative = RelativePositions(size.heads)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
         mask = texts.mask
-        states = self.encoder(self.embeddings(texts.ids, train), mask, train)
+        bias = self.relative(texts.ids.shape[1]) if self.size.relative_positions else None
+        states = self.encoder(self.embeddings(texts.ids, train), mask, train, bias)
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
-from jitm.layers.cnn import normalize_pixels
+from jitm.layers.convolutions import normalize_pixels
 from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Count, Images, Texts
 
@@ -29,7 +29,7 @@ class Tower(nn.Module):
     """Encodes images or texts as vectors, or returns the states they are computed from; a tower adds `_encode`."""
 
     def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
-        """Encodes N images or texts as float32 [N, D]."""
+        """Encodes N images or texts as float32 [N, D], or each of their tokens: [N, K, D]."""
         return self._encode(inputs, train, whole=True)
 
     def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
@@ -38,7 +38,7 @@ class Tower(nn.Module):
 
 
 class TransformerTower(Tower):
-    """A tower with pre-norm blocks.
+    """A tower of blocks, which are pre-norm unless a class of towers has others.
 
     Attributes:
       embed_dim: The size D of the result.
@@ -59,6 +59,7 @@ class TransformerTower(Tower):
     dtype: str
 
     epsilon = EPSILON
+    pre_norm = True
 
     def _blocks(self) -> Transformer:
         """Returns the blocks as the module `encoder`, initialized as CLIP's text transformer (released code).
@@ -74,7 +75,7 @@ class TransformerTower(Tower):
         out = nn.initializers.normal((2 * size * self.num_layers) ** -0.5)
         mlp_in = nn.initializers.normal((2 * size) ** -0.5)
         inits = KernelInits(nn.initializers.normal(size**-0.5), out, mlp_in, out)
-        kind = {'pre_norm': True, 'activation': self.activation, 'epsilon': self.epsilon}
+        kind = {'pre_norm': self.pre_norm, 'activation': self.activation, 'epsilon': self.epsilon}
         options = BlockOptions(heads, self.mlp_dim, 0.0, DTYPES[self.dtype], inits, **kind)
         return Transformer(self.num_layers, options, name='encoder')
 
@@ -108,22 +109,27 @@ class ViT(TransformerTower):
         patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', **options, name='patches')(pixels)
         return einops.rearrange(patches, 'i h w d -> i (h w) d')
 
+    def _tokens(self, images: Images, use_bias: bool) -> chex.Array:
+        """Embeds the class token and the patches, with their positions: [I, 1 + R, H]."""
+        if self.image_size % self.patch_size:
+            raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
+        tokens = self._patches(images, use_bias)
+        dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
+        first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
+        tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
+        positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
+        return tokens + positions.astype(dtype)
+
     @nn.compact
     def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
         blocks = self._blocks()
-        if self.image_size % self.patch_size:
-            raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
-        tokens = self._patches(images, use_bias=False)
-        dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
-        first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
-        tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
-        positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
-        tokens = layer_norm(dtype, 'norm_in', EPSILON)(tokens + positions.astype(dtype))
+        tokens = layer_norm(DTYPES[self.dtype], 'norm_in', EPSILON)(self._tokens(images, use_bias=False))
         tokens = blocks(tokens, None)
         tokens = tokens[:, 0] if whole else tokens[:, 1:]
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens.astype(jnp.float32))
         if not whole:
             return tokens
+        scale = nn.initializers.normal(self.hidden_dim**-0.5)
         return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(tokens)

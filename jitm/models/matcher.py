@@ -46,6 +46,11 @@ class Matcher(nn.Module):
         """The texts that the model reads; by default the text encoder's."""
         return self.text.text_format
 
+    @property
+    def reranker(self) -> 'Matcher':
+        """The model that orders a shortlist, with the same variables; by default this one."""
+        return self
+
     def encode_image(self, images: Images, train: bool = False) -> Encoding:
         """Encodes I images: leaves [I, ...].
 

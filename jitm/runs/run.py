@@ -60,6 +60,11 @@ class Run:
     def __repr__(self) -> str:
         return f'<{type(self.model).__name__} {self.member} of {self.workdir}, step {self.step}>'
 
+    @property
+    def reranker(self) -> 'Run':
+        """The same run with the model that orders a shortlist."""
+        return dataclasses.replace(self, model=self.model.reranker)
+
 
 def load_run(workdir: str | Path, step: int | None = None, member: str | None = None) -> Run:
     """Loads one model of a run.

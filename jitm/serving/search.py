@@ -190,6 +190,7 @@ def answer(
     captions: Sequence[str] | None = None,
     rerank: 'LoadedRun | None' = None,
     top_m: int = 100,
+    add: bool = False,
 ) -> Answer:
     """Searches the images of an index, or captions; results that match by the captions of the images are marked.
 
@@ -203,6 +204,7 @@ def answer(
       captions: The captions to find; None to find images.
       rerank: A run that orders the best results; None for none.
       top_m: The number of results that it orders; the others are left out.
+      add: Whether the scores of the first run are added to its scores.
 
     Raises:
       UserError: If the query cannot be read, or the second run cannot read these images.
@@ -225,6 +227,7 @@ def answer(
             compared = photo_files(part, rerank.run) or part
         encoded = rerank.encode_image(compared), rerank.encode_text([caption] if captions is None else found)
         scores = rerank.similarity(*encoded).ravel()
+        scores += np.array([hit.score for hit in hits], np.float32) if add else 0
         hits = [Hit(hits[one.index].index, one.score) for one in rank(scores, len(hits))]
     matches = set()  # the names of the images, or the captions, that match
     if captions is None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from jitm import metrics
 from jitm.config import build as config_lib
-from jitm.config import schema
 from jitm.data.pairs import noise
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import hash_arrays, replacing
+from jitm.importers.text_folders import complete
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
@@ -170,7 +170,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
-    config, workdir = schema.check(config), Path(workdir)
+    config, workdir = complete(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)

@@ -59,7 +59,7 @@ class Plan:
       terms: The objective of each member that trains.
       source: The source of the pairs.
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
-      load_pretrained: The function `(variables, words) -> values` that loads published weights.
+      load_pretrained: The function `(variables, words, model) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
       own: The names of the source, the labels and the optimizer that are not of jitm.
       evaluation: The section `evaluation`.
@@ -230,7 +230,7 @@ def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -
             f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
             "it to ''"
         )
-    return bind(load_pretrained, section, where='initialize', later=('variables', 'words'))
+    return bind(load_pretrained, section, where='initialize', later=('variables', 'words', 'model'))
 
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:

@@ -18,6 +18,7 @@ from jitm.data.pairs.mined_lists import read_manifest
 from jitm.devices import agreement, parallel
 from jitm.errors import UserError
 from jitm.files import LOCK
+from jitm.importers.text_folders import complete
 from jitm.inference.scoring import ScoringOptions
 from jitm.mining.resumable_job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
@@ -145,7 +146,7 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
       InterruptedRun, NotFiniteError: See `train_and_evaluate`.
     """
     workdir = Path(workdir)
-    stages = split_stages(schema.check(config), workdir)
+    stages = split_stages(complete(config), workdir)
     agreement.check_same(described(config))
     agreement.in_all(lambda: check_stages(stages, workdir))
     with claim(workdir):
@@ -178,7 +179,7 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
 
 def check(config: Mapping[str, Any], workdir: Path) -> None:
     """Raises the UserError that `train` would raise at its start; writes nothing."""
-    config = schema.check(config)
+    config = complete(config)
     if config['stages']:
         check_stages(split_stages(config, workdir), workdir)
     else:
@@ -188,5 +189,5 @@ def check(config: Mapping[str, Any], workdir: Path) -> None:
 
 def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
-    config = schema.check(config)
+    config = complete(config)
     return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)

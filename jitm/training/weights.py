@@ -46,7 +46,7 @@ def load_weights(
         if member.init_from:
             weights[name] = load_from_run(name, member, variables[name], plan.models[name], vocabulary)
         elif member.trains:
-            weights[name] = plan.load_pretrained(variables[name], vocabulary.words)
+            weights[name] = plan.load_pretrained(variables[name], vocabulary.words, member.model)
     generator = plan.generator
     if generator and isinstance(members[generator].rule, Frozen):  # its head must not have random parameters
         source = members[generator].copy_of or generator

@@ -3,6 +3,7 @@
 import json
 
 import chex
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,10 +13,11 @@ from jitm.commands.cli import main
 from jitm.devices import parallel
 from jitm.importers.clip_weights import load_clip
 from jitm.runs.run import load_run
+from jitm.serving.loaded_run import LoadedRun
 from jitm.training.setup import set_up
 from tests.data.images.test_layouts import xtd10
+from tests.importers import test_blip_weights, test_siglip_weights
 from tests.importers import test_clip_weights as published
-from tests.importers import test_siglip_weights
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
 SIZE, LENGTH = 64, 16  # pixels of scenes, and ids of captions
@@ -191,3 +193,48 @@ def test_a_siglip_reads_whole_photos(tmp_path):
     vectors = run.encode_text(['a dog', 'A dog!', 'a ball'])
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert abs(vectors[0] - vectors[2]).max() > 0.01
+
+
+@pytest.mark.slow
+def test_a_blip_reranks_its_own_results(tmp_path, capsys):
+    folder, run = test_blip_weights.write_published(tmp_path / 'blip', SIZE, max_length=40), str(tmp_path / 'run')
+    arguments = ['--from', 'blip', folder, '--out', run, '--config', 'clip:scenes', *DATA]
+    assert main(['convert', *arguments]) == 0, capsys.readouterr().err
+    config = load_run(run).config
+    assert (config['data']['source'], config['vocabulary']['path']) == ('scenes.load', f'{folder}/vocab.txt')
+    assert main(['eval', '--workdir', run, '--split', 'test']) == 0, capsys.readouterr().err
+    top = ['--split', 'test', '--top_m', '10']
+    for words, name in (([], 'top10'), (['--add'], 'top10_added')):
+        assert main(['eval', '--workdir', run, *top, *words]) == 0, capsys.readouterr().err
+        report = json.loads((tmp_path / 'run' / 'eval' / f'test_{name}' / 'metrics.json').read_text())
+        assert report['protocol']['shortlist']['runs'][0]['workdir'] == run
+
+    first, caption = jitm.load(run), 'a red ring above a blue square'
+    data = first.load_data('test')
+    second = LoadedRun(first.run.reranker)
+    cosines, logits = (
+        one.similarity(one.encode_image(data.images), one.encode_text([caption]))[:, 0] for one in (first, second)
+    )
+    best = np.argsort(-cosines, kind='stable')[:5]
+    for words, scores in (([], logits), (['--add'], logits + cosines)):
+        flags = ['--workdir', run, '--split', 'test', '--rerank', run, '--top_m', '5', '--top_k', '4', '--json', *words]
+        capsys.readouterr()
+        assert main(['search', *flags, caption]) == 0, capsys.readouterr().err
+        found = json.loads(capsys.readouterr().out)['results']
+        order = best[np.argsort(-scores[best], kind='stable')][:4]
+        assert [one['name'] for one in found] == [data.image_ids[image] for image in order]
+        np.testing.assert_allclose([one['score'] for one in found], scores[order], rtol=1e-5)
+
+    # Its vectors are fine-tuned, and the head stays.
+    (tmp_path / 'vocab.txt').write_text('\n'.join(test_blip_weights.WORDS) + '\n')
+    config['members']['target']['init_from'] = run
+    config['optimizer']['factors'] = dict.fromkeys(('cross_attention', 'cross_norm', 'itm_head'), 0.0)
+    config |= {'batch_size': 8, 'epochs': 1, 'vocabulary': {'path': str(tmp_path / 'vocab.txt'), 'min_count': 1}}
+    setup = set_up(config)
+    initial = setup.initial_state()
+    before = jax.device_get(initial.members['target'].params)
+    state, metrics = setup.train_step(parallel.put_state(initial), parallel.put_batch(setup.make_batch(0)))
+    assert metrics['finite']
+    after = jax.device_get(state.members['target'].params)
+    chex.assert_trees_all_equal(after['itm_head'], before['itm_head'])
+    assert np.any(after['image']['projection']['kernel'] != before['image']['projection']['kernel'])

@@ -470,6 +470,27 @@ CLIP = {  # Shi et al. 2023 for L/14@336, Miranda et al. 2024 for the others: ra
 }
 
 
+BLIP = {  # Li et al. 2022, and the released settings of fine-tuning: image tower, rate, batch size
+    'base': ((768, 12, 12, 3072), 1e-5, 256),
+    'large': ((1024, 24, 16, 4096), 5e-6, 128),
+}
+
+
+@pytest.mark.parametrize('words', BLIP)
+@pytest.mark.parametrize('data', ['f30k', 'coco'])
+def test_blip(words, data):
+    config = load(f'blip:{words},{data}')
+    model, optimizer, data = config['model'], config['optimizer'], config['data']
+    keys = 'hidden_dim', 'num_layers', 'num_heads', 'mlp_dim'
+    sizes = tuple(model['image'][key] for key in keys)
+    assert (sizes, optimizer['learning_rate'], config['batch_size']) == BLIP[words]
+    assert tuple(model['text'][key] for key in keys) == BLIP['base'][0]
+    assert (model['embed_dim'], model['initial_temperature'], model['image']['epsilon']) == (256, 0.07, 1e-6)
+    assert (optimizer['weight_decay'], optimizer['warm_up'], config['epochs']) == (0.05, 0, 6)
+    assert (data['image_size'], data['short_side'], data['min_area'], data['flip']) == (384, 0, 0.5, True)
+    assert config['terms']['ranking']['loss'] == 'ranking.softmax_contrastive'
+
+
 @pytest.mark.parametrize(
     ('words', 'sizes', 'text'),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from jitm import configs
 from jitm.commands import settings
-from jitm.configs import clip, common, siglip
+from jitm.configs import blip, clip, common, siglip
 from jitm.configs.tuning import TUNING
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
@@ -40,6 +40,7 @@ def test_settings_initialize_from_runs_of_settings():
     runs = {common.run_of(setting).rstrip('_') for setting in listed}
     assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
+    runs |= {f'runs/blip_{size}' for size in blip.SIZE}
     runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}
     for setting in one_of_each_word():
         config = load(setting)
@@ -88,8 +89,16 @@ def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
         get_config('fc,max,f8k')
 
 
+PRETRAINED = (
+    'clip:b32,softmax,f30k',
+    'siglip:b16_224,sigmoid,f30k',
+    'blip:base,softmax,f30k',
+    'vse:rvsepp,selhn,f30k',
+)
+
+
 @pytest.mark.parametrize('word', TUNING)
-@pytest.mark.parametrize('preset', ['clip:b32,softmax,f30k', 'siglip:b16_224,sigmoid,f30k', 'vse:rvsepp,selhn,f30k'])
+@pytest.mark.parametrize('preset', PRETRAINED)
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     if preset.startswith('vse') and word in ('half', 'locked_image', 'locked_text'):
         with pytest.raises(ValueError, match=f"'{word}' needs a CLIP or SigLIP"):

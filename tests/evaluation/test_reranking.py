@@ -149,6 +149,37 @@ def test_shortlist_of_all_pairs_is_the_plain_evaluation(run, others, dev):
     assert report['protocol']['shortlist']['pairs'] == report['protocol']['shortlist']['total_pairs'] == 500
 
 
+@pytest.mark.parametrize('folds', [1, 2])
+def test_scores_are_added(run, others, dev, folds):
+    """Of the pairs in a shortlist only: the loops order them by the sum."""
+    _, first_sims = evaluate_runs([run], dev)
+    _, second_sims = evaluate_runs(others, dev)
+    report, sims = evaluate_runs(others, dev, folds, shortlist=Shortlist([run], 2, add=True))
+    scored = check_run(report, sims, first_sims, 2, folds)
+    np.testing.assert_allclose(sims[scored], (first_sims + second_sims)[scored], atol=1e-6)
+    assert report['protocol']['shortlist']['scores'] == 'added to those of the shortlist'
+
+
+def test_the_second_model_of_a_run_orders_its_shortlist(run, dev):
+    """A model with the same parameters and the opposite scores."""
+
+    class Opposite(type(run.model)):
+        def similarity_pairwise(self, images, texts, train=False):
+            return -super().similarity_pairwise(images, texts, train)
+
+    class WithSecond(type(run.model)):
+        @property
+        def reranker(self):
+            return Opposite(**{name: getattr(self, name) for name in fields})
+
+    fields = {one.name for one in dataclasses.fields(run.model) if one.init} - {'parent', 'name'}
+    both = dataclasses.replace(run, model=WithSecond(**{name: getattr(run.model, name) for name in fields}))
+    _, first_sims = evaluate_runs([both], dev)
+    report, sims = evaluate_runs([both], dev, shortlist=Shortlist([both], 2))
+    scored = check_run(report, sims, first_sims, 2)
+    np.testing.assert_allclose(sims[scored], -first_sims[scored], atol=1e-6)
+
+
 def test_all_runs_are_checked_before_scoring(run, dev, monkeypatch):
     monkeypatch.setattr(scoring.Scorer, 'score', lambda *_: pytest.fail('a run was scored'))
     other = dataclasses.replace(run, feature_size=7)
@@ -159,9 +190,9 @@ def test_all_runs_are_checked_before_scoring(run, dev, monkeypatch):
 
 def test_command_prints_the_shortlist(finished, capsys):
     workdir = finished
-    flags = ['--step=30', f'--shortlist={workdir}', '--split=train', '--top_m=10']
+    flags = ['--step=30', f'--shortlist={workdir}', '--split=train', '--top_m=10', '--add']
     assert cli.main(['eval', f'--workdir={workdir}', *flags]) == 0
-    report = json.loads((workdir / 'eval' / 'train_top10_step30' / 'metrics.json').read_text())
+    report = json.loads((workdir / 'eval' / 'train_top10_added_step30' / 'metrics.json').read_text())
     shortlist, values = report['protocol']['shortlist'], report['metrics']
     assert shortlist['pairs'] < shortlist['total_pairs'] == 16 * 80
     out = capsys.readouterr().out
@@ -169,6 +200,7 @@ def test_command_prints_the_shortlist(finished, capsys):
     assert lines[2].startswith('  reads regions of ')
     assert lines[3] == f'shortlist of {workdir}, step {shortlist["runs"][0]["step"]}, target'
     share = f'{shortlist["pairs"]:,} of 1,280 pairs scored ({shortlist["pairs"] / 1280:.1%})'
+    share += ', scores added to those of the shortlist'
     assert lines[4] == f'top_m 10: {share}; others {shortlist["others"]}'
     share = f'{values["i2t/shortlisted"]:.1f} % of the images and {values["t2i/shortlisted"]:.1f} % of the captions'
     assert lines[5] == f'the shortlist has a match for {share}'
@@ -178,9 +210,14 @@ def test_command_prints_the_shortlist(finished, capsys):
 @pytest.mark.parametrize(
     ('flags', 'sentence'),
     [
-        (['--top_m=20'], '--shortlist and --top_m go together; give both'),
+        (['--top_m=20'], 'has one score of a pair: give the run that selects pairs as --shortlist'),
+        (['--shortlist=RUN'], '--shortlist is not read without --top_m: add it'),
+        (['--add'], '--add is not read without --top_m: add it'),
         (['--shortlist=RUN', '--top_m=9'], '--top_m=9'),
-        (['--shortlist=RUN', '--top_m=20', '--save_sims'], '--save_sims needs the score of every pair; leave out'),
+        (
+            ['--shortlist=RUN', '--top_m=20', '--save_sims'],
+            '--save_sims needs the score of every pair; leave out --top_m',
+        ),
     ],
 )
 def test_user_errors(finished, capsys, flags, sentence):

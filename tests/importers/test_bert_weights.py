@@ -130,7 +130,12 @@ def test_only_heads_and_constants_are_left_over(tmp_path, name, message):
 
 
 CONFIG = {'model_type': 'bert', 'hidden_size': H, 'num_hidden_layers': 2, 'num_attention_heads': 3, 'vocab_size': V}
-CONFIG |= {'intermediate_size': FFN, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-12}
+CONFIG |= {
+    'intermediate_size': FFN,
+    'hidden_act': 'gelu',
+    'layer_norm_eps': 1e-12,
+    'max_position_embeddings': POSITIONS,
+}
 
 
 @pytest.mark.parametrize(
@@ -142,8 +147,11 @@ CONFIG |= {'intermediate_size': FFN, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-
         ({'intermediate_size': 24}, '24, but the model has 10: give another BERT'),
         ({'hidden_act': 'relu'}, "'relu', but the model has 'gelu': give another BERT"),
         ({'layer_norm_eps': 1e-5}, '1e-05, but the model has 1e-12: give another BERT'),
-        ({'position_embedding_type': 'relative_key'}, "'relative_key', but the model has 'absolute'"),
-        ({'model_type': 'roberta'}, "'roberta', but the model has 'bert'"),
+        ({'position_embedding_type': 'relative_key'}, "'relative_key', but jitm has 'absolute' only"),
+        (
+            {'model_type': 'roberta'},
+            "'roberta' with first_position 2, but the model has 0: give another",
+        ),
     ],
 )
 def test_the_config_beside_the_weights_states_the_model(tmp_path, change, message):

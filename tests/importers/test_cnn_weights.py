@@ -2,6 +2,7 @@ import functools
 import hashlib
 import math
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,13 @@ from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm.errors import UserError
-from jitm.importers.cnn_weights import NAMES, load_network
-from jitm.importers.tensors import export
+from jitm.importers.cnn_weights import NAMES, RULES, load_network
+from jitm.importers.containers import open_checkpoint
+from jitm.importers.packages import located
+from jitm.importers.tensors import export, rename
 from jitm.layers import cnn
+from jitm.layers.convolutions import normalize_pixels
+from tests.conftest import SHARED
 from tests.importers.torch_pickles import state_dict, write_zip
 from tests.layers.test_cnn import TINY, apply, network, pixels, tiny_resnets, unit  # noqa: F401
 from tests.parity.bounds import assert_within
@@ -93,6 +98,114 @@ def test_keys_are_complete(tmp_path, change, message):
         load(path, 'squeezenet')
 
 
+def installed(path):
+    try:
+        return Path(located(path))
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+LITE0 = 'efficientnet-lite0'
+AXES = np.mgrid[:224, :224, :3]
+RAMP = 255 * AXES[:2] // 223
+GOLDEN_PHOTOS = np.stack(
+    [
+        (37 * AXES[0] + 17 * AXES[1] + 91 * AXES[2] + AXES[0] * AXES[1] // 7) % 256,
+        np.stack([*RAMP[..., 0], 255 * (AXES[0] + AXES[1])[..., 0] // 446], axis=-1),
+    ]
+).astype(np.uint8)
+GOLDEN = {  # of the published file, computed with torch: the classes of the largest logits and their values, then
+    # the first logits, and the sum, the norm and the first numbers of the pooled features
+    'top': [
+        {904: 6.0380, 905: 4.1923, 556: 3.9543, 619: 3.7278, 749: 3.3847},
+        {818: 4.5359, 782: 4.0615, 604: 3.9961, 644: 3.9469, 631: 3.8586},
+    ],
+    'logits': [
+        [-0.683789, 0.745755, -0.693513, -0.832998, -0.487076, 0.266448, -0.392241, -0.463078],
+        [-0.428196, -0.320563, 0.550447, -0.265454, 0.830738, 1.810843, -1.607979, -0.872201],
+    ],
+    'norm': [13.365398, 13.198866],
+    'pooled': [[1.089568, 0, 0.277300, 0, 0, 0, 0, 0.043213], [0, 0, 0.127266, 0.026808, 0, 0, 0, 0]],
+    'corner': [0.649654, 0, 0, 0, 0, 0, 0, 0],
+    'stem': [6.0, 3.200432, 2.961839, 2.851202, 1.322725, 6.0, 1.281156, 4.176103],
+}
+
+
+def test_the_published_efficientnet_lite_has_its_golden_values():
+    file = installed(LITE0)
+    np.testing.assert_array_equal(GOLDEN_PHOTOS.sum((1, 2, 3)), [19_167_744, 19_117_505])
+    model, given = network('lite-0', pooled=False), load(LITE0, 'lite-0')
+    pixels = normalize_pixels(jnp.asarray(GOLDEN_PHOTOS), model.mean, model.deviation)
+    cells, kept = jax.jit(lambda x: model.apply(given, x, capture_intermediates=is_stem))(pixels)
+    stem = np.clip(kept['intermediates']['bn1']['__call__'][0], 0, 6)
+    np.testing.assert_allclose(stem[0, 0, 0, :8], GOLDEN['stem'], atol=1e-5)
+    np.testing.assert_allclose(stem[0].sum(dtype=float), 780_376.06, rtol=1e-6)
+    np.testing.assert_allclose(cells[0, 0, :8], GOLDEN['corner'], atol=1e-5)
+    np.testing.assert_allclose(cells[0].sum(dtype=float), 6739.714, rtol=1e-6)
+    pooled = np.asarray(cells).mean(1)
+    np.testing.assert_allclose(pooled[:, :8], GOLDEN['pooled'], atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), GOLDEN['norm'], rtol=1e-6)
+    tensors = open_checkpoint(str(file), 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors
+    logits = pooled @ tensors['fc.weight']().T + tensors['fc.bias']()
+    assert_within('EfficientNet-Lite0', logits[:, :8], np.array(GOLDEN['logits']))
+    for row, top in zip(logits, GOLDEN['top'], strict=True):
+        assert [*np.argsort(-row)[:5]] == [*top]
+        np.testing.assert_allclose(row[[*top]], [*top.values()], atol=1e-4)
+    np.testing.assert_allclose(logits[0].sum(), -58.25327, rtol=1e-5)
+
+
+def is_stem(module, method):
+    return module.name == 'bn1' and method == '__call__'
+
+
+@pytest.mark.parametrize('number', [1, 2])
+def test_other_published_efficientnet_lites_are_read(number):
+    """The digest in the name, all names and all shapes are checked."""
+    file = installed(f'efficientnet-lite{number}')
+    got = load(file, f'lite-{number}')
+    assert all(np.ptp(leaf) > 0 for leaf in jax.tree.leaves(got))
+
+
+MOBILENET = SHARED / 'weights' / 'mobilenet_v1_075_224.npz'
+
+
+@pytest.mark.skipif(not MOBILENET.is_file(), reason='needs the weights of MobileNet V1 in ../shared/weights')
+def test_the_published_mobilenet_has_the_features_of_torch():
+    torch = pytest.importorskip('torch')
+    tensors, x = np.load(MOBILENET), pixels((224, 224), 2)
+    y = torch.from_numpy(x.transpose(0, 3, 1, 2) / 127.5 - 1).double()
+
+    def layer(y, name, norm, stride=1):
+        depthwise = f'{name}/depthwise_kernel' in tensors
+        kernel = torch.from_numpy(tensors[f'{name}/depthwise_kernel' if depthwise else f'{name}/kernel']).double()
+        kernel = kernel.permute(2, 3, 0, 1) if depthwise else kernel.permute(3, 2, 0, 1)
+        sides = (kernel.shape[-1] - 1) // 2
+        y = torch.nn.functional.pad(y, [0, 1, 0, 1] if stride == 2 else [sides] * 4)
+        y = torch.nn.functional.conv2d(y, kernel, stride=stride, groups=y.shape[1] if depthwise else 1)
+        mean, variance, scale, bias = (
+            torch.from_numpy(tensors[f'{norm}/{part}']).double()[:, None, None]
+            for part in ('moving_mean', 'moving_variance', 'gamma', 'beta')
+        )
+        return ((y - mean) / (variance + 1e-3).sqrt() * scale + bias).clamp(0, 6)
+
+    y = layer(y, 'conv1', 'conv1_bn', 2)
+    for n in range(1, 14):
+        y = layer(y, f'conv_dw_{n}', f'conv_dw_{n}_bn', 2 if n in (2, 4, 6, 12) else 1)
+        y = layer(y, f'conv_pw_{n}', f'conv_pw_{n}_bn')
+    check_parity(MOBILENET, 'mobile-0.75', y.numpy(), x, pooled=False)
+
+
+@pytest.mark.parametrize(
+    'number', [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_efficientnet_lite_equals_timm(tmp_path, number):
+    timm, x = pytest.importorskip('timm'), pixels((96, 64))
+    model = randomize(timm.create_model(f'tf_efficientnet_lite{number}', pretrained=False))
+    save_file({name: value.numpy() for name, value in model.state_dict().items()}, tmp_path / 'model.safetensors')
+    kind = f'lite-{number}'
+    check_parity(tmp_path, kind, theirs(model.forward_features, x, network(kind)), x, pooled=False)
+
+
 def randomize(model):
     """Gives a network of torch random statistics, so that its features neither vanish nor explode."""
     torch = pytest.importorskip('torch')
@@ -108,10 +221,10 @@ def randomize(model):
     return model.eval()
 
 
-def theirs(model, x):
+def theirs(model, x, ours=cnn.SqueezeNet):
     torch = pytest.importorskip('torch')
     with torch.no_grad():
-        normalized = np.asarray(cnn.normalize_pixels(jnp.asarray(x))).transpose(0, 3, 1, 2)
+        normalized = np.asarray(normalize_pixels(jnp.asarray(x), ours.mean, ours.deviation)).transpose(0, 3, 1, 2)
         return model(torch.from_numpy(np.ascontiguousarray(normalized))).numpy()
 
 
@@ -121,8 +234,17 @@ def check_parity(path, kind, want, x, pooled=True):
         want = want.reshape(*want.shape[:2], -1).transpose(0, 2, 1)
     got = np.asarray(apply(network(kind, pooled=pooled), load(path, kind, pooled), x))
     assert want.std() > 0
-    row = {'vgg19': 'VGG19', 'squeezenet': 'SqueezeNet'}.get(kind, 'ResNet')
+    row = ROWS[kind.split('-')[0]]
     assert_within(row, unit(got[:, 0] if want.ndim == 2 else got), unit(want))
+
+
+ROWS = {
+    'vgg19': 'VGG19',
+    'squeezenet': 'SqueezeNet',
+    'resnet': 'ResNet',
+    'lite': 'EfficientNet-Lite',
+    'mobile': 'MobileNet V1',
+}
 
 
 def tiny_resnet(kind):

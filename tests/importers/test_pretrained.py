@@ -21,7 +21,7 @@ NO_FILES = {'bert': '', 'image': '', 'uniter': '', 'oscar': '', 'word_vectors': 
 
 def load_params(params, **files):
     """The replaced parameters of a model without batch statistics."""
-    loaded = load_pretrained({'params': params, 'batch_stats': {}}, WORDS, **NO_FILES | files)
+    loaded = load_pretrained({'params': params, 'batch_stats': {}}, WORDS, None, **NO_FILES | files)
     assert not loaded['batch_stats']
     return loaded['params']
 
@@ -110,7 +110,7 @@ def test_network_of_an_image_encoder_is_loaded(tmp_path):
         tensors[NAMES.name(tuple(path))] = rng.normal(size=shape).astype(np.float32)
     np.savez(tmp_path / 'x.npz', **tensors)
     files = NO_FILES | {'image': str(tmp_path / 'x.npz')}
-    got = load_pretrained({'params': params | {'fc': {'bias': 1}}, 'batch_stats': batch_stats}, (), **files)
+    got = load_pretrained({'params': params | {'fc': {'bias': 1}}, 'batch_stats': batch_stats}, (), None, **files)
     assert {(part, *path) for part, values in got.items() for path in values} == flat.keys()
     variance = got['batch_stats']['image', 'network', 'layer2_0', 'bn1', 'variance']
     np.testing.assert_array_equal(variance, tensors['layer2.0.bn1.running_var'])

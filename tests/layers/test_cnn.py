@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 
 from jitm.errors import UserError
-from jitm.layers import cnn
+from jitm.layers import cnn, convolutions
 from jitm.layers.vision import RegionEncoder
 from jitm.types import Images
 
@@ -25,9 +25,15 @@ def pixels(size=(64, 64), images=2, seed=0):
 
 
 def network(kind, **options):
-    name, *depth = kind.split('-')
-    make = {'vgg19': cnn.VGG19, 'squeezenet': cnn.SqueezeNet, 'resnet': cnn.ResNet}[name]
-    own = {'depth': int(depth[0]), 'train_norm': False} if depth else {}
+    name, *number = kind.split('-')
+    make, key = {
+        'vgg19': (cnn.VGG19, ''),
+        'squeezenet': (cnn.SqueezeNet, ''),
+        'resnet': (cnn.ResNet, 'depth'),
+        'lite': (cnn.EfficientNetLite, 'number'),
+        'mobile': (cnn.MobileNetV1, 'width'),
+    }[name]
+    own = {key: float(number[0]) if key == 'width' else int(number[0]), 'train_norm': False} if number else {}
     return make(**OPTIONS | own | options)
 
 
@@ -52,20 +58,21 @@ def variables(kind, pooled=True):
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='train')
 def apply(model, given, x, train=False):
-    return model.apply(given, cnn.normalize_pixels(x), train, mutable=['batch_stats'] if train else False)
+    x = convolutions.normalize_pixels(x, model.mean, model.deviation)
+    return model.apply(given, x, train, mutable=['batch_stats'] if train else False)
 
 
 def test_pixels_are_normalized():
     x = np.zeros((1, 1, 1, 3), np.uint8)
     x[..., 1] = 255
-    got = cnn.normalize_pixels(jnp.asarray(x))[0, 0, 0]
+    got = convolutions.normalize_pixels(jnp.asarray(x))[0, 0, 0]
     np.testing.assert_allclose(got, [-0.485 / 0.229, (1 - 0.456) / 0.224, -0.406 / 0.225], rtol=1e-6)
 
 
 @pytest.mark.parametrize('size', [(7, 7), (14, 21), (3, 3), (8, 5)])
 def test_adaptive_pool_averages_windows(size):
     x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
-    got = cnn.adaptive_average_pool(jnp.asarray(x), 7)
+    got = convolutions.adaptive_average_pool(jnp.asarray(x), 7)
     for row in range(7):
         for column in range(7):
             rows = slice(row * size[0] // 7, -(-(row + 1) * size[0] // 7))
@@ -82,11 +89,38 @@ def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
         return jax.value_and_grad(lambda y: jnp.sum(jnp.sin(pool(y))))(x)
 
     want = both(lambda y: nn.max_pool(y, (size, size), (stride, stride), padding))
-    got = both(lambda y: cnn.max_pool(y, size, stride, padding))
+    got = both(lambda y: convolutions.max_pool(y, size, stride, padding))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
-@pytest.mark.parametrize(('kind', 'cells', 'features'), [('squeezenet', 9, 512), ('resnet-99', 4, 2048)])
+@pytest.mark.parametrize(('size', 'stride'), [(3, 1), (3, 2), (5, 2), (5, 1)])
+@pytest.mark.parametrize('shape', [(8, 9), (7, 4)])
+def test_depthwise_has_the_values_and_gradient_of_flax(size, stride, shape):
+    x = np.random.default_rng(0).normal(size=(2, *shape, 3)).astype(np.float32)
+    ours = convolutions.Depthwise(size, stride)
+    theirs = nn.Conv(3, (size, size), (stride, stride), 'SAME', feature_group_count=3, use_bias=False)
+    params = ours.init(jax.random.key(0), x)
+
+    def both(model):
+        return jax.value_and_grad(lambda given, y: jnp.sum(jnp.sin(model.apply(given, y))), (0, 1))(params, x)
+
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), both(ours), both(theirs))
+
+
+@pytest.mark.parametrize(
+    ('number', 'parameters'), [(0, 4_652_008), (1, 5_416_680), (2, 6_092_072), (3, 8_197_096), (4, 13_006_568)]
+)
+def test_parameters_of_efficientnet_lite(number, parameters):
+    """The published numbers, whose classifier has 1,281,000."""
+    model = network(f'lite-{number}')
+    made = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 32, 32, 3)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(made['params'])) == parameters - 1_281_000
+
+
+@pytest.mark.parametrize(
+    ('kind', 'cells', 'features'),
+    [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('mobile-0.25', 4, 256)],
+)
 def test_global_vector_is_the_mean_of_the_cells(kind, cells, features):
     x = pixels()
     grid = apply(network(kind, pooled=False), variables(kind), x)
@@ -119,7 +153,7 @@ def test_rematerialization_changes_no_gradient(kind):
         model = network(kind, pooled=False, remat=remat)
 
         def loss(params):
-            out = model.apply(given | {'params': params}, cnn.normalize_pixels(x))
+            out = model.apply(given | {'params': params}, convolutions.normalize_pixels(x))
             return jnp.sum(jnp.sin(out / jnp.linalg.norm(out)))
 
         return jax.jit(jax.grad(loss))(given['params'])
@@ -160,6 +194,20 @@ def encoder(pooled, normalize):
     return cnn.PixelEncoder(network('squeezenet', pooled=pooled), normalize, regions)
 
 
+class Mobile(cnn.ConvolutionalNetwork):
+    mean, deviation = cnn.EfficientNetLite.mean, cnn.MobileNetV1.deviation
+
+    def __call__(self, x, train=False):
+        return x.reshape(len(x), -1, 3)
+
+
+def test_pixels_have_the_moments_of_the_network():
+    pixel = np.full((1, 32, 32, 3), 255, np.uint8)
+    got = cnn.PixelEncoder(Mobile(**OPTIONS), False, None).apply({}, Images(pixels=pixel), method='features')
+    np.testing.assert_allclose(got, 2 - 127 / 127.5, rtol=1e-6)
+    np.testing.assert_allclose([*cnn.EfficientNetLite.deviation, *cnn.MobileNetV1.mean], [*[128 / 255] * 3, *[0.5] * 3])
+
+
 @pytest.mark.parametrize(('pooled', 'regions'), [(True, 1), (False, 9)])
 def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
     images, model = Images(pixels=pixels()), encoder(pooled, True)
@@ -180,6 +228,7 @@ def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
     [
         (lambda: network('squeezenet', dtype='float16'), "dtype is 'float16'; use one of"),
         (lambda: network('resnet-34'), 'depth is 34; use one of 18, 50, 101, 152'),
+        (lambda: network('lite-5'), 'number is 5; use one of 0, 1, 2, 3, 4'),
     ],
 )
 def test_unknown_options_are_refused(change, message):

@@ -101,6 +101,17 @@ def test_accelerators_loop_over_the_layers(variables, monkeypatch):
     assert np.abs(first - other).min(-1).max() > 1e-4
 
 
+def test_loop_over_the_layers_reads_a_context(monkeypatch):
+    model, rng = Transformer(2, BlockOptions(heads=3, mlp_dim=20, dropout=0)), np.random.default_rng(3)
+    tokens, context = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 6, 12), (2, 4, 7)))
+    variables = model.init(jax.random.key(0), tokens, None, context=context)
+    without, given = (model.apply(variables, tokens, None, context=one) for one in (None, context))
+    assert np.abs(without - given).max() > 1e-3
+    monkeypatch.setattr(parallel, 'platform', lambda: 'tpu')
+    for one, wanted in ((None, without), (context, given)):
+        np.testing.assert_allclose(model.apply(variables, tokens, None, context=one), wanted, atol=1e-5)
+
+
 def test_bfloat16_is_for_products_and_float32_for_the_softmax(variables, texts):
     jaxpr = str(jax.make_jaxpr(lambda v: bert(dtype=jnp.bfloat16).apply(v, texts))(variables)).splitlines()
     products = [line for line in jaxpr if '= dot_general' in line]

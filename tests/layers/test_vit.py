@@ -40,13 +40,13 @@ def images(height=32, width=32):
     [
         (ViT, VIT, {'patch_size': 12}, 'image_size is 32, no multiple of patch_size 12'),
         (ViT, VIT, {'num_heads': 3}, 'num_heads is 3, which does not divide hidden_dim 8'),
-        (ViT, VIT, {'activation': 'relu'}, "activation is 'relu'; use one of gelu, quick_gelu"),
+        (ViT, VIT, {'activation': 'elu'}, "activation is 'elu'; use one of gelu, quick_gelu"),
         (ViT, VIT, {'dtype': 'float16'}, "dtype is 'float16'"),
         (ModifiedResNet, RESNET, {'image_size': 40}, 'image_size is 40, no multiple of 32'),
         (ModifiedResNet, RESNET, {'num_heads': 3}, 'num_heads is 3, which does not divide the 128 channels'),
         (PooledViT, POOLED, {'embed_dim': 4}, 'hidden_dim is 8; without a projection it is embed_dim'),
         (PooledViT, POOLED, {'dtype': 'float16'}, "dtype is 'float16'"),
-        (PaddedTransformer, PADDED, {'activation': 'relu'}, "activation is 'relu'; use one of gelu, quick_gelu, gelu"),
+        (PaddedTransformer, PADDED, {'activation': 'elu'}, "activation is 'elu'; use one of gelu, quick_gelu, gelu"),
         (CausalTransformer, TEXT, {'num_heads': 5}, 'num_heads is 5, which does not divide hidden_dim 8'),
     ],
 )

@@ -13,8 +13,10 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, siglip, text, vision, vit
+from jitm.layers.blip import MultimodalBERT, NormalizedViT
+from jitm.layers.transformer import BERTSize
 from jitm.losses import tokens
-from jitm.models import bfan, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
+from jitm.models import bfan, blip, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
 from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
@@ -86,9 +88,14 @@ TOWER = {
 PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
 
 
-def make_clip(image):
-    text = clip_text.CausalTransformer(DIM, vocab_size=VOCABULARY, max_length=12, **TOWER)
+def make_clip(image, text=None):
+    text = text or clip_text.CausalTransformer(DIM, vocab_size=VOCABULARY, max_length=12, **TOWER)
     return clip.CLIP(DIM, image, text, initial_temperature=0.07)
+
+
+def make_xlm_r():
+    size = BERTSize(hidden=8, layers=2, heads=2, mlp_dim=12, max_positions=14, token_types=1, first_position=2)
+    return clip_text.PooledBERT(VOCABULARY, DIM, size, max_length=12)
 
 
 def make_siglip():
@@ -96,6 +103,13 @@ def make_siglip():
     image = siglip.PooledViT(DIM, image_size=32, patch_size=10, **tower, **PIXELS)
     text = siglip.PaddedTransformer(DIM, vocab_size=VOCABULARY, max_length=12, pad=1, **tower)
     return clip.SigLIP(DIM, image, text, initial_temperature=0.1, initial_bias=-10.0)
+
+
+def make_blip():
+    tower = TOWER | {'activation': 'gelu'}
+    image = NormalizedViT(DIM, image_size=32, patch_size=16, **tower, **PIXELS)
+    text = MultimodalBERT(DIM, vocab_size=VOCABULARY, max_length=12, **tower | {'hidden_dim': 6})
+    return blip.BLIP(DIM, image, text, initial_temperature=0.07)
 
 
 RESNET = {'image_size': 32, 'blocks': (1, 1, 1, 1), 'stem_dim': 4, 'num_heads': 2, 'train_norm': True}
@@ -130,9 +144,14 @@ MATCHERS = {
     'scan_tokens': make_scan('t2i', 'Mean', **TOKENS),
     'sgr_tokens': make_sgraf(alignment.GraphReasoning(3), **TOKENS),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
+    'clip_xlm_r': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS), make_xlm_r()),
     'siglip': make_siglip(),
+    'blip': make_blip(),
+    'blip_matching': make_blip().reranker,
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
+
+OF_PIXELS = ('clip_vit', 'clip_xlm_r', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
 WITHOUT_GRADIENT = (
@@ -143,6 +162,7 @@ WITHOUT_GRADIENT = (
     "['relevance']['bias']",
     *("['logit_scale']", "['logit_bias']"),  # only the loss reads them
 )
+OF_RERANKER = ("['itm_head']", "['cross_")  # of BLIP, which its own scores do not read
 SIZE = 5  # images, and texts
 REGIONS, WORDS = 4, 6  # valid at most
 TAGS = 3
@@ -230,7 +250,7 @@ def name(request):
 
 def test_text_format(name):
     formats = {'rvsepp': ('word pieces', 512, False), 'uniter': (None, 512, False), 'oscar': (None, 70, False)}
-    formats |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), (None, 12, False))
+    formats |= dict.fromkeys(OF_PIXELS, (None, 12, False))
     formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), (None, None, True))
     assert MATCHERS[name].text_format == formats.get(name, ('words', None, False))
 
@@ -239,7 +259,7 @@ def test_only_what_a_model_reads_of_images_is_required(name):
     model, variables, _ = compiled(name)
     reads = MATCHERS[name].reads
     others = {'uniter': ('regions', 'locations'), 'oscar': ('regions', 'locations', 'tags')}
-    others |= dict.fromkeys(('clip_vit', 'clip_resnet', 'siglip'), ('pixels',))
+    others |= dict.fromkeys(OF_PIXELS, ('pixels',))
     assert reads == others.get(name, ('regions',))
     images, _ = make_inputs()
     fields = ('regions', 'locations', 'tags', 'pixels')
@@ -316,7 +336,8 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     gradients = jax.jit(jax.grad(loss))(variables['params'])
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
-        if not jax.tree_util.keystr(path).endswith(WITHOUT_GRADIENT):
+        unread = name == 'blip' and any(part in jax.tree_util.keystr(path) for part in OF_RERANKER)
+        if not unread and not jax.tree_util.keystr(path).endswith(WITHOUT_GRADIENT):
             assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
 
 
@@ -326,7 +347,7 @@ def test_capabilities_are_classes():
     joint = [name for name, model in MATCHERS.items() if isinstance(model, JointEncoder)]
     scan_lineage = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'naaf']
     assert cross == [*scan_lineage, 'imram_t2i', 'imram_both', 'gsmn', 'scan_tokens', 'sgr_tokens']
-    assert joint == ['uniter', 'oscar']
+    assert joint == ['uniter', 'oscar', 'blip_matching']
     assert sorted([*dual, *cross, *joint, 'order0', 'orderpp']) == sorted(MATCHERS)
 
 

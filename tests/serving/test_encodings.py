@@ -219,7 +219,7 @@ def test_another_network_is_refused(clip):
 def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     """Those of `initialize.image`, here of a single parameter."""
 
-    def load_pretrained(variables, words, *, bert, image, uniter, oscar, word_vectors):
+    def load_pretrained(variables, words, model, *, bert, image, uniter, oscar, word_vectors):
         if not Path(image).exists():
             raise UserError(f'{image} cannot be read')
         path = min(traverse_util.flatten_dict(variables['params']))

@@ -9,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitm.data.text.pieces import BPE, Subwords
+from jitm.data.text.published import PublishedPieces, load_folder
 from jitm.data.text.word_level import Vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, read_bytes, read_text
 from jitm.files.pickles import BoundedUnpickler
 
-Tokenizer = Vocabulary | WordPiece | BPE | Subwords
-KINDS = {'words': Vocabulary, 'word pieces': WordPiece, 'byte pairs': BPE, 'subwords': Subwords}
+Tokenizer = Vocabulary | WordPiece | BPE | Subwords | PublishedPieces
+KINDS = {
+    'words': Vocabulary,
+    'word pieces': WordPiece,
+    'byte pairs': BPE,
+    'subwords': Subwords,
+    'pieces': PublishedPieces,
+}
 FILES = ('vocabulary.json', 'vocab.txt')  # named by `to_file`: words, word pieces
 
 
@@ -24,15 +31,18 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     """Reads a vocabulary of words from a JSON file or a pickle, the word pieces of a BERT from a `.txt`, or others.
 
     CLIP's byte pairs are read from `merges.txt` or a `.gz` file, SigLIP's pieces from a `.model`; all three
-    kinds also from `tokenizer.json`.
+    kinds also from `tokenizer.json`. A folder has the tokenizer of a published text encoder.
 
     Args:
-      path: The path of the file.
-      max_length: The number of ids to which a CLIP or SigLIP cuts captions; None for the published one.
+      path: The path of the file or folder.
+      max_length: The number of ids to which captions are cut, but not those of words or of a BERT's file; None for the
+        published one of a CLIP or SigLIP, and for any number otherwise.
 
     Raises:
       UserError: If the file is missing or damaged.
     """
+    if os.path.isdir(path):
+        return load_folder(path, max_length)
     limit = {} if max_length is None else {'max_length': max_length}
     content, model = b'', {}  # an error below says why a file cannot be read, or has no model
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

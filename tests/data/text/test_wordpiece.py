@@ -6,7 +6,7 @@ import pytest
 
 from jitm.data.text.vocabularies import load_vocabulary
 from jitm.data.text.word_level import Vocabulary, tokenize_split
-from jitm.data.text.wordpiece import WordPiece
+from jitm.data.text.wordpiece import BLIP_PIECES, WordPiece
 from jitm.errors import UserError
 from tests.conftest import SHARED
 
@@ -70,6 +70,32 @@ def test_pieces_with_capitals_keep_capitals_and_accents():
     assert [cased.words[i] for i in cased.encode('A dog a Caf\u00e9 cafe Dog')[1:-1]] == [
         'A', 'dog', 'a', 'Caf\u00e9', 'cafe', '[UNK]',
     ]  # fmt: skip
+
+
+def cleaned_for_blip(caption):
+    """As released: without some punctuation, at most 30 words."""
+    caption = re.sub(r'\s{2,}', ' ', re.sub(r'[.!"()*#:;~]', ' ', caption.lower())).rstrip('\n').strip(' ')
+    return ' '.join(caption.split(' ')[:30])
+
+
+@pytest.mark.parametrize('file', [None, pytest.param(CAPTIONS, marks=pytest.mark.slow)])
+@needs_published
+def test_captions_of_a_blip(published, file):
+    """Those of BERT after cleaning; at most 35 ids, of which the last is the end."""
+    captions = file.read_text().splitlines() if file else [*NASTY, 'A (red) dog; ' * 20, 'a, ' * 40, 'a ' * 29 + 'dogs']
+    blip = WordPiece.of((*published.words, *BLIP_PIECES))
+    assert (len(published), len(blip)) == (30522, 30524)
+    for caption in captions:
+        ids = published.encode(cleaned_for_blip(caption))
+        wanted = [*ids[:34], ids[-1]] if len(ids) > 35 else ids
+        np.testing.assert_array_equal(blip.encode(caption), wanted, err_msg=caption)
+    assert blip.hash != published.hash
+
+
+def test_pieces_of_a_blip_are_known_by_the_last_lines_of_the_file(tmp_path, pieces):
+    (tmp_path / 'vocab.txt').write_text('\n'.join((*pieces.words, *BLIP_PIECES)) + '\n')
+    blip = load_vocabulary(str(tmp_path / 'vocab.txt'))
+    assert [blip.words[i] for i in blip.encode('A dog. [a]')] == ['[CLS]', 'a', 'dog', '[', 'a', ']', '[SEP]']
 
 
 def test_unknown_words_have_no_pieces(pieces):

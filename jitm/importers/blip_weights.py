@@ -1,0 +1,191 @@
+"""Converts published image-text matching models of BLIP, of Hugging Face or the authors, to configs and variables."""
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jitm.data.text.wordpiece import BLIP_PIECES, WordPiece
+from jitm.errors import UserError
+from jitm.importers import bert_weights, clip_config
+from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers.released import ReleasedModel, with_towers
+from jitm.importers.tensors import KeyMap, rename, shape_of
+from jitm.layers import transformer
+from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
+
+TEMPERATURE = 0.07  # initial value, and that of a file without one
+EPSILON = 1e-6  # layer normalizations of the ViT in the authors' code
+TOKENIZERS = ('vocab.txt', 'tokenizer.json')
+HEAD_SIZE = 64  # numbers per head in all released models
+
+_VISION, _BERT = 'vision_model', 'text_encoder'
+_CROSS = 'encoder.layer.*.crossattention'
+NAMES = KeyMap(
+    {
+        'image/patches': f'{_VISION}.embeddings.patch_embedding',
+        'image/norm_out': f'{_VISION}.post_layernorm',
+        'image/projection': 'vision_proj',
+        **{
+            f'image/encoder/block_*/{ours}': f'{_VISION}.encoder.layers.*.{theirs}'
+            for ours, theirs in {
+                **{f'attention/{part}': f'self_attn.qkv.{{}}[{n}]' for n, part in enumerate(('query', 'key', 'value'))},
+                'attention/out': 'self_attn.projection',
+                'attention_norm': 'layer_norm1',
+                'mlp_norm': 'layer_norm2',
+                'mlp_in': 'mlp.fc1',
+                'mlp_out': 'mlp.fc2',
+            }.items()
+        },
+        **{
+            name: theirs
+            for name, theirs in bert_weights.modules_below('text/', f'{_BERT}.').items()
+            if name.startswith('text/encoder/')
+        },
+        **{
+            f'text/encoder/block_*/cross_attention/{part}': f'{_BERT}.{_CROSS}.self.{part}'
+            for part in ('query', 'key', 'value')
+        },
+        'text/encoder/block_*/cross_attention/out': f'{_BERT}.{_CROSS}.output.dense',
+        'text/encoder/block_*/cross_norm': f'{_BERT}.{_CROSS}.output.LayerNorm',
+        'text/words': f'{_BERT}.embeddings.word_embeddings',
+        'text/norm_in': f'{_BERT}.embeddings.LayerNorm',
+        'text/projection': 'text_proj',
+        'itm_head': 'itm_head',
+    },
+    {
+        'logit_scale': 'logit_scale',
+        'image/class_embedding': f'{_VISION}.embeddings.class_embedding',
+        'image/positions': f'{_VISION}.embeddings.position_embedding',
+        'text/positions': f'{_BERT}.embeddings.position_embeddings.weight',
+    },
+    # Copies that are moving averages, queues of their vectors, and constants.
+    unread=r'(visual_encoder|text_encoder|vision_proj|text_proj)_m\..*|(image|text|idx|ptr)_queue|queue_ptr|temp|'
+    r'.*\.position_ids',
+)
+# The authors' names -> Hugging Face's.
+_new_name = functools.partial(
+    rename,
+    (
+        (r'^visual_encoder\.cls_token$', f'{_VISION}.embeddings.class_embedding'),
+        (r'^visual_encoder\.pos_embed$', f'{_VISION}.embeddings.position_embedding'),
+        (r'^visual_encoder\.patch_embed\.proj\.', f'{_VISION}.embeddings.patch_embedding.'),
+        (r'^visual_encoder\.norm\.', f'{_VISION}.post_layernorm.'),
+        (r'^visual_encoder\.blocks\.(\d+)\.attn\.proj\.', rf'{_VISION}.encoder.layers.\1.self_attn.projection.'),
+        (r'^visual_encoder\.blocks\.(\d+)\.attn\.', rf'{_VISION}.encoder.layers.\1.self_attn.'),
+        (r'^visual_encoder\.blocks\.(\d+)\.norm([12])\.', rf'{_VISION}.encoder.layers.\1.layer_norm\2.'),
+        (r'^visual_encoder\.blocks\.', f'{_VISION}.encoder.layers.'),
+    ),
+)
+
+# Keys of Hugging Face's config -> defaults, which its files leave out.
+_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'hidden_act': 'gelu'}
+_TEXT_SIZES = {**_WIDTHS, 'num_attention_heads': 8, 'max_position_embeddings': 512, 'vocab_size': 30524}
+_TEXT_SIZES['layer_norm_eps'] = transformer.EPSILON
+_IMAGE_SIZES = {**_WIDTHS, 'num_attention_heads': 12, 'image_size': 384, 'patch_size': 16}
+
+
+def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
+    """Reads a published BLIP with its head for image-text matching.
+
+    Args:
+      path: The path of a folder of Hugging Face with config, weights and tokenizer, or of a file of the authors, such
+        as `model_base_retrieval_coco.pth`, whose sizes are those of its tensors.
+      vocabulary: The path of the vocab.txt of the BERT; None for the tokenizer in the folder.
+
+    Returns:
+      The model, in float32. Its temperature is the initial one if the file has none.
+
+    Raises:
+      UserError: If a file is missing or damaged, tensors are missing or left over, or it is another kind of model.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    tensors = dict(open_checkpoint(path, 'a BLIP', NAMES.pattern(), _new_name).tensors)
+    config = folder / 'config.json'
+    model = _read_config(config) if config.is_file() else _read_sizes(path, tensors)
+
+    temperature = tensors.get('temp', lambda: np.array(TEMPERATURE))
+    tensors['logit_scale'] = lambda: -np.log(temperature())
+    for name in ('class_embedding', 'position_embedding'):  # which have leading axes of size 1
+        if (stored := f'{_VISION}.embeddings.{name}') in tensors:
+            tensors[stored] = functools.partial(_squeezed, tensors[stored])
+
+    found = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
+    file = vocabulary or next(found, None)
+    if file is None:
+        raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
+    words = WordPiece.load(file).words
+    pieces = WordPiece.of(words if words[-2:] == BLIP_PIECES else (*words, *BLIP_PIECES))
+    resizing = {'short_side': 0, 'interpolation': 'bicubic'}
+    return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
+
+
+def _squeezed(read: Callable[[], np.ndarray]) -> np.ndarray:
+    tensor = read()
+    return tensor.reshape([size for size in tensor.shape if size > 1])
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Returns the config's `model` of a BLIP from its `config.json`.
+
+    Raises:
+      UserError: If the file is damaged, or it is another kind of model.
+    """
+    content = clip_config.read_json(path)
+    if (kind := content.get('model_type')) != 'blip':
+        raise UserError(f"{path} has the model_type '{kind}': give a model of the type 'blip'")
+    stated = clip_config.values_of(path, content, {'vision_config': {}, 'image_text_hidden_size': 256})
+    epsilon = clip_config.values_of(path, stated['vision_config'], {'layer_norm_eps': 1e-5})
+    sizes = _TEXT_SIZES, _IMAGE_SIZES | epsilon
+    text, image = clip_config.towers_of(path, content, sizes, clip_config.ACTIVATIONS, title='BLIP')
+    size = image['image_size']
+    file = path.with_name('preprocessor_config.json')
+    pixels = clip_config.read_json(file) if file.is_file() else {}
+    known = {'do_center_crop': (False,), 'size': ({'height': size, 'width': size}, size)}
+    clip_config.check_pixels(file, pixels, clip_config.HUGGING_FACE_PIXELS | known, 'BLIP')
+    mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'))
+    photos = {'image_size': size, 'patch_size': image['patch_size'], 'epsilon': image['layer_norm_eps']}
+    photos |= {'mean': mean, 'deviation': deviation}
+    length, embed_dim = text['max_position_embeddings'], stated['image_text_hidden_size']
+    towers = [{ours: part[theirs] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()} for part in (image, text)]
+    return _section(embed_dim, photos | towers[0], {'max_length': length, **towers[1]})
+
+
+def _read_sizes(path: str, tensors: Tensors) -> dict[str, Any]:
+    """Returns the config's `model` of a file of the authors, from the shapes of its tensors.
+
+    Raises:
+      UserError: If a tensor that states a size is missing, or has another number of axes.
+    """
+    shape = functools.partial(shape_of, path, tensors)
+    width, _, _, edge = shape(f'{_VISION}.embeddings.patch_embedding.weight', 4)
+    cells = shape(f'{_VISION}.embeddings.position_embedding', 3)[1] - 1
+    photos = {'image_size': edge * math.isqrt(cells), 'patch_size': edge, 'epsilon': EPSILON}
+    photos |= {'mean': CLIP_MEAN, 'deviation': CLIP_DEVIATION}
+    length, hidden = shape(f'{_BERT}.embeddings.position_embeddings.weight', 2)
+
+    def tower(size: int, layer: str, mlp: str) -> dict[str, Any]:
+        layers = {match[1] for name in tensors if (match := re.match(rf'{re.escape(layer)}\.(\d+)\.', name))}
+        mlp_dim = shape(f'{layer}.0.{mlp}.weight', 2)[0]
+        heads = max(1, size // HEAD_SIZE)
+        sizes = {'hidden_dim': size, 'num_layers': len(layers), 'num_heads': heads, 'mlp_dim': mlp_dim}
+        return sizes | {'activation': 'gelu'}
+
+    image = tower(width, f'{_VISION}.encoder.layers', 'mlp.fc1')
+    text = tower(hidden, f'{_BERT}.encoder.layer', 'intermediate.dense')
+    return _section(shape('vision_proj.weight', 2)[0], photos | image, {'max_length': length, **text})
+
+
+def _section(embed_dim: int, image: dict, text: dict) -> dict[str, Any]:
+    """Returns the config's `model`."""
+    return {
+        'name': 'blip.BLIP',
+        'embed_dim': embed_dim,
+        'image': {'name': 'blip.NormalizedViT', 'dtype': 'float32', **image},
+        'text': {'name': 'blip.MultimodalBERT', 'dtype': 'float32', **text},
+        'initial_temperature': TEMPERATURE,
+    }
