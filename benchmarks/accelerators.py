@@ -126,8 +126,6 @@ def measure(program: Compiled, target: str) -> Row:
     """Returns the statistics of a compiled program, for one device."""
     chip, read = topologies.chip_of(target), Program(program.compiled.as_text())
     sizes, cost = program.compiled.memory_analysis(), read.cost
-    peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-    peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     passes = {**chip.passes, 'bfloat16': 1}
     products = sum(passes[kind] * value for kind, value in program.flops.items()) / chip.tflops / 1e9
     moved = cost.num_bytes / chip.memory_gbps / 1e6
@@ -139,7 +137,7 @@ def measure(program: Compiled, target: str) -> Row:
         'CPU s': round(program.cpu_seconds, 1),
         'arguments GB': sizes.argument_size_in_bytes / GIGA,
         'temporary GB': sizes.temp_size_in_bytes / GIGA,
-        'peak GB': peak / GIGA,
+        'peak GB': memory.peak_bytes(program.compiled) / GIGA,
         'of GB': chip.memory_gb,
         'GFLOP': sum(program.flops.values()) / GIGA,
         'GB moved': cost.num_bytes / GIGA,
@@ -279,9 +277,16 @@ def write_merges(path: Path, count: int = 48894) -> None:
     path.write_text('\n'.join(['#version', *lines]) + '\n')
 
 
-def make_setup(setting: str, folder: Path, batch_size: int | None) -> Setup:
-    """Sets up a setting with random data; with two stages, the second."""
-    config = memory.with_files(setting, folder, batch_size)
+def write_all(folder: Path) -> None:
+    """Writes the random data of all settings."""
+    memory.write_files(folder)
+    write_photos(folder / 'photos')
+    write_merges(folder / 'merges.txt')
+
+
+def make_setup(setting: str, folder: Path, batch_size: int | None, **changes: Any) -> Setup:
+    """Sets up a setting with random data and the changes of `memory.with_files`; with two stages, the second."""
+    config = memory.with_files(setting, folder, batch_size, **changes)
     if batch_size and 'num_extra' in config['candidates']:
         config['candidates']['num_extra'] = 0  # such a batch has more candidates than are published
     if config['data']['source'] == 'photos.load':
@@ -382,9 +387,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     """Compiles each program of each setting for each target."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        memory.write_files(folder)
-        write_photos(folder / 'photos')
-        write_merges(folder / 'merges.txt')
+        write_all(folder)
         for setting in args.settings:
             for batch_size, targets in _by_batch_size(args.target):
                 yield from _run_setting(args, setting, folder, batch_size, targets)

@@ -22,6 +22,7 @@ from benchmarks.members import num_bytes
 from benchmarks.results import Row
 from benchmarks.train_step import write_random_data
 from jitm import configs
+from jitm.configs import common
 from jitm.data.text.wordpiece import MASK, SPECIAL_PIECES
 from jitm.devices import parallel
 from jitm.training.setup import set_up
@@ -51,9 +52,14 @@ def write_files(folder: Path) -> None:
     (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
 
 
-def with_files(setting: str, folder: Path, batch_size: int | None) -> dict[str, Any]:
-    """Returns the config of a setting with the files of a folder."""
-    config = configs.load(setting).to_dict()
+def with_files(
+    setting: str, folder: Path, batch_size: int | None, encode_chunk: int | None = None, bert: bool = False
+) -> dict[str, Any]:
+    """Returns the config of a setting with the files of a folder, and perhaps BERT base as its text encoder."""
+    config = configs.load(setting)
+    if bert:
+        common.use_bert(config)
+    config = config.to_dict() | {'encode_chunk': encode_chunk}
     config['data']['root'] = str(folder)
     config['batch_size'] = batch_size or config['batch_size']
     if config['vocabulary']['path']:
@@ -61,13 +67,19 @@ def with_files(setting: str, folder: Path, batch_size: int | None) -> dict[str, 
     return config
 
 
+def peak_bytes(compiled: Any) -> int:
+    """Returns the bytes that a compiled step needs: its arguments, temporary memory, and outputs of their own."""
+    sizes = compiled.memory_analysis()
+    peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    return peak + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+
+
 def measure(config: dict[str, Any]) -> Row:
     """Compiles the step of a config."""
     setup = set_up(config, resuming=True)
     state, batch = jax.eval_shape(setup.random_state), setup.make_batch(0)
-    sizes = setup.train_step.lower(state, parallel.split_rows(batch)).compile().memory_analysis()
-    peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-    peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    compiled = setup.train_step.lower(state, parallel.split_rows(batch)).compile()
+    peak = peak_bytes(compiled)
     trained = [member.params for member in state.members.values()]
     fits = {f'in {size} GB': 'yes' if peak < size * GIGABYTE else 'no' for size in ACCELERATORS}
     return {
@@ -75,7 +87,7 @@ def measure(config: dict[str, Any]) -> Row:
         'longest caption': batch.texts.ids.shape[-1],
         'million parameters': sum(leaf.size for leaf in jax.tree.leaves(trained)) / MILLION,
         'state GB': num_bytes(state) / GIGABYTE,
-        'temporary GB': sizes.temp_size_in_bytes / GIGABYTE,
+        'temporary GB': compiled.memory_analysis().temp_size_in_bytes / GIGABYTE,
         'peak GB': peak / GIGABYTE,
         **fits,
     }

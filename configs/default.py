@@ -14,6 +14,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0  # parameters, order of the examples, dropout, augmentation and masking
     config.epochs = 30
     config.batch_size = 128  # pairs, summed over all devices; hard negatives are mined within the global batch
+    config.encode_chunk = ml_collections.config_dict.placeholder(int)  # images or captions that a device encodes at
+    # a time, with the loss and the gradient of the whole batch (GradCache); None for all
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
     config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
@@ -64,15 +66,15 @@ def get_config() -> ml_collections.ConfigDict:
             norm_padding=False,  # batch normalization includes regions padded to the batch's longest image, as released
         ),
         text=dict(
-            name='text.GRUEncoder',
+            name='text.GRUEncoder',  # or 'text.BERTEncoder' with path=a folder of Hugging Face, see docs/captions.md
             word_dim=300,
             bidirectional=False,
             dropout=0.0,  # rate for word embeddings
             recurrent=True,  # False: a linear layer instead of the GRU, so that captions are bags of words
             word_init='uniform',  # words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
         ),
-        image_pooling='mean',  # or 'max', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)
-        text_pooling='last',
+        image_pooling='mean',  # or 'max', 'first', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)
+        text_pooling='last',  # or 'published', that of the folder model.text.path
         normalize_images=True,  # False for VSE0: image vectors are not normalized
         absolute=False,  # True for Order0: absolute values of both vectors
     )

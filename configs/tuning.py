@@ -2,6 +2,7 @@
 
     jitm train --config clip:b32,f30k,lora --workdir runs/clip_b32_lora
     jitm train --config clip:b32,f30k,half,layerwise,ema --workdir runs/clip_b32_half
+    jitm train --config vse:fc,max,f30k,minilm,frozen --workdir runs/vse_minilm
 
 See docs/finetuning.md.
 """
@@ -17,6 +18,17 @@ EMBEDDINGS = {  # encoder with blocks -> its modules before them
     'siglip.PaddedTransformer': ('words', 'positions'),
 }
 TOWERS = ('image', 'text')
+
+
+def _minilm(config: ConfigDict) -> None:
+    if config.model.get('text', {}).get('name') not in ('text.GRUEncoder', 'text.BERTEncoder'):
+        raise ValueError("'minilm' needs a model with a text encoder of words: set model.text instead")
+    config.vocabulary.path = config.initialize.bert = config.initialize.word_vectors = ''
+    config.augmentation.keep_special_tokens = True
+    config.model.text = dict(name='text.BERTEncoder', path='all-MiniLM-L6-v2')
+    if config.model.get('text_pooling') == 'last':
+        config.model.text_pooling = 'published'
+    config.optimizer.factors.update(bert=0.1)
 
 
 def _below(config: ConfigDict, word: str, share: float) -> None:
@@ -65,6 +77,7 @@ def _ema(config: ConfigDict) -> None:
 
 
 TUNING = {  # word -> change of the config; without any, all parameters are trained at one rate
+    'minilm': _minilm,  # encodes texts with MiniLM, at a tenth of the learning rate
     'frozen': _frozen,  # towers are frozen, projections are trained
     'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022b)
     'locked_text': lambda config: _locked(config, 'text'),

@@ -29,6 +29,7 @@ from jitm.data.text.word_level import Tokens, Vocabulary  # noqa: E402
 from jitm.devices import job, parallel  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
+from jitm.training.gradient_cache import encode_in_chunks  # noqa: E402
 from jitm.training.members import EMA, Frozen, Gradient, Member, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
 from jitm.training.source import Memory, together  # noqa: E402
@@ -77,6 +78,9 @@ CASES = [
     ('clip_resnet', ranking.softmax_contrastive, {}),  # pixels, batch normalization over them, a learned temperature
     *((name, ranking.sigmoid_contrastive, {}) for name in ('sigmoid', 'sigmoid_in_chunks')),
 ]
+ENCODED = '_encoded_in_chunks'  # suffix of a case whose models encode a few rows at a time
+CHUNK = 3
+CASES += [(name + ENCODED, *case) for name, *case in CASES if name in ('vsepp', 'scan_t2i', 'perturbed', 'queue')]
 
 
 LABELS = {
@@ -136,9 +140,10 @@ def main() -> None:
         job.join(coordinator, int(count), int(index))
     results = {}
     states_of = {} if int(devices) == 1 else pickle.loads(Path(initial).read_bytes())
-    for name, loss, changes in CASES:
-        if chosen != 'all' and name not in chosen.split(','):
+    for case, loss, changes in CASES:
+        if chosen != 'all' and case not in chosen.split(','):
             continue
+        name = case.removesuffix(ENCODED)
         model, terms = MATCHERS[MODELS.get(name, name)], {'ranking': RankingTerm(loss=loss, **TERM)}
         pipeline, relevance = make_pipeline(16, Augmentation(**UNCHANGED | changes), model.reads)
         source = with_relevance(in_batch_source('ignored'), lambda split, relevance=relevance: relevance)
@@ -178,7 +183,8 @@ def main() -> None:
             source = candidates_source(keep)
         pipeline = drawing(pipeline, source)
         parts = parts_of_step(members, terms, source, seed=0, steps_per_epoch=2, epochs=2)
-        step = parallel.data_parallel(functools.partial(train_step, **parts), 'highest')
+        step = encode_in_chunks(functools.partial(train_step, **parts), None if case == name else CHUNK)
+        step = parallel.data_parallel(step, 'highest')
         if name not in states_of:
             whole = pipeline.batch(0)
             states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
@@ -197,10 +203,10 @@ def main() -> None:
             *jax.device_get(state.memory).items(),
         ):
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-                results[f'{name}/{what}{jax.tree_util.keystr(path)}'] = leaf
+                results[f'{case}/{what}{jax.tree_util.keystr(path)}'] = leaf
         for key, value in jax.device_get(metrics).items():
-            results[f'{name}/{key.removeprefix("target/")}'] = np.asarray(value)
-        results[f'{name}/step'] = np.asarray(jax.device_get(state.step))
+            results[f'{case}/{key.removeprefix("target/")}'] = np.asarray(value)
+        results[f'{case}/step'] = np.asarray(jax.device_get(state.step))
     if int(devices) == 1:
         Path(initial).write_bytes(pickle.dumps(states_of))
     results['devices'] = np.asarray(jax.device_count())

@@ -190,6 +190,15 @@ def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, me
 
 
 @pytest.mark.slow
+def test_chunks_take_less_memory(measured):
+    flags = ('--settings', 'vsepp:vsepp,f30k', '--bert', '--batch_sizes', '128', '--chunk', '16', '--steps', '1')
+    (row,) = measured('gradient_cache', '--target', 'cpu', *flags)
+    assert (row['setting'], row['batch']) == ('vsepp:vsepp,f30k', 128)
+    assert 0 < row['GB, in chunks of 16'] < row['GB, at once']
+    assert row['time'] == row['CPU s/step, in chunks of 16'] / row['CPU s/step, at once'] > 0
+
+
+@pytest.mark.slow
 def test_start_up_is_timed_without_and_with_compiled_programs(monkeypatch, measured):
     for key in ('model.embed_dim', 'model.text.word_dim'):
         monkeypatch.setitem(start_up.SMALL, key, 8)

@@ -315,6 +315,7 @@ def test_vectors_of_another_tower_are_refused(root, clip_tower, tmp_path, capsys
     [
         (['--config', 'clip:f8k'], '--texts is not read without --workdir'),
         (['--workdir', 'run', '--images', 'photos'], '--texts needs captions, which --images has not'),
+        (['--workdir', 'run', '--text_encoder', 'x'], '--texts and --text_encoder both name a text encoder; give one'),
     ],
 )
 def test_wrong_flags_are_one_sentence(tmp_path, capsys, arguments, message):

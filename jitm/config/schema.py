@@ -57,6 +57,7 @@ class StageConfig(TypedDict):
 
     epochs: Count
     batch_size: Annotated[int, Ge(2)]  # one pair has no negatives
+    encode_chunk: Count | None
     drop_last: bool
     precision: Precision
     length_multiple: Count

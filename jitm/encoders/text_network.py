@@ -140,6 +140,6 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
     return check_restored(
         read,
         f'{workdir} was trained on vectors of a text encoder',
-        'name its run directory with --encoder (jitm.load: encoder)',
+        'name its run directory with --encoder (jitm.load: encoder), or put its folder back',
         'vectors',
     )

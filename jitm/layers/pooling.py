@@ -32,9 +32,8 @@ def maximum(features: chex.Array, mask: chex.Array) -> chex.Array:
 
 
 def first(features: chex.Array, mask: chex.Array) -> chex.Array:
-    """Returns the first vector, which is valid."""
-    del mask
-    return features[:, 0]
+    """Returns the first valid vector."""
+    return jnp.take_along_axis(features, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
 
 
 def last(features: chex.Array, mask: chex.Array) -> chex.Array:

@@ -1,6 +1,6 @@
 """Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU.
 
-Its variants differ in sizes only: RoBERTa (Liu et al., 2019), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
+Its variants differ in sizes only: RoBERTa (Liu et al., 2019b), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
 2019), MiniLM (Wang et al., 2020), and MPNet (Song et al., 2020), which adds a bias of relative positions.
 """
 
@@ -15,11 +15,11 @@ import chex
 import einops
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError
+from jitm.layers.positions import RelativePositions
 from jitm.types import Count, Index, Positive, Texts
 
 EPSILON = 1e-12  # BERT's layer normalizations
@@ -243,28 +243,6 @@ class Transformer(nn.Module):
         return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
 
 
-class RelativePositions(nn.Module):
-    """A bias for each head and bucket of distances, the same in all blocks (Raffel et al., 2020, as MPNet has it).
-
-    Distances below 8 have buckets of their own, longer ones share some, and keys on the right have others.
-
-    Attributes:
-      heads: The number of attention heads.
-    """
-
-    heads: int
-
-    FIRST = (*range(8), *8 * 2 ** (np.arange(8) / 2))  # the smallest distance of each bucket
-
-    @nn.compact
-    def __call__(self, length: int) -> chex.Array:
-        """Returns the bias of each query with each key, [heads, L, L]."""
-        table = nn.Embed(2 * len(self.FIRST), self.heads, embedding_init=BASE.kernel_init, name='buckets')
-        distance = np.arange(length)[:, None] - np.arange(length)
-        buckets = np.searchsorted(self.FIRST, np.abs(distance), side='right') - 1
-        return einops.rearrange(table(buckets + len(self.FIRST) * (distance < 0)), 'q k h -> h q k')
-
-
 class BERTEmbeddings(nn.Module):
     """drop(LN(word + position + type)) (Devlin et al., 2019, figure 2).
 
@@ -302,12 +280,12 @@ class BERTEmbeddings(nn.Module):
         Raises:
           UserError: If L is more than `max_length`.
         """
-        length, maximum = ids.shape[1], self.size.max_length
+        length, maximum, first = ids.shape[1], self.size.max_length, self.size.first_position
         if length > maximum:
             raise UserError(
                 f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
             )
-        total = self.words(ids) + self.positions(self.size.first_position + jnp.arange(length))
+        total = self.words(ids) + self.positions(jnp.arange(first, first + length))
         if self.size.token_types == 1:  # nn.Embed looks up no scalar in such a table
             total += self.token_types.embedding[0]
         elif self.size.token_types:
@@ -334,18 +312,11 @@ class BERT(nn.Module):
         """Creates the embeddings and the blocks."""
         size = self.size
         self.embeddings = BERTEmbeddings(self.vocab_size, size, self.dropout, self.dtype)
-        options = BlockOptions(
-            size.heads,
-            size.mlp_dim,
-            self.dropout,
-            self.dtype,
-            size.kernel_init,
-            activation=size.activation,
-            epsilon=size.epsilon,
-        )
+        variant = {'activation': size.activation, 'epsilon': size.epsilon}
+        options = BlockOptions(size.heads, size.mlp_dim, self.dropout, self.dtype, size.kernel_init, **variant)
         self.encoder = Transformer(size.layers, options)
         if size.relative_positions:
-            self.relative = RelativePositions(size.heads)
+            self.relative = RelativePositions(size.heads, size.kernel_init)
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
@@ -353,20 +324,3 @@ class BERT(nn.Module):
         bias = self.relative(texts.ids.shape[1]) if self.size.relative_positions else None
         states = self.encoder(self.embeddings(texts.ids, train), mask, train, bias)
         return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)
-
-
-class TokenHead(nn.Module):
-    """LN(gelu(W h)) E^T + b, logits of the word at each position; E are word embeddings (Devlin et al., 2019, 3.1).
-
-    Attributes:
-      kernel_init: The initializer of W.
-    """
-
-    kernel_init: nn.initializers.Initializer = BASE.kernel_init
-
-    @nn.compact
-    def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:
-        """Maps states [..., H] and word embeddings [V, H] to logits [..., V]."""
-        dense = nn.Dense(states.shape[-1], kernel_init=self.kernel_init, name='dense')
-        hidden = layer_norm(name='norm')(nn.gelu(dense(states), approximate=False))
-        return hidden @ words.T + self.param('bias', nn.initializers.zeros, (len(words),))

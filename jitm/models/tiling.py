@@ -57,8 +57,9 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
     """Applies a function to tiles of items and concatenates the results.
 
-    The function maps leaves [size, ...] to leaves [size, ...]; the last tile is filled up with the first items. For the
-    gradient of several tiles only the items of a tile are kept; everything else is recomputed.
+    The function maps leaves [size, ...] to leaves [size, ...], or to as many rows more of each item; the last tile is
+    filled up with the first items. For the gradient of several tiles only the items of a tile are kept; everything else
+    is recomputed.
     """
     count = len(jax.tree.leaves(items)[0])
     if count <= size:
@@ -68,7 +69,7 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
         items = jax.tree.map(lambda x: x[index], items)
     tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
     results = lax.map(jax.checkpoint(function), tiles)
-    return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[:count], results)
+    return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[: count * x.shape[1] // size], results)
 
 
 def map_pairs(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import check_choice
-from jitm.layers.transformer import BERTSize, TokenHead, layer_norm, size_named
+from jitm.layers.transformer import BERTSize, layer_norm, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
@@ -40,6 +40,23 @@ class RegionEmbeddings(nn.Module):
             total += layer_norm(name=f'{name}_norm')(dense(x.astype(jnp.float32)))
         embedded = layer_norm(self.dtype, 'norm')(total)
         return nn.Dropout(self.dropout, deterministic=not train)(embedded)
+
+
+class TokenHead(nn.Module):
+    """LN(gelu(W h)) E^T + b, logits of the word at each position; E are word embeddings (Devlin et al., 2019, 3.1).
+
+    Attributes:
+      kernel_init: The initializer of W.
+    """
+
+    kernel_init: nn.initializers.Initializer
+
+    @nn.compact
+    def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:
+        """Maps states [..., H] and word embeddings [V, H] to logits [..., V]."""
+        dense = nn.Dense(states.shape[-1], kernel_init=self.kernel_init, name='dense')
+        hidden = layer_norm(name='norm')(nn.gelu(dense(states), approximate=False))
+        return hidden @ words.T + self.param('bias', nn.initializers.zeros, (len(words),))
 
 
 def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:

@@ -36,6 +36,7 @@ from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
 MAY_BE_OWN = ('candidates.source', 'labels.source', 'optimizer.name')
+TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
@@ -47,7 +48,7 @@ class Plan:
 
     Attributes:
       config: The whole config, for the files of the run.
-      seed, epochs, batch_size, drop_last, length_multiple, precision: The keys of these names.
+      seed, epochs, batch_size, encode_chunk, drop_last, length_multiple, precision: The keys of these names.
       load_split: The function that loads a split as it is stored, by its name.
       change_train: The function that changes the training split, without noise where `noisy` is False.
       make_vocabulary: The function `(whole training split, max_length) -> vocabulary`.
@@ -71,6 +72,7 @@ class Plan:
     seed: int
     epochs: int
     batch_size: int
+    encode_chunk: int | None
     drop_last: bool
     length_multiple: int
     precision: str
@@ -115,7 +117,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
-        **{key: config[key] for key in ('seed', 'epochs', 'batch_size', 'drop_last', 'length_multiple', 'precision')},
+        **{key: config[key] for key in TAKEN},
         load_split=bind_data(data, imports=True),
         change_train=functools.partial(change_train, data=data),
         make_vocabulary=bind(make_vocabulary, config['vocabulary'], where='vocabulary', later=('split', 'max_length')),

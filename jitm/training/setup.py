@@ -16,6 +16,7 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import model_keys, own_names
 from jitm.training.data import Data, load_data, make_models, make_pipeline
+from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.plan import Plan, make_plan
 from jitm.training.step import RunConstants, TrainState, train_step
@@ -127,7 +128,8 @@ def compile_step(
         return state, revision.measure(models, sorted(plan.terms), batch)
 
     init = jax.jit(functools.partial(init_members, members, plan.seed))
-    step, measure = (parallel.data_parallel(function, plan.precision) for function in (step, measure))
+    chunked = [encode_in_chunks(function, plan.encode_chunk) for function in (step, measure)]
+    step, measure = (parallel.data_parallel(function, plan.precision) for function in chunked)
     return init, step, measure if revision else None
 
 

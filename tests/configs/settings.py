@@ -9,7 +9,7 @@ from jitm import configs
 from jitm.commands import settings
 from jitm.config import names
 from jitm.config.build import parameters_of
-from jitm.config.schema import check
+from jitm.importers.text_folders import complete
 from jitm.models.make import make_model
 from jitm.training import stages
 from jitm.training.plan import make_plan
@@ -50,7 +50,7 @@ def one_of_each_word():
 
 def start(config):
     """Does what `jitm train` does before it reads data, and what it does with models afterwards, in each stage."""
-    config = check(config)
+    config = complete(config)
     both = stages.split_stages(config, Path('run')) if config['stages'] else stages.Stages(config, config, {}, False)
     for stage in {id(one): one for one in (both.first, both.second)}.values():
         plan = make_plan(stage)

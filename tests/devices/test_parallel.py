@@ -18,8 +18,9 @@ from tests.conftest import ROOT, environment, free_port, shared_folder
 from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
-FEW = 'vsepp,scan_t2i,rvse_mlp'
+FEW = 'vsepp,scan_t2i,rvse_mlp,vsepp_encoded_in_chunks,scan_t2i_encoded_in_chunks'
 IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
+ENCODED = '_encoded_in_chunks'
 
 
 @contextlib.contextmanager
@@ -108,6 +109,7 @@ def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
     models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
     models |= {'ncr', 'crcl', 'perturbed', 'queue', *IN_CHUNKS}
+    models |= {name + ENCODED for name in ('vsepp', 'scan_t2i', 'perturbed', 'queue')}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1
@@ -125,6 +127,11 @@ def test_one_device_gradient_is_not_trivial(one_device):
         scale = max(np.abs(one_device[name]).max(), 1e-3)
         chunks = one_device[name.replace('sigmoid/', 'sigmoid_in_chunks/')]
         np.testing.assert_allclose(chunks / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
+    for name, value in one_device.items():
+        if ENCODED in name and not name.endswith(WITHOUT_GRADIENT):
+            whole = one_device[name.replace(ENCODED, '')]
+            scale = max(np.abs(whole).max(), 1e-3)
+            np.testing.assert_allclose(value / scale, whole / scale, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.slow

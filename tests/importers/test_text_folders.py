@@ -1,18 +1,30 @@
-"""Text encoders as folders: golden values, the tiny ones of each variant and those of a published one, and errors."""
+"""Text encoders as folders: golden values, transformers on random weights, a published MiniLM, and errors."""
 
+import importlib.util
+import json
+
+import chex
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from jitm.configs import load
+from jitm.data.splits import pad_texts
+from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.wordpiece import WordPiece
+from jitm.encoders.text_network import of_folder
+from jitm.errors import UserError
 from jitm.importers.bert_weights import load_bert
-from jitm.importers.text_folders import complete
+from jitm.importers.packages import PACKAGES, located
+from jitm.importers.text_folders import complete, load_text_encoder, read_folder, read_pooling
 from jitm.layers.pooling import mean
 from jitm.layers.transformer import BERT
 from jitm.types import Texts
-from tests.importers.text_folders import tensors_of, write_config, write_folder
+from tests.importers.text_folders import CONFIGS, tensors_of, write_config, write_folder, write_modules
+from tests.parity.bounds import assert_within
 
+WORDS = ('a', 'dog', 'runs', 'on', 'the', 'beach')
 GOLDEN = {  # mean-pooled states of two texts, as transformers computes them from the tensors of `waves`
     'roberta': ((-1.087220, -0.842994, -0.116917, 0.685288), (-0.699430, -1.063091, -0.913685, -0.360783)),
     'mpnet': ((1.238464, 0.575590, -0.085441, -0.474827), (0.730241, 0.073742, -0.459300, -0.636489)),
@@ -25,21 +37,57 @@ def waves(number, name, shape):
     return values + ('norm' in name.lower() and name.endswith('weight'))
 
 
+def states_by_jitm(folder, texts):
+    """The last hidden states by the weights of a folder."""
+    size = read_folder(str(folder)).size
+    vocab_size = len(load_file(folder / 'model.safetensors')['embeddings.word_embeddings.weight'])
+    bert = BERT(vocab_size, size, 0.1)
+    shapes = jax.eval_shape(bert.init, jax.random.key(0), texts)['params']
+    return np.asarray(jax.jit(bert.apply)({'params': load_bert(str(folder), shapes, size)}, texts))
+
+
 @pytest.mark.parametrize(('kind', 'count'), [('roberta', 37), ('mpnet', 37), ('distilbert', 36)])
 def test_golden_states(tmp_path, kind, count):
-    size = write_config(tmp_path, kind)
-    tensors = tensors_of(kind, size, 40, waves)
+    tensors = tensors_of(kind, write_config(tmp_path, kind), 40, waves)
     assert len(tensors) == count
     save_file(tensors, tmp_path / 'model.safetensors')
     texts = Texts(np.array([[0, 7, 9, 11, 2, 1, 1], [0, 8, 6, 4, 3, 12, 2]], np.int32), np.array([5, 7], np.int32))
-    bert = BERT(40, size, 0.1)
-    shapes = jax.eval_shape(bert.init, jax.random.key(0), texts)['params']
-    params = load_bert(str(tmp_path), shapes, size)
-    pooled = jax.jit(lambda params: mean(bert.apply({'params': params}, texts), texts.mask))(params)
+    pooled = mean(states_by_jitm(tmp_path, texts), texts.mask)
     np.testing.assert_allclose(pooled[:, :4], GOLDEN[kind], atol=3e-6)
 
 
-WORDS = ('a', 'dog', 'runs', 'on', 'the', 'beach')
+def states_by_transformers(model, ids, mask):
+    torch = pytest.importorskip('torch')
+    with torch.no_grad():
+        return model(torch.tensor(ids).long(), torch.tensor(mask).long()).last_hidden_state.numpy()
+
+
+@pytest.mark.parametrize(
+    ('kind', 'name', 'row', 'changes'),
+    [
+        ('bert', 'Bert', 'BERT', {'hidden_act': 'gelu_new', 'layer_norm_eps': 1e-5, 'type_vocab_size': 3}),
+        ('roberta', 'Roberta', 'RoBERTa', {}),
+        ('xlm-roberta', 'XLMRoberta', 'XLM-R', {}),
+        ('mpnet', 'MPNet', 'MPNet', {}),
+        ('distilbert', 'DistilBert', 'DistilBERT', {'sinusoidal_pos_embds': True}),
+    ],
+)
+def test_states_are_those_of_transformers(tmp_path, kind, name, row, changes):
+    torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    sizes = {'vocab_size': 50, 'max_position_embeddings': 160, 'initializer_range': 0.3} | CONFIGS[kind] | changes
+    model = getattr(transformers, f'{name}Model')(getattr(transformers, f'{name}Config')(**sizes)).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    model.save_pretrained(tmp_path)
+    lengths = np.array([150, 2, 40], np.int32)  # so that distances have all buckets
+    mask = np.arange(150) < lengths[:, None]
+    ids = np.where(mask, np.random.default_rng(0).integers(4, 50, mask.shape), model.config.pad_token_id)
+    want = states_by_transformers(model, ids, mask)[mask]
+    got = states_by_jitm(tmp_path, Texts(np.where(mask, ids, 0).astype(np.int32), lengths))
+    assert np.abs(want).max() > 1
+    assert_within(row, got[mask], want)
 
 
 def config_of(path, **text):
@@ -60,3 +108,208 @@ def test_a_folder_becomes_keys(tmp_path):
     assert text.pop('size') == size | {'relative_positions': True}
     assert text == {'name': 'text.BERTEncoder', 'output_dropout': 0.1, 'max_length': 8}
     assert complete(config_of(path, max_length=4))['model']['text']['max_length'] == 4
+
+
+def test_a_missing_key_has_the_value_of_the_class(tmp_path):
+    """It is another one than in the released files."""
+    folder = tmp_path / 'roberta'
+    write_folder(folder, WORDS, 'roberta')
+    stated = json.loads((folder / 'config.json').read_text())
+    for key in ('layer_norm_eps', 'type_vocab_size', 'max_position_embeddings'):
+        del stated[key]
+    (folder / 'config.json').write_text(json.dumps(stated))
+    size = read_folder(str(folder)).size
+    assert (size.epsilon, size.token_types, size.max_positions, size.max_length) == (1e-12, 2, 512, 510)
+
+
+def test_weights_with_heads_have_a_prefix(tmp_path):
+    plain = write_folder(tmp_path / 'plain', WORDS, 'distilbert')
+    prefixed = write_folder(tmp_path / 'prefixed', WORDS, 'distilbert', prefix='distilbert.')
+    tensors = load_file(f'{prefixed}/model.safetensors') | {'vocab_transform.weight': np.zeros(3, np.float32)}
+    save_file(tensors, f'{prefixed}/model.safetensors')
+    chex.assert_trees_all_equal(*(load_text_encoder(path)[1] for path in (plain, prefixed)))
+
+
+POOLINGS = [
+    ({'pooling_mode_cls_token': True, 'pooling_mode_mean_tokens': False, 'word_embedding_dimension': 16}, 'first'),
+    ({'pooling_mode_max_tokens': True, 'include_prompt': True}, 'max'),
+    ({'pooling_mode_mean_sqrt_len_tokens': True}, 'mean'),
+    ({'embedding_dimension': 16, 'pooling_mode': 'mean'}, 'mean'),
+    ({'pooling_mode': ['lasttoken']}, 'last'),
+]
+
+
+@pytest.mark.parametrize(('content', 'name'), POOLINGS)
+def test_the_pooling_of_a_folder(tmp_path, content, name):
+    path = write_folder(tmp_path / 'folder', WORDS, pooling=content)
+    assert read_pooling(path) == name
+    config = config_of(path)
+    config['model']['text_pooling'] = 'published'
+    assert complete(config)['model']['text_pooling'] == name
+
+
+@pytest.mark.parametrize(
+    ('content', 'modules', 'message'),
+    [
+        ({'pooling_mode': ['cls', 'mean']}, {}, 'states the pooling cls and mean, which is not read'),
+        ({'pooling_mode_weightedmean_tokens': True}, {}, 'states the pooling weightedmean_tokens, which'),
+        ({}, {}, "states the pooling none, which is not read: set 'model.text_pooling' to 'mean'"),
+        ({'pooling_mode': 'mean'}, {'Dense': '2_Dense'}, 'then applies a Dense, which is not read: set'),
+        ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies a LayerNorm'),
+    ],
+)
+def test_poolings_that_are_not_read(tmp_path, content, modules, message):
+    path = write_folder(tmp_path / 'folder', WORDS, pooling={'pooling_mode': 'cls'})
+    (tmp_path / 'folder' / '1_Pooling' / 'config.json').write_text(json.dumps(content))
+    write_modules(tmp_path / 'folder', {'Transformer': '', 'Pooling': '1_Pooling'} | modules)
+    with pytest.raises(UserError, match=message):
+        read_pooling(path)
+    assert complete(config_of(path))['model']['text_pooling'] == 'gpo'  # that of the config
+
+
+def test_a_folder_of_an_old_version_has_its_transformer_in_another(tmp_path):
+    inner = write_folder(tmp_path / '0_Transformer', WORDS)
+    write_modules(tmp_path, {'Transformer': '0_Transformer'})
+    assert read_pooling(str(tmp_path)) == 'mean'
+    config = complete(config_of(str(tmp_path)))
+    assert config['initialize']['bert'] == config['vocabulary']['path'] == inner
+
+
+def damage(folder, name, content):
+    """Changes keys of a file, or writes or removes it."""
+    if content is None:
+        (folder / name).unlink()
+    elif isinstance(content, dict):
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | content))
+    else:
+        (folder / name).write_text(content)
+
+
+CONFIG = 'config.json'
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        (CONFIG, {'model_type': 'gpt2'}, "has the model_type 'gpt2': give a model of one of bert, roberta, xlm"),
+        (CONFIG, {'hidden_act': 'swish'}, "has the hidden_act 'swish'; jitm has gelu, gelu_new"),
+        (CONFIG, {'hidden_size': '16'}, "has 'hidden_size' '16'; it must be a whole number above 0"),
+        (CONFIG, {'num_attention_heads': 3}, '16 hidden units, which are no multiple of its 3 heads'),
+        (CONFIG, {'is_decoder': True}, 'has is_decoder True, but jitm has False only'),
+        (CONFIG, {'pad_token_id': 0}, 'has pad_token_id 0, but jitm has 1 only'),
+        (CONFIG, {'relative_attention_num_buckets': 16}, '16, but jitm has 32 only'),
+        (CONFIG, '[', 'config.json cannot be read as JSON'),
+        (CONFIG, None, 'has no config.json: give a folder of Hugging Face or sentence-transformers'),
+        (CONFIG, {'intermediate_size': 8}, r"tensor 'encoder.layer.0.intermediate.dense.bias' of shape \[32"),
+        (CONFIG, {'num_hidden_layers': 1}, r'has unknown tensors \(encoder.layer.1'),
+        ('model.safetensors', None, 'has neither model.safetensors nor pytorch_model.bin'),
+        ('tokenizer.json', None, 'has no tokenizer.json or vocab.txt'),
+        ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
+        ('modules.json', '[{}]', 'modules.json is no list of modules'),
+    ],
+)
+def test_damaged_folders(tmp_path, name, content, message):
+    path = write_folder(tmp_path / 'folder', WORDS)
+    damage(tmp_path / 'folder', name, content)
+    with pytest.raises(UserError, match=message):
+        load_text_encoder(path)
+
+
+@pytest.mark.parametrize(
+    ('section', 'changes', 'message'),
+    [
+        ('vocabulary', {'path': 'x'}, "'vocabulary.path' 'x' is set, but 'model.text.path' names a folder that has it"),
+        ('initialize', {'bert': 'x'}, "'initialize.bert' 'x' is set, but"),
+        ('text', {'size': 'base'}, "'model.text.path' and 'model.text.size' both name sizes"),
+        ('text', {'name': 'text.GRUEncoder'}, "'model.text.path' is set, but 'model.text.name' is 'text.GRUEncoder'"),
+        ('text', {'path': 3}, "'model.text.path' is 3; it must be a string"),
+        ('text', {'path': 'gone'}, 'gone has no config.json: give'),
+    ],
+)
+def test_keys_that_do_not_go_with_a_folder(tmp_path, section, changes, message):
+    config = config_of(write_folder(tmp_path / 'folder', WORDS))
+    (config['model'] if section == 'text' else config)[section] |= changes
+    with pytest.raises(UserError, match=message):
+        complete(config)
+
+
+def test_members_and_stages_have_their_folders_replaced(tmp_path):
+    path = write_folder(tmp_path / 'folder', WORDS)
+    config = config_of(path)
+    config['members']['anchor'] = {'rule': 'gradient', 'init_from': 'runs/x', 'model': config['model']}
+    first = {key: value for key, value in config.items() if key not in ('data', 'seed', 'run', 'stages')}
+    config['stages'] = {'first': first, 'top_h_texts': 0, 'top_h_images': 0, 'fine_tune': True}
+    done = complete(config)
+    for stage, weights in ((done, ''), (done['stages']['first'], path)):  # the second starts from the first
+        assert stage['initialize']['bert'] == weights
+        assert stage['members']['anchor']['model'] == stage['model']
+        assert 'path' not in stage['model']['text']
+    other = write_folder(tmp_path / 'other', WORDS)
+    anchor = {**config['model'], 'text': {'name': 'text.BERTEncoder', 'path': other}}
+    config['members']['anchor'] = {**config['members']['anchor'], 'model': anchor}
+    with pytest.raises(UserError, match='all models of a run read one vocabulary: name one folder'):
+        complete(config)
+
+
+MINILM = 'all-MiniLM-L6-v2'
+installed = pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGES[MINILM].module) is None, reason=f'{PACKAGES[MINILM].project} is not installed'
+)
+CAPTIONS = {  # caption -> its ids
+    'A dog runs on the beach.': '101 1037 3899 3216 2006 1996 3509 1012 102',
+    'Two children play football in a park.': '101 2048 2336 2377 2374 1999 1037 2380 1012 102',
+    'A red double-decker bus drives down a busy street, past people with umbrellas!': (
+        '101 1037 2417 3313 1011 20946 3902 9297 2091 1037 5697 2395 1010 2627 2111 2007 12977 2015 999 102'
+    ),
+    'Café au lait, déjà-vu!': '101 7668 8740 21110 2102 1010 2139 3900 1011 24728 999 102',
+    'A woman\u2019s T-shirt  says "hi" 😀 2nd floor': (
+        '101 1037 2450 1521 1055 1056 1011 3797 2758 1000 7632 1000 100 3416 2723 102'
+    ),
+    'kitesurfing snowboarder': '101 20497 26210 16294 2290 4586 6277 2121 102',
+}
+MEANS = [  # of the states of the first three captions, as transformers computes them: the first numbers
+    (0.2133474, 0.0526727, 0.3697501, -0.1549108, 0.2237843, -0.0293992, -0.4544108, -0.3818080),
+    (0.0367434, -0.0869591, -0.0426053, -0.3094390, 0.3472722, -0.0299931, 0.0381047, 0.6908225),
+    (0.1904448, -0.0527184, 0.2173723, 0.3299455, -0.1552415, -0.0667394, 0.3949471, -0.0204092),
+]
+NORMS = (6.0331745, 5.9344301, 4.3237038)
+SUMS = (-0.0668899, 0.1553277, 0.2652819)  # of the unit vectors
+COSINES = (0.0048019, 0.0836654, 0.0193199)
+
+
+@pytest.fixture(scope='module')
+def minilm():
+    return of_folder(MINILM, 'float32', 'highest')
+
+
+@installed
+def test_ids_of_minilm(minilm):
+    assert [' '.join(map(str, minilm.vocabulary.encode(caption))) for caption in CAPTIONS] == [*CAPTIONS.values()]
+    assert type(minilm.vocabulary) is WordPiece  # so that words can be masked
+    assert len(minilm.vocabulary.encode('dog ' * 300)) == 256  # the file cuts at 128, the model at 256
+
+
+@installed
+def test_vectors_of_minilm(minilm):
+    tokens = tokenize_split(tuple(CAPTIONS), minilm.vocabulary)
+    states = np.split(minilm.encode(tokens, np.arange(6)), np.cumsum(tokens.lengths)[:-1])
+    np.testing.assert_allclose(states[0][0, :4], (0.0100512, 0.1462618, 0.5184118, -0.2396134), atol=3e-6)
+    means = np.array([state.mean(axis=0) for state in states[:3]])
+    norms = np.linalg.norm(means, axis=1, keepdims=True)
+    np.testing.assert_allclose(means[:, :8], MEANS, atol=3e-6)
+    np.testing.assert_allclose(norms[:, 0], NORMS, atol=3e-6)
+    np.testing.assert_allclose((means / norms).sum(axis=1), SUMS, atol=3e-6)
+    cosines = (means / norms) @ (means / norms).T
+    np.testing.assert_allclose(cosines[np.triu_indices(3, 1)], COSINES, atol=1e-6)
+    assert read_pooling(MINILM) == 'mean'
+
+
+@installed
+def test_states_of_minilm_are_those_of_transformers(minilm):
+    transformers = pytest.importorskip('transformers')
+    model = transformers.AutoModel.from_pretrained(located(MINILM)).eval()
+    tokens = tokenize_split(tuple(CAPTIONS), minilm.vocabulary)
+    texts = pad_texts(tokens, np.arange(6), 20)
+    mask = np.asarray(texts.mask)
+    got = minilm.encode(tokens, np.arange(6))
+    assert_within('MiniLM', got, states_by_transformers(model, texts.ids, mask)[mask])

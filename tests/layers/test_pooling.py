@@ -36,6 +36,8 @@ def oracle(name, params, row, mask):
         return real.mean(0)
     if name == 'max':
         return real.max(0)
+    if name == 'first':
+        return real[0]
     if name == 'last':
         return real[-1]
     params = params['params']

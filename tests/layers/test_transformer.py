@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,25 @@ def test_accelerators_loop_over_the_layers(variables, monkeypatch):
     first, again, other = map(train, (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).min(-1).max() > 1e-4
+
+
+@pytest.mark.slow
+def test_relative_positions_reach_the_loop_over_the_layers(monkeypatch):
+    """The states, and the gradient of the table, which all blocks share."""
+    model = BERT(30, dataclasses.replace(TINY, relative_positions=True, token_types=0, first_position=2), 0.1)
+    texts = Texts(np.arange(1, 13, dtype=np.int32)[None], np.array([12], np.int32))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), texts)
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)['params']
+
+    def values():  # traced by each call
+        return jax.jit(jax.value_and_grad(lambda params: jnp.sum(model.apply({'params': params}, texts) ** 2)))(params)
+
+    expected = values()
+    table = np.abs(expected[1]['relative']['buckets']['embedding']).max(axis=1)
+    assert (table > 0).tolist() == [n % 16 < 9 and n != 16 for n in range(32)]  # distances up to 11 on both sides
+    monkeypatch.setattr(parallel, 'platform', lambda: 'tpu')
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-4), values(), expected)
 
 
 def test_loop_over_the_layers_reads_a_context(monkeypatch):

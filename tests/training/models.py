@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from jitm.configs import clip
 from jitm.devices import parallel
+from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.objective import terms_of
 from jitm.training.plan import make_candidates
 from jitm.training.source import Context
@@ -25,9 +26,13 @@ def parts_of_step(members, terms, source, **constants):
     return {'members': members, 'terms': objectives, 'source': source, 'constants': RunConstants(**constants)}
 
 
-def compile_step(**parts):
-    """The training step `(state, batch) -> (state, metrics)` of some parts, for batches without an axis of devices."""
-    step = parallel.data_parallel(functools.partial(train_step, **parts_of_step(**parts)), 'highest')
+def compile_step(rows=None, **parts):
+    """The training step `(state, batch) -> (state, metrics)` of some parts, for batches without an axis of devices.
+
+    It encodes a number of rows at a time.
+    """
+    step = encode_in_chunks(functools.partial(train_step, **parts_of_step(**parts)), rows)
+    step = parallel.data_parallel(step, 'highest')
 
     def take(state, batch):
         return step(parallel.put_state(state), parallel.put_batch(batch))

@@ -240,7 +240,7 @@ class Subwords(Pieces):
         try:
             content = read_bytes(path)
             is_json = path.endswith('.json')
-            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else _from_model(content)
+            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else from_model(content)
         except OSError as error:
             raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
         except Exception as error:  # tokenizers raises no narrower one
@@ -261,7 +261,7 @@ class Subwords(Pieces):
         return self.END if isinstance(self._tokenizer.model, models.Unigram) else 0
 
 
-def _from_model(content: bytes) -> tokenizers.Tokenizer:
+def from_model(content: bytes) -> tokenizers.Tokenizer:
     """Makes the tokenizer of a `.model` file, the message `ModelProto` of the package sentencepiece.
 
     Raises:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from jitm.data.text.pieces import Pieces
+from jitm.data.text.pieces import Pieces, from_model
 from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
-from jitm.files import hash_json, parse_json, read_bytes
+from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
+START, PADDING, END, UNKNOWN, MASK = '<s>', '<pad>', '</s>', '<unk>', '<mask>'  # but of a BERT
 OF_A_BERT = 'normalizer', 'pre_tokenizer', 'model'  # what a tokenizer shares with that of `WordPiece.of`
 
 
@@ -18,7 +20,7 @@ class PublishedPieces(Pieces):
     """The pieces of a published tokenizer of any kind, such as those of MPNet, RoBERTa and XLM-R."""
 
     NAME = 'pieces'
-    OMITTED = ('<s>', '<pad>', '</s>', *SPECIAL_PIECES[:1], *SPECIAL_PIECES[2:])
+    OMITTED = START, PADDING, END, *WordPiece.OMITTED
 
     @functools.cached_property
     def unknown(self) -> int:
@@ -55,10 +57,14 @@ def load_folder(folder: str, max_length: int | None = None) -> WordPiece | Publi
         raise UserError(f'{folder} has no {" or ".join(READERS)}: add the tokenizer that it was published with')
     try:
         tokenizer = READERS[file.name](file, _read_config(file.with_name('tokenizer_config.json')))
+        lowers = any(_read_config(one).get('do_lower_case') for one in Path(folder).glob('sentence_*_config.json'))
     except OSError as error:
         raise UserError(f'{error.filename} cannot be read ({error.strerror}): download it again') from error
     except Exception as error:  # tokenizers raises no narrower one
         raise UserError(f'{file} is no tokenizer ({error}): download it again') from error
+    if lowers and not getattr(tokenizer.normalizer, 'lowercase', False):
+        steps = normalizers.Lowercase(), tokenizer.normalizer
+        tokenizer.normalizer = normalizers.Sequence([*filter(None, steps)])
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if len(tokenizer.encode('').ids) != 2:  # the start and the end
@@ -81,9 +87,58 @@ def _read_config(file: Path) -> dict[str, Any]:
     return dict(parse_json(read_bytes(file))) if file.is_file() else {}
 
 
-def _of_json(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
-    del config  # the file has all
+def _of_json(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+    del stated  # the file has all
     return tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
 
 
-READERS = {'tokenizer.json': _of_json}  # file -> reads it, given the content of `tokenizer_config.json`
+def _of_words(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of a BERT or an MPNet; that of MPNet has other special pieces."""
+    words = split_lines(file.read_text(encoding='utf-8'))
+    tokenizer = tokenizers.Tokenizer.from_str(*WordPiece.of(words).definition)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=stated.get('do_lower_case', tokenizer.normalizer.lowercase),
+        strip_accents=stated.get('strip_accents'),
+        handle_chinese_chars=stated.get('tokenize_chinese_chars', True),
+    )
+    if words[0] == START:
+        tokenizer.post_processor = _between(words.index(START), words.index(END))
+    return tokenizer
+
+
+def _of_bytes(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of a RoBERTa, whose pieces have bytes and their blanks, and capitals."""
+    ids = parse_json(read_bytes(file))
+    merges = split_lines(file.with_name('merges.txt').read_text(encoding='utf-8'))
+    pairs = [tuple(line.split(' ')) for line in merges if line and not line.startswith('#version')]
+    tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=stated.get('add_prefix_space', False))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = _between(ids[START], ids[END])
+    return tokenizer
+
+
+def _of_sentencepiece(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of an XLM-R, in which special pieces take the place of the first three of the file."""
+    del stated
+    tokenizer = from_model(read_bytes(file))
+    _, _, _, *pieces = parse_json(tokenizer.to_str())['model']['vocab']
+    special = [(piece, 0.0) for piece in (START, PADDING, END, UNKNOWN)]
+    pieces = [*special, *map(tuple, pieces), (MASK, 0.0)]
+    tokenizer.model = models.Unigram(pieces, special.index((UNKNOWN, 0.0)), byte_fallback=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), tokenizer.pre_tokenizer])
+    tokenizer.post_processor = _between(0, special.index((END, 0.0)))
+    return tokenizer
+
+
+def _between(start: int, end: int) -> processors.PostProcessor:
+    """Returns the step that puts a text between the special pieces with these ids."""
+    return processors.TemplateProcessing(f'{START} $A {END}', special_tokens=[(START, start), (END, end)])
+
+
+READERS = {  # file -> reads it, given the content of `tokenizer_config.json`
+    'tokenizer.json': _of_json,
+    'vocab.txt': _of_words,
+    'vocab.json': _of_bytes,
+    'sentencepiece.bpe.model': _of_sentencepiece,
+}

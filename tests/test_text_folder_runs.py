@@ -1,0 +1,73 @@
+"""Runs with the text encoder of a folder: trained, frozen, and the source of vectors of tokens."""
+
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import jitm
+from jitm.commands import cli
+from jitm.data import scenes
+from jitm.data.text.word_level import tokenize_split
+from jitm.encoders.text_network import of_folder
+from jitm.runs.run import load_run
+from jitm.training import loop
+from tests.conftest import make_tiny_config
+from tests.importers.text_folders import write_folder
+from tests.test_head_runs import make_head
+from tests.test_photos_runs import draw, make_config, write_config
+
+pytestmark = pytest.mark.slow
+SIZES = {'train': 12, 'dev': 6}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """An MPNet whose pieces are the words of scenes."""
+    captions = scenes.load('train', train_images=16).captions
+    words = sorted({word for caption in captions for word in caption.split()})
+    pooling = {'pooling_mode_cls_token': True}
+    return write_folder(tmp_path_factory.mktemp('folder') / 'mpnet', words, pooling=pooling, max_position_embeddings=40)
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
+
+
+@pytest.mark.parametrize('factor', [0.1, 0])
+def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
+    path = shutil.copytree(folder, tmp_path / 'mpnet')
+    published = load_file(path / 'model.safetensors')['encoder.layer.1.output.dense.bias']
+    config = make_tiny_config()
+    config['model'] |= {'text': {'name': 'text.BERTEncoder', 'path': str(path)}, 'text_pooling': 'published'}
+    config['optimizer'] |= {'factors': {'bert': factor}, 'learning_rate': 1e-3}
+    config |= {'epochs': 2, 'length_multiple': 36}
+    config['terms']['later']['start_epoch'] = 1
+    result = loop.train_and_evaluate(config, tmp_path / 'run')
+    assert loop.train_and_evaluate(config, tmp_path / 'run') == result  # resumes
+    shutil.rmtree(path)
+    assert cli.main(['eval', '--workdir', str(tmp_path / 'run')]) == 0
+    run = jitm.load(tmp_path / 'run')
+    assert run.run.config['model']['text_pooling'] == 'first'
+    data = run.load_data('dev')
+    assert run.search(data.captions[0], run.encode_image(data.images), top_k=3)
+    bert = load_run(tmp_path / 'run', 20).variables['params']['text']['bert']
+    moved = np.abs(bert['encoder']['block_1']['mlp_out']['bias'] - published).max()
+    assert 1e-5 < moved < 20 * 1e-4 * 1.01 if factor else moved == 0
+
+
+def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys):
+    """And the head that trains on them finds the folder again for captions that are typed."""
+    photos, tokens = write_config(make_config(root), tmp_path / 'photos.py'), tmp_path / 'tokens'
+    arguments = ['encode', '--config', str(photos), '--text_encoder', folder, '--out', str(tokens)]
+    assert cli.main(arguments) == 0
+    assert 'drawn/dev: 30 captions encoded' in capsys.readouterr().out
+    loop.train_and_evaluate(make_head(tokens), tmp_path / 'head')
+    run = jitm.load(tmp_path / 'head')
+    data = run.load_data('dev')
+    tokens_of_captions = tokenize_split(data.captions, run.run.vocabulary)
+    vectors = of_folder(folder, 'float32', 'highest').add_vectors(tokens_of_captions).vectors
+    np.testing.assert_array_equal(vectors, data.token_vectors.values)
+    assert run.encode_text(data.captions[:3]).shape == (3, 8)
