@@ -1,8 +1,8 @@
 """Low-rank adapters in the format of peft: `adapter_config.json` and `adapter_model.safetensors`.
 
 A and B of a linear layer are `base_model.model.MODULE.lora_A.weight` [r, d_in] and `.lora_B.weight` [d_out, r], where
-MODULE is its name in transformers: of CLIPModel, SiglipModel, or BertModel for a BERT. The scale s is alpha / r, or
-alpha / sqrt(r) with `use_rslora`.
+MODULE is its name in transformers: in CLIPModel, SiglipModel, or the model of a text encoder, such as BertModel. The
+scale s is alpha / r, or alpha / sqrt(r) with `use_rslora`.
 """
 
 import json
@@ -26,11 +26,19 @@ from jitm.layers.lora import SCALE, A, B, input_size, merge
 
 CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_model.bin')
 PREFIX = 'base_model.model.'
-BERT = KeyMap(
-    {ours: name for root in ('text/', '') for ours, name in bert_weights.modules_below(f'{root}bert/', '').items()}
-)
 NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
 NEUTRAL = {'use_dora': False, 'fan_in_fan_out': False, 'bias': 'none', 'modules_to_save': None}  # what is read
+
+
+def names_of(model: Mapping[str, Any]) -> KeyMap:
+    """Returns the names of the tensors of a config's `model` in transformers: a dual encoder's, or its BERT's."""
+    if model['name'] in NAMES:
+        return NAMES[model['name']]
+    size = model.get('text', model).get('size')
+    size = size if isinstance(size, Mapping) else {}
+    kind = 'mpnet' if size.get('relative_positions') else 'bert' if size.get('token_types', 2) else 'distilbert'
+    modules = bert_weights.VARIANTS[kind].names.modules
+    return KeyMap({f'{root}bert/{ours}': name for ours, name in modules.items() for root in ('text/', '')})
 
 
 def module_name(names: KeyMap, module: tuple[str, ...]) -> str | None:
@@ -55,7 +63,7 @@ def export_adapters(model: Mapping[str, Any], params: chex.ArrayTree) -> dict[st
     Raises:
       UserError: If there are no adapters, or transformers has no such model.
     """
-    names, flat, tensors = NAMES.get(model['name'], BERT), traverse_util.flatten_dict(params), {}
+    names, flat, tensors = names_of(model), traverse_util.flatten_dict(params), {}
     modules = sorted(path[:-1] for path in flat if path[-1] == A)
     if not modules:
         raise UserError('the run has no adapters: train it with members.NAME.lora')
@@ -105,7 +113,7 @@ def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) 
                 f'{folder / CONFIG} has {key} {value!r}, which is not read: merge the adapters with peft first'
             )
     tensors = dict(open_checkpoint(str(weights), 'adapters', re.compile(rf'{re.escape(PREFIX)}.*\.weight')).tensors)
-    names, flat = NAMES.get(model['name'], BERT), traverse_util.flatten_dict(params)
+    names, flat = names_of(model), traverse_util.flatten_dict(params)
     for *module, leaf in [*flat]:
         name = module_name(names, tuple(module)) if leaf == 'kernel' else None
         a, b = (tensors.pop(f'{PREFIX}{name}.lora_{part}.weight', None) for part in 'AB')

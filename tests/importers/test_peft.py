@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from jitm.errors import UserError
 from jitm.importers.clip_weights import load_clip
-from jitm.importers.peft import CONFIG, NAMES, apply_adapters, export_adapters, module_name
+from jitm.importers.peft import CONFIG, NAMES, apply_adapters, export_adapters, module_name, names_of
 from jitm.layers.lora import LoRA, merge
 from tests.importers import test_clip_weights as published
 from tests.importers.test_clip_export import write_files
@@ -49,6 +49,21 @@ def test_names_are_those_of_transformers(params):
     assert tensors[f'{name}.lora_A.weight'].shape == (3, query.shape[0])
     assert tensors[f'{name}.lora_B.weight'].shape == (query[0].size, 3)
     assert module_name(NAMES['clip.SigLIP'], ('image', 'encoder', 'block_3', 'mlp_in')).endswith('layers.3.mlp.fc1')
+
+
+@pytest.mark.parametrize(
+    ('size', 'name'),
+    [
+        ('base', 'encoder.layer.3.attention.self.query'),
+        ({'token_types': 2}, 'encoder.layer.3.attention.self.query'),
+        ({'token_types': 0}, 'transformer.layer.3.attention.q_lin'),
+        ({'token_types': 0, 'relative_positions': True}, 'encoder.layer.3.attention.attn.q'),
+    ],
+)
+def test_names_of_text_encoders_are_those_of_their_kind(size, name):
+    query = ('bert', 'encoder', 'block_3', 'attention', 'query')
+    assert module_name(names_of({'name': 'vse.VSE', 'text': {'size': size}}), ('text', *query)) == name
+    assert module_name(names_of({'name': 'uniter.UNITER', 'size': size}), query) == name
 
 
 def test_what_is_written_is_read(params, tmp_path):
