@@ -153,6 +153,7 @@ def test_the_pooling_of_a_folder(tmp_path, content, name):
     [
         ({'pooling_mode': ['cls', 'mean']}, {}, 'states the pooling cls and mean, which is not read'),
         ({'pooling_mode_weightedmean_tokens': True}, {}, 'states the pooling weightedmean_tokens, which'),
+        ({'pooling_mode': 3}, {}, 'states the pooling 3, which is not read'),
         ({}, {}, "states the pooling none, which is not read: set 'model.text_pooling' to 'mean'"),
         ({'pooling_mode': 'mean'}, {'Dense': '2_Dense'}, 'then applies a Dense, which is not read: set'),
         ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies a LayerNorm'),
@@ -206,6 +207,7 @@ CONFIG = 'config.json'
         ('tokenizer.json', None, 'has no tokenizer.json or vocab.txt'),
         ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
         ('modules.json', '[{}]', 'modules.json is no list of modules'),
+        ('modules.json', '[{"type": "x.Transformer", "path": "../x"}]', "names '../x', which is not a path within its"),
     ],
 )
 def test_damaged_folders(tmp_path, name, content, message):
