@@ -79,7 +79,7 @@ def _ema(config: ConfigDict) -> None:
 TUNING = {  # word -> change of the config; without any, all parameters are trained at one rate
     'minilm': _minilm,  # encodes texts with MiniLM, at a tenth of the learning rate
     'frozen': _frozen,  # towers are frozen, projections are trained
-    'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022)
+    'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022b)
     'locked_text': lambda config: _locked(config, 'text'),
     'half': lambda config: _below(config, 'half', share=0.5),  # embeddings and the lower half of the blocks are frozen
     'lora': _lora,  # adapters of attention are trained, and what is outside of transformers

@@ -60,7 +60,9 @@ def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
 
 def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys):
     """And the head that trains on them finds the folder again for captions that are typed."""
-    photos, tokens = write_config(make_config(root), tmp_path / 'photos.py'), tmp_path / 'tokens'
+    config, tokens = make_config(root), tmp_path / 'tokens'
+    config['model']['text'] = {'name': 'text.BERTEncoder', 'path': folder}  # which only --text_encoder reads here
+    photos = write_config(config, tmp_path / 'photos.py')
     arguments = ['encode', '--config', str(photos), '--text_encoder', folder, '--out', str(tokens)]
     assert cli.main(arguments) == 0
     assert 'drawn/dev: 30 captions encoded' in capsys.readouterr().out

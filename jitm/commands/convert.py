@@ -26,6 +26,12 @@ accepts as `--workdir`. `--to` a system writes `model.safetensors` with the name
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
+`--to peft` writes the low-rank adapters of a run alone, as peft does; other targets have them merged. `--from peft`
+merges such adapters, of jitm or of peft, with the weights of a run:
+
+    jitm convert --to peft runs/clip_b32_lora --out exported/adapters
+    jitm convert --from peft exported/adapters --base runs/clip_b32 --out runs/merged
+
 `--to tfds` converts a `*_precomp` folder instead of a run to a TensorFlow data set for data.source
 tfds.load.
 """
@@ -45,7 +51,7 @@ from jitm.config import schema
 from jitm.data.text.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
-from jitm.importers import clip_weights, joint_checkpoints, oscar_features, systems
+from jitm.importers import clip_weights, joint_checkpoints, oscar_features, peft, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
@@ -54,7 +60,7 @@ from jitm.importers.siglip_weights import load_siglip
 from jitm.models.make import member_model
 from jitm.runs import hub
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.run import Run, export_run, load_run
+from jitm.runs.run import Run, describe_run, export_run, load_run, read_params
 from jitm.training.weights import write_weights
 
 ARGUMENTS = 'PATH'
@@ -78,14 +84,16 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
 FEATURES = 'oscar_features'
-SOURCES = (*LOADERS, FEATURES)
+PEFT = 'peft'
+SOURCES = (*LOADERS, FEATURES, PEFT)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, 'tfds')  # our names, a system's, or data
+TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, PEFT, 'tfds')  # our names, a system's, adapters, or data
 KIND = 'a converted run'
 FLAGS = {
     **shared.common('config'),
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
+    'base': shared.text(f'The run that --from {PEFT} merges adapters with.'),
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
@@ -106,8 +114,9 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
+    shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
     shared.check_read(values, '--from clip', source == 'clip', 'stretch')
-    if (target or source == FEATURES) and (values.config or values.vocabulary):
+    if (target or source in (FEATURES, PEFT)) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
     if target == 'tfds':
@@ -123,14 +132,15 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if target:
         _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')
+    elif source == PEFT:
+        _merge(words[0], values.base, folder)
     else:
         _import(source, words[0], folder, values)
 
 
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
     """Converts published weights to a run directory."""
-    if Checkpoints(folder).whole_steps():
-        raise UserError(f'{folder} is a converted run already: choose a new folder')
+    _check_new(folder)
     config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
     published = LOADERS[name](name, path, values.vocabulary, config['model'])
     if values.stretch:
@@ -144,6 +154,23 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
         assumed = ', '.join(f'{key}={value}' for key, value in published.assumed.items())
         print(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
     print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
+
+
+def _merge(path: str, base: str | None, folder: Path) -> None:
+    """Merges adapters with the weights of a run."""
+    if base is None:
+        raise UserError(f'--base is missing: give the run that --from {PEFT} merges the adapters with')
+    _check_new(folder)
+    run = load_run(base)
+    params = peft.apply_adapters(path, member_model(run.config, run.member), run.variables['params'])
+    write_weights(describe_run(run), {**run.variables, 'params': params}, folder, KIND)
+    print(f'run          {folder}  (checkpoints/)')
+    print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
+
+
+def _check_new(folder: Path) -> None:
+    if Checkpoints(folder).whole_steps():
+        raise UserError(f'{folder} is a converted run already: choose a new folder')
 
 
 def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str, Any]:
@@ -196,6 +223,8 @@ def _export(target: str, run: Run, folder: Path) -> None:
         name, words = to_file(run.vocabulary)
         weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
         files = {name: words.encode(), 'model.safetensors': weights}
+    elif target == PEFT:
+        files = peft.export_adapters(model, read_params(run))
     else:
         files = clip_weights.export_clip(model, run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)

@@ -26,13 +26,13 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.commands import programs
-from jitm.config import schema
 from jitm.data.images import photos
 from jitm.data.load import bind_data
 from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split, check_images
 from jitm.encoders import features, networks, text_network
 from jitm.errors import UserError
+from jitm.importers.text_folders import complete
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.images import make_transform
@@ -137,7 +137,7 @@ def main(values: flags.FlagValues) -> None:
     folder, run = Path(values.out), None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
-    config = schema.check(values.config) if run is None else run.config
+    config = complete(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
         of_texts = _text_network(run, values, *computed[1:])

@@ -4,6 +4,7 @@ import ast
 import copy
 import difflib
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -74,9 +75,10 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
         check_shared(key)
         path, _, leaf = key.rpartition('.')
         section, known = _enter(config, path, sections), _arguments(config, path, sections)
-        if section is None or not (leaf in section or leaf in known or _is_name(key, sections)):
+        numbers = _maps_names(config, path, sections)
+        if section is None or not (leaf in section or leaf in known or _is_name(key, sections) or numbers):
             raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
-        present = section[leaf] if leaf in section else known[leaf].default if leaf in known else ''
+        present = section[leaf] if leaf in section else known[leaf].default if leaf in known else 0.0 if numbers else ''
         section[leaf] = _parse(key, given[key], present)
         if _is_name(key, sections):
             kept = {leaf, *_section(path, sections).kept, *_arguments(config, path, sections)}
@@ -152,6 +154,13 @@ def _arguments(config: Mapping[str, Any], path: str, sections: Sections) -> dict
         own = callable if section.own else None
         functions.append(names.resolve(section.package, name, where=f'{path}.{section.key}', own=own))
     return {key: one for function in functions for key, one in parameters_of(function).items()}
+
+
+def _maps_names(config: Mapping[str, Any], path: str, sections: Sections) -> bool:
+    """Returns whether a section is an argument that maps any name to a number, as `optimizer.factors` does."""
+    parent, _, leaf = path.rpartition('.')
+    argument = _arguments(config, parent, sections).get(leaf)
+    return argument is not None and typing.get_origin(argument.annotation) is Mapping
 
 
 def _reads(config: Mapping[str, Any], path: str, argument: str, sections: Sections) -> bool:

@@ -210,6 +210,9 @@ def _check_model(system: ReleasedSystem, model: Mapping[str, Any]) -> None:
     """Raises a UserError if a model differs from the system as released."""
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
+    if isinstance(model.get('text', {}).get('size'), Mapping):
+        reason = f'of a folder, which {system.title} has not'
+        raise UserError(f'the run has the text encoder {reason}: convert it --to safetensors')
     fixed = dict(system.fixed)
     if system.photos and model['image']['name'] == systems.ENCODER:
         fixed = {re.sub(r'^image\.', 'image.regions.', key): value for key, value in fixed.items()} | systems.FIXED

@@ -141,7 +141,7 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     if 'first_position' in fixed:
         required = required | {'pad_token_id': fixed['first_position'] - 1}
     for key, value in required.items():
-        if content.get(key, value) != value:
+        if content.get(key) not in (None, value):
             raise UserError(f'{file} has {key} {content[key]!r}, but jitm has {value!r} only: give another model')
     values = values_of(file, content, dict(keys.values()))
     fields = {field: values[key] for field, (key, _) in keys.items()}

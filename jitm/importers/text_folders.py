@@ -18,7 +18,7 @@ from jitm.config import schema
 from jitm.config.hints import check_value
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.files import parse_json
+from jitm.files import check_within, parse_json
 from jitm.importers.bert_weights import load_bert, read_size
 from jitm.importers.clip_config import read_json
 from jitm.importers.packages import located
@@ -95,11 +95,9 @@ def read_pooling(path: str) -> str:
     stated = content.get('pooling_mode') or [
         key.removeprefix('pooling_mode_') for key, value in content.items() if key.startswith('pooling_mode_') and value
     ]
-    names = [stated] if isinstance(stated, str) else stated
+    names = [*map(str, stated if isinstance(stated, list) else [stated])]
     if len(names) != 1 or names[0] not in POOLINGS:
-        raise UserError(
-            f'{file} states the pooling {" and ".join(map(str, names)) or "none"}, which is not read: {remedy}'
-        )
+        raise UserError(f'{file} states the pooling {" and ".join(names) or "none"}, which is not read: {remedy}')
     return POOLINGS[names[0]]
 
 
@@ -110,9 +108,12 @@ def _modules(folder: Path) -> list[dict[str, str]]:
         return []
     try:
         modules = parse_json(file.read_bytes())
-        return [{'kind': one['type'].rpartition('.')[2], 'path': str(one['path'])} for one in modules]
+        found = [{'kind': one['type'].rpartition('.')[2], 'path': str(one['path'])} for one in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f'{file} is no list of modules ({error}): download it again') from error
+    for path in filter(None, (one['path'] for one in found)):
+        check_within(path, str(file))
+    return found
 
 
 def load_text_encoder(path: str) -> tuple[BERTEncoder, chex.ArrayTree, Tokenizer]:

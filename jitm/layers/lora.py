@@ -22,7 +22,7 @@ import optax
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.layers.towers import block_of, path_of, tower_of, towers
+from jitm.layers.towers import Path, block_of, path_of, tower_of, towers
 from jitm.types import Count, Positive
 
 A, B, SCALE = LEAVES = ('lora_a', 'lora_b', 'lora_scale')
@@ -57,12 +57,17 @@ class LoRA:
             root = tower_of(path, layers)
             if root is None or block_of(path, root) is None or path[-1] != 'kernel' or path[-2] not in self.modules:
                 continue
-            size = math.prod(kernel.shape[:-1]) if path[-2] == 'out' else kernel.shape[0]  # [heads, d_head, H]
+            size = input_size(path, kernel)
             bound = 1 / math.sqrt(size)
             a = jax.random.uniform(jax.random.fold_in(key, len(added)), (size, self.rank), minval=-bound, maxval=bound)
             values = a, jnp.zeros((self.rank, kernel.size // size)), jnp.float32(self.alpha / self.rank)
             added |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
         return traverse_util.unflatten_dict(flat | added)
+
+
+def input_size(path: Path, kernel: chex.Array) -> int:
+    """Returns d_in of a kernel: [d_in, ...], or [heads, d_head, d_out] behind the heads of an attention."""
+    return math.prod(kernel.shape[:-1]) if path[-2] == 'out' else kernel.shape[0]
 
 
 def merge(params: chex.ArrayTree) -> chex.ArrayTree:

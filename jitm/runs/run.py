@@ -137,6 +137,14 @@ def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
     return run['step'], run['member'], variables, run
 
 
+def read_params(run: Run) -> chex.ArrayTree:
+    """Returns the parameters of a run as they train, with adapters that are not merged."""
+    if not (run.workdir / FOLDER).is_dir():
+        return run.variables['params']
+    with Checkpoints(run.workdir) as checkpoints:
+        return checkpoints.read(run.step)[0]['members'][run.member]['params']
+
+
 def describe_run(run: Run) -> dict[str, Any]:
     """Returns the description of a run's model, for its checkpoints: config, vocabulary, and the inputs it expects."""
     data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})

@@ -149,3 +149,13 @@ def test_unknown_flags_are_refused(flag, hint):
         cli._parse(cli.load_command('train'), [f'--{flag}'])
     name = flag.partition('=')[0]
     assert str(error.value) == f"Unknown command line flag '{name}'{hint} (jitm train --help lists the flags)"
+
+
+def test_patterns_of_modules_and_adapters_are_keys():
+    given = ['optimizer.factors.image/encoder/block_[0-5]=0', 'optimizer.factors.bert=0.5', 'optimizer.layer_decay=0.9']
+    config = override(*given, 'members.target.lora.rank=4', 'members.target.lora.modules=query')
+    assert config['optimizer']['factors'] == {'image/encoder/block_[0-5]': 0.0, 'bert': 0.5}
+    assert config['optimizer']['layer_decay'] == 0.9
+    assert config['members']['target']['lora'] == {'rank': 4, 'modules': ('query',)}
+    with pytest.raises(UserError, match=r"'optimizer\.factors\.bert' is 'x'; it must be a number"):
+        override('optimizer.factors.bert=x')

@@ -15,6 +15,7 @@ from jitm.data.text.word_level import tokenize_split
 from jitm.data.text.wordpiece import WordPiece
 from jitm.encoders.text_network import of_folder
 from jitm.errors import UserError
+from jitm.importers.authors import export_checkpoint
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.packages import PACKAGES, located
 from jitm.importers.text_folders import complete, load_text_encoder, read_folder, read_pooling
@@ -153,6 +154,7 @@ def test_the_pooling_of_a_folder(tmp_path, content, name):
     [
         ({'pooling_mode': ['cls', 'mean']}, {}, 'states the pooling cls and mean, which is not read'),
         ({'pooling_mode_weightedmean_tokens': True}, {}, 'states the pooling weightedmean_tokens, which'),
+        ({'pooling_mode': 3}, {}, 'states the pooling 3, which is not read'),
         ({}, {}, "states the pooling none, which is not read: set 'model.text_pooling' to 'mean'"),
         ({'pooling_mode': 'mean'}, {'Dense': '2_Dense'}, 'then applies a Dense, which is not read: set'),
         ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies a LayerNorm'),
@@ -206,6 +208,7 @@ CONFIG = 'config.json'
         ('tokenizer.json', None, 'has no tokenizer.json or vocab.txt'),
         ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
         ('modules.json', '[{}]', 'modules.json is no list of modules'),
+        ('modules.json', '[{"type": "x.Transformer", "path": "../x"}]', "names '../x', which is not a path within its"),
     ],
 )
 def test_damaged_folders(tmp_path, name, content, message):
@@ -249,6 +252,12 @@ def test_members_and_stages_have_their_folders_replaced(tmp_path):
     config['members']['anchor'] = {**config['members']['anchor'], 'model': anchor}
     with pytest.raises(UserError, match='all models of a run read one vocabulary: name one folder'):
         complete(config)
+
+
+def test_authors_have_no_such_text_encoder(tmp_path):
+    model = complete(config_of(write_folder(tmp_path / 'folder', WORDS)))['model']
+    with pytest.raises(UserError, match='the text encoder of a folder, which VSE-infinity has not: convert'):
+        export_checkpoint('vse_infinity', model, {})
 
 
 MINILM = 'all-MiniLM-L6-v2'

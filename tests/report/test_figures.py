@@ -265,7 +265,8 @@ def test_points_of_the_evaluated_member(tmp_path):
         {'step': 2, 'epoch': 1.0, 'part': 'train', 'b/noise/i2t/gradient': 0.3} | logged | {'b/collapsed_loss': 0.0},
         {'step': 2, 'epoch': 1.0, 'part': 'dev', 'rsum': 9.0},
     ]
-    config = config_of(evaluation={'split': 'val', 'member': 'b'})
+    evaluation, members = {'split': 'val', 'member': 'b'}, {name: {'rule': 'gradient'} for name in 'ab'}
+    config = config_of(evaluation=evaluation, members=members)
     found = read_points(read_run_log(write(tmp_path / 'run', config, lines)))
     assert {key: points for key, points in found.items() if points} == {
         'loss': [(0.5, 0.5)],

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
+from jitm.commands.cli import main
 from jitm.data import scenes
 from jitm.errors import InterruptedRun, UserError
 from jitm.layers.lora import LEAVES, merge
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
-from jitm.runs.run import load_run
+from jitm.runs.run import describe_run, load_run
 from jitm.training import loop
 from jitm.training.setup import set_up
+from jitm.training.weights import write_weights
 from tests.conftest import make_tiny_config
 from tests.same import assert_same_run
 
@@ -101,3 +103,19 @@ def test_a_member_that_does_not_train_has_no_adapters(config):
     average = {'rule': 'ema', 'of': 'target', 'momentum': 0.9, 'lora': {'rank': 2}}
     with pytest.raises(UserError, match=r"'members\.average\.lora' must be left out: it does not train"):
         set_up(config | {'members': config['members'] | {'average': average}})
+
+
+def test_adapters_are_exported_and_merged_with_a_base(trained, config, tmp_path, capsys):
+    base, setup = tmp_path / 'base', set_up(config)
+    before, run = setup.initial_state().members['target'], load_run(trained)
+    outside = {'image': run.variables['params']['image'], 'text': dict(run.variables['params']['text'])}
+    outside['text']['bert'] = before.params['text']['bert']
+    variables = {'params': jax.tree.map(np.asarray, merge(outside)), 'batch_stats': run.variables['batch_stats']}
+    write_weights(describe_run(run), variables, base, 'a converted run')
+    assert main(['convert', '--to', 'peft', str(trained), '--out', str(tmp_path / 'adapters')]) == 0
+    arguments = ['--from', 'peft', str(tmp_path / 'adapters'), '--base', str(base), '--out', str(tmp_path / 'merged')]
+    assert main(['convert', *arguments]) == 0
+    merged = load_run(tmp_path / 'merged').variables['params']
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), merged, run.variables['params'])
+    assert main(['convert', *arguments[:3], '--out', str(tmp_path / 'other')]) == 2
+    assert '--base is missing' in capsys.readouterr().err

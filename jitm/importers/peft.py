@@ -1,0 +1,139 @@
+"""Low-rank adapters in the format of peft: `adapter_config.json` and `adapter_model.safetensors`.
+
+A and B of a linear layer are `base_model.model.MODULE.lora_A.weight` [r, d_in] and `.lora_B.weight` [d_out, r], where
+MODULE is its name in transformers: in CLIPModel, SiglipModel, or the model of a text encoder, such as BertModel. The
+scale s is alpha / r, or alpha / sqrt(r) with `use_rslora`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chex
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+
+from jitm.errors import UserError
+from jitm.importers import bert_weights, clip_weights, siglip_weights
+from jitm.importers.clip_config import read_json
+from jitm.importers.containers import list_names, open_checkpoint
+from jitm.importers.tensors import KeyMap
+from jitm.layers.lora import SCALE, A, B, input_size, merge
+
+CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_model.bin')
+PREFIX = 'base_model.model.'
+NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
+NEUTRAL = {'use_dora': False, 'fan_in_fan_out': False, 'bias': 'none', 'modules_to_save': None}  # what is read
+
+
+def names_of(model: Mapping[str, Any]) -> KeyMap:
+    """Returns the names of the tensors of a config's `model` in transformers: a dual encoder's, or its BERT's."""
+    if model['name'] in NAMES:
+        return NAMES[model['name']]
+    size = model.get('text', model).get('size')
+    size = size if isinstance(size, Mapping) else {}
+    kind = 'mpnet' if size.get('relative_positions') else 'bert' if size.get('token_types', 2) else 'distilbert'
+    modules = bert_weights.VARIANTS[kind].names.modules
+    return KeyMap({f'{root}bert/{ours}': name for ours, name in modules.items() for root in ('text/', '')})
+
+
+def module_name(names: KeyMap, module: tuple[str, ...]) -> str | None:
+    """Returns the name of a linear layer in transformers; None if it has none there."""
+    try:
+        name = names.name((*module, 'kernel'))
+    except KeyError:
+        return None
+    return name.removesuffix('.weight') if name.endswith('.weight') else None
+
+
+def export_adapters(model: Mapping[str, Any], params: chex.ArrayTree) -> dict[str, bytes]:
+    """Returns the files of the adapters of a model.
+
+    Args:
+      model: The config's `model`.
+      params: The parameters, with adapters.
+
+    Returns:
+      Name of a file -> its content.
+
+    Raises:
+      UserError: If there are no adapters, or transformers has no such model.
+    """
+    names, flat, tensors = names_of(model), traverse_util.flatten_dict(params), {}
+    modules = sorted(path[:-1] for path in flat if path[-1] == A)
+    if not modules:
+        raise UserError('the run has no adapters: train it with members.NAME.lora')
+    for module in modules:
+        if (name := module_name(names, module)) is None:
+            raise UserError(
+                f"transformers has no name for the adapted module '{'/'.join(module)}': convert --to safetensors"
+            )
+        for leaf, part in ((A, 'lora_A'), (B, 'lora_B')):
+            tensors[f'{PREFIX}{name}.{part}.weight'] = np.ascontiguousarray(np.asarray(flat[*module, leaf]).T)
+    rank = flat[*modules[0], A].shape[1]
+    config = {
+        'peft_type': 'LORA',
+        'r': rank,
+        'lora_alpha': float(flat[*modules[0], SCALE]) * rank,
+        'lora_dropout': 0.0,
+        'target_modules': [module_name(names, module) for module in modules],
+        'base_model_name_or_path': None,
+        'inference_mode': True,
+        **NEUTRAL,
+    }
+    return {
+        CONFIG: (json.dumps(config, indent=2) + '\n').encode(),
+        WEIGHTS[0]: safetensors.numpy.save(tensors, {'format': 'pt'}),
+    }
+
+
+def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) -> chex.ArrayTree:
+    """Returns the parameters of a model with merged adapters.
+
+    Args:
+      path: The folder of the adapters.
+      model: The config's `model`.
+      params: The parameters of the model that the adapters were trained with.
+
+    Raises:
+      UserError: If a file is missing or damaged, states what is not read, or does not fit the model.
+    """
+    folder = Path(path)
+    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if weights is None or not (folder / CONFIG).is_file():
+        raise UserError(f'{folder} has no {CONFIG} with {" or ".join(WEIGHTS)}: give a folder of adapters of peft')
+    stated = read_json(folder / CONFIG)
+    for key, neutral in {'peft_type': 'LORA', **NEUTRAL}.items():
+        if (value := stated.get(key, neutral)) not in (neutral, []):
+            raise UserError(
+                f'{folder / CONFIG} has {key} {value!r}, which is not read: merge the adapters with peft first'
+            )
+    tensors = dict(open_checkpoint(str(weights), 'adapters', re.compile(rf'{re.escape(PREFIX)}.*\.weight')).tensors)
+    names, flat = names_of(model), traverse_util.flatten_dict(params)
+    for *module, leaf in [*flat]:
+        name = module_name(names, tuple(module)) if leaf == 'kernel' else None
+        a, b = (tensors.pop(f'{PREFIX}{name}.lora_{part}.weight', None) for part in 'AB')
+        if a is None or b is None:
+            continue
+        a, b, kernel = a().T, b().T, flat[*module, 'kernel']
+        size = input_size((*module, leaf), kernel)
+        if a.shape[0] != size or b.shape != (a.shape[1], kernel.size // size):
+            raise UserError(
+                f"{weights} has adapters of another shape than '{name}' of the model: give those of this size"
+            )
+        flat |= {(*module, A): a, (*module, B): b, (*module, SCALE): _scale(stated, name, a.shape[1])}
+    if tensors:
+        raise UserError(f'{weights} has unknown tensors ({list_names(tensors)}): give adapters of this model')
+    return merge(traverse_util.unflatten_dict(flat))
+
+
+def _scale(stated: Mapping[str, Any], module: str, rank: int) -> np.float32:
+    """Returns the scale of the adapters of a module; `alpha_pattern` has patterns of the ends of names."""
+    patterns = stated.get('alpha_pattern') or {}
+    own = (alpha for pattern, alpha in patterns.items() if re.fullmatch(rf'(.*\.)?({pattern})', module))
+    alpha = next(own, stated.get('lora_alpha', 8))
+    return np.float32(alpha / (math.sqrt(rank) if stated.get('use_rslora') else rank))
