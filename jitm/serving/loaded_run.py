@@ -15,10 +15,8 @@ import tqdm
 
 from jitm.data.images.transforms import is_photo
 from jitm.data.splits import Split, pad_texts
-from jitm.encoders import features
+from jitm.encoders import features, text_network
 from jitm.encoders.networks import FeatureNetwork, restore
-from jitm.encoders.text_network import TextNetwork
-from jitm.encoders.text_network import restore as restore_text
 from jitm.errors import UserError, did_you_mean, require
 from jitm.inference.engine import Engine, concatenate, pad
 from jitm.models.matcher import DualEncoder, Encoding
@@ -82,9 +80,9 @@ class LoadedRun:
         return restore(self.run.encoded_by, self.run.workdir, self._moved)
 
     @functools.cached_property
-    def text_network(self) -> TextNetwork:
+    def text_network(self) -> text_network.TextNetwork:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
-        return restore_text(self.run.encoded_by, self.run.workdir, self._moved)
+        return text_network.restore(self.run.encoded_by, self.run.workdir, self._moved)
 
     def restore_networks(self) -> None:
         """Restores the networks for captions and of `encoder`; a UserError if one is not found."""
