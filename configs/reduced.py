@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from jitm.configs import aoq, clip, common, dbl, heads, load, noisy, oscar, siglip, uniter, vsepp
+from jitm.configs import aoq, blip, clip, common, dbl, heads, load, noisy, oscar, siglip, uniter, vsepp
 
 F8K = common.precomp('data/f8k_precomp')
 BOXES = {  # fewer images for validation, since each pair needs its own pass
@@ -191,8 +191,19 @@ def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
     return _tiny_clip(config, data)
 
 
+@variants('blip', 'f8k', 'scenes')
+def _blip(size: str, loss: str, data: str) -> ConfigDict:
+    """A tiny one, from scratch, without its head for re-ranking."""
+    check_size(size, blip.SIZE, data)
+    config, sizes = load(f'blip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
+    config.model.embed_dim = 128
+    config.model.image.update(image_size=64, num_layers=4, **sizes)
+    config.model.text.update(max_length=64, num_layers=2, **sizes)
+    return _tiny_clip(config, data)
+
+
 def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
-    """Trains a tiny CLIP or SigLIP from scratch."""
+    """Trains a tiny CLIP, SigLIP or BLIP from scratch."""
     config.vocabulary.path = config.members.target.init_from = ''
     config.length_multiple = 12  # fewer lengths to compile
     config.optimizer.update(learning_rate=1e-3, weight_decay=0.1, warm_up=0.1)

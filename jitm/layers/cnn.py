@@ -24,7 +24,7 @@ from jitm.layers.convolutions import (
     normalize_pixels,
 )
 from jitm.layers.normalization import BatchNorm, l2_normalize
-from jitm.types import DTYPES, Count, Images, Index
+from jitm.types import DTYPES, Count, Images, Index, Positive
 
 MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
@@ -269,7 +269,7 @@ class MobileNetV1(ConvolutionalNetwork):
       train_norm: See `ResNet`.
     """
 
-    width: float
+    width: Positive
     train_norm: bool
 
     mean = deviation = (0.5, 0.5, 0.5)

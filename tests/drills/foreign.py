@@ -32,6 +32,7 @@ FOLDERS = {  # commands that write to a folder, which follows the last flag
     'search': (*runs.SEARCH, '--index', FOLDER),
     'mine': ('mine', '--workdir', 'run', '--top_h_texts=3', '--top_h_images=3', '--out', FOLDER),
     'train': ('train', '--config', 'config.py', '--workdir', FOLDER),
+    'average': ('average', 'run', 'run', '--out', FOLDER),
     'convert --to': ('convert', '--to', 'safetensors', 'run', '--out', FOLDER),
     'convert --from': ('convert', '--from', 'scan', 'run', '--out', FOLDER),
     'sweep': ('sweep', '--config', 'config.py', '--workdir', 'swept', '--sweep', 'terms.ranking.margin=0.1,0.2'),
@@ -53,6 +54,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'encode --workdir': ('encode', '--workdir', FOLDER, '--out', 'new'),
     'encode --images': ('encode', '--config', 'config.py', '--images', FOLDER, '--out', 'new'),
     'encode --out': ('encode', '--config', 'config.py', '--out', FOLDER),
+    'encode --text_encoder': ('encode', '--config', 'config.py', '--out', 'new', '--text_encoder', FOLDER),
     'encode --data_root': ('encode', '--config', 'config.py', '--out', 'new', '--data_root', FOLDER),
     'eval --workdir': ('eval', '--workdir', FOLDER),
     'eval --data_root': ('eval', '--workdir', 'run', '--data_root', FOLDER),
@@ -89,12 +91,15 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'search --encoder': (*runs.SEARCH, '--encoder', FOLDER),
     'search --data_root': (*runs.SEARCH, '--data_root', FOLDER),
     'convert --vocabulary': ('convert', '--from', 'scan', 'run', '--out', 'new', '--vocabulary', FOLDER),
+    'convert --base': ('convert', '--from', 'peft', 'run', '--out', 'new', '--base', FOLDER),
+    'average RUN': ('average', 'run', FOLDER, '--out', 'new'),
+    'average --data_root': ('average', 'run', 'run', '--greedy', '--out', 'new', '--data_root', FOLDER),
     'convert --keys': ('convert', '--from', 'oscar_features', 'run', '--out', 'new', '--keys', FOLDER),
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
 }
 NO_PATHS = {  # flags of text that name no file
     *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'keys', 'images', 'texts', 'from', 'to'),
-    *('show', 'sweep', 'seeds', 'perturbations', 'scene_graphs'),
+    *('show', 'sweep', 'seeds', 'language', 'weights', 'perturbations', 'scene_graphs'),
 }
 
 
