@@ -1,4 +1,4 @@
-"""Ways to fine-tune a pretrained model: words that any preset may have besides those of its tables.
+"""Ways to fine-tune a pretrained model: options that presets may have besides those of their tables.
 
     jitm train --config clip:b32,f30k,lora --workdir runs/clip_b32_lora
     jitm train --config clip:b32,f30k,half,layerwise,ema --workdir runs/clip_b32_half
@@ -22,7 +22,7 @@ TOWERS = ('image', 'text')
 
 def _minilm(config: ConfigDict) -> None:
     if config.model.get('text', {}).get('name') not in ('text.GRUEncoder', 'text.BERTEncoder'):
-        raise ValueError("'minilm' needs a model with a text encoder of words: set model.text instead")
+        raise ValueError("'minilm' needs a model whose text encoder is a GRU or a BERT: leave it out")
     config.vocabulary.path = config.initialize.bert = config.initialize.word_vectors = ''
     config.augmentation.keep_special_tokens = True
     config.model.text = dict(name='text.BERTEncoder', path='all-MiniLM-L6-v2')
@@ -36,7 +36,9 @@ def _below(config: ConfigDict, word: str, share: float) -> None:
     for tower in TOWERS:
         encoder = config.model.get(tower, {})
         if encoder.get('name') not in EMBEDDINGS:
-            raise ValueError(f"'{word}' needs a CLIP or SigLIP of transformers, or BLIP: set optimizer.factors instead")
+            raise ValueError(
+                f"'{word}' needs a CLIP, SigLIP or BLIP of two transformers: set optimizer.factors instead"
+            )
         blocks = [f'encoder/block_{n}' for n in range(int(share * encoder.num_layers))]
         _freeze(config, *(f'{tower}/{module}' for module in (*EMBEDDINGS[encoder.name], *blocks)))
 
@@ -55,12 +57,16 @@ def _frozen(config: ConfigDict) -> None:
 
 def _locked(config: ConfigDict, tower: str) -> None:
     if not config.model.name.startswith(('clip.', 'blip.')):
-        raise ValueError(f"'locked_{tower}' needs a CLIP or SigLIP, or a BLIP: set optimizer.factors instead")
+        raise ValueError(f"'locked_{tower}' needs a CLIP, SigLIP or BLIP: set optimizer.factors instead")
     _freeze(config, tower)
 
 
 def _lora(config: ConfigDict) -> None:
-    config.optimizer.factors = dict()
+    if config.model.get('image', {}).get('name') == 'clip_resnet.ModifiedResNet':
+        raise ValueError("'lora' needs towers that are transformers: the image tower is a ResNet")
+    if 'norm_out' in config.optimizer.factors or config.optimizer.factors.get('bert') == 0:
+        raise ValueError("'lora' trains adapters of what 'frozen' freezes: leave one of them out")
+    config.optimizer.factors = {key: value for key, value in config.optimizer.factors.items() if key != 'bert'}
     config.optimizer.learning_rate = max(config.optimizer.learning_rate, 1e-4)
     for member in config.members.values():
         if member.rule == 'gradient':
@@ -76,7 +82,7 @@ def _ema(config: ConfigDict) -> None:
     config.evaluation.member = 'average'
 
 
-TUNING = {  # word -> change of the config; without any, all parameters are trained at one rate
+TUNING = {  # option -> change of the config; without any, all parameters are trained at one rate
     'minilm': _minilm,  # encodes texts with MiniLM, at a tenth of the learning rate
     'frozen': _frozen,  # towers are frozen, projections are trained
     'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022b)

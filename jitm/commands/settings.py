@@ -46,7 +46,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 def overview() -> str:
     """Returns a line for each system: the words of its presets; and one for the words of all."""
     lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
-    lines.append(('any of them', ' '.join(TUNING)))
+    lines.append(('most of them', ' '.join(TUNING)))
     return '\n'.join(
         textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
         for name, words in (('config', 'words'), *lines)
@@ -102,6 +102,8 @@ def select(
         systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
         known[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
     for word in words:
+        if word in TUNING:
+            raise UserError(f"'{word}' may be added to most presets: leave it out, or show one with it by --show")
         if _plain(word) not in set().union(*known.values()):
             near = did_you_mean(_plain(word), set().union(*known.values()))
             raise UserError(f"no preset has the word '{word}'{near or '; jitm settings lists the words'}")

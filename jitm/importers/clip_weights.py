@@ -185,7 +185,9 @@ def stretch(published: ReleasedModel, factor: int) -> ReleasedModel:
     """
     text = published.variables['params']['text']
     if 'positions' not in text:
-        raise UserError(f"the text encoder '{published.model['text']['name']}' has no positions to stretch")
+        raise UserError(
+            f"the text encoder '{published.model['text']['name']}' has no positions to stretch: leave --stretch out"
+        )
     positions = np.asarray(stretch_positions(text['positions'], factor))
     params = published.variables['params'] | {'text': text | {'positions': positions}}
     words = published.model['text'] | {'max_length': len(positions)}

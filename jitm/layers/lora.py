@@ -51,7 +51,7 @@ class LoRA:
         """
         flat, layers = traverse_util.flatten_dict(params), towers(params)
         if not layers:
-            raise UserError('a member has adapters (lora), but its model has no transformer: leave them out')
+            raise UserError("config key 'members.NAME.lora' is set, but the model has no transformer: leave it out")
         added = {}
         for path, kernel in sorted(flat.items()):
             root = tower_of(path, layers)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 import chex
 import jax
+import optax
 
 Path = tuple[str, ...]  # the names of modules, and of a parameter
 BLOCK = re.compile(r'block_(\d+)')
@@ -23,8 +24,9 @@ def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
 
 
 def paths_of(params: chex.ArrayTree) -> list[Path]:
-    """Returns the paths of all parameters."""
-    return [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
+    """Returns the paths of all parameters, masked ones too."""
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, optax.MaskedNode))
+    return [path_of(keys) for keys, _ in leaves]
 
 
 def towers(params: chex.ArrayTree) -> dict[Path, int]:

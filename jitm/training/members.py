@@ -42,7 +42,7 @@ class Gradient:
     """One optimizer step along the member's own gradient, see `Member.take_gradient_step`."""
 
     of = ''
-    trains = True
+    trains = changes = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Frozen:
     """
 
     of: str = ''
-    trains = False
+    trains = changes = False
 
     def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
         """Returns the state unchanged."""
@@ -78,7 +78,7 @@ class EMA:
     of: str
     momentum: Probability
     constant: bool = False
-    trains = False
+    trains, changes = False, True
 
     def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
         """Returns the average of the state and the new state of the other member.

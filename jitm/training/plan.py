@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
-from jitm.training.members import EMA, Frozen, Member, make_members
+from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (
     HEADS,
     INPUTS,
@@ -290,7 +290,7 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
       read: The members that the source reads.
     """
     members, evaluated = plan.members, plan.evaluation['member']
-    known = [name for name, member in members.items() if member.trains or isinstance(member.rule, EMA)]
+    known = [name for name, member in members.items() if member.rule.changes]
     if evaluated not in known:
         raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {known}, which change")
     learning = [name for name, member in members.items() if member.learn_from]

@@ -101,11 +101,11 @@ PRETRAINED = (
 @pytest.mark.parametrize('preset', PRETRAINED)
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     if preset.startswith('vse') and word in ('half', 'locked_image', 'locked_text'):
-        with pytest.raises(ValueError, match=f"'{word}' needs a CLIP or SigLIP"):
+        with pytest.raises(ValueError, match=f"'{word}' needs a CLIP"):
             load(f'{preset},{word}')
         return
     if word == 'minilm' and not preset.startswith('vse'):
-        with pytest.raises(ValueError, match="'minilm' needs a model with a text encoder of words"):
+        with pytest.raises(ValueError, match="'minilm' needs a model whose text encoder is a GRU or a BERT"):
             load(f'{preset},{word}')
         return
     config = load(f'{preset},{word}')
@@ -130,3 +130,14 @@ def test_words_of_tuning_go_together_and_keep_those_of_a_file():
     assert config['optimizer']['layer_decay'] == 0.85
     assert config['members']['average'] == {'rule': 'ema', 'of': 'target', 'momentum': 0.998, 'constant': True}
     assert load('vsepp:vgg19,frozen')['optimizer']['factors'] == {'network': 0.0}  # its own word
+    assert load('vsepp:vgg19,frozen,minilm,lora')['optimizer']['factors'] == {'network': 0.0}
+    assert 'itm_head' in load('blip:lora')['optimizer']['factors']
+    start(load('blip:lora'))
+
+
+@pytest.mark.parametrize(
+    ('words', 'wrong'), [('clip:rn50,lora', 'a ResNet'), ('clip:b32,frozen,lora', "what 'frozen' freezes")]
+)
+def test_adapters_need_towers_that_they_can_change(words, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        load(words)

@@ -64,6 +64,16 @@ def test_only_adapters_and_new_layers_change_and_have_moments(trained, config):
     assert len(moments) == 2 * len(changed)
 
 
+def test_factors_may_name_modules_that_adapters_freeze(config):
+    for name, known in (('embeddings/words', True), ('embeddings/wrods', False)):
+        changed = config | {'optimizer': config['optimizer'] | {'factors': {name: 0.0}}}
+        if known:
+            assert set_up(changed).random_state().step == 0
+        else:
+            with pytest.raises(UserError, match="did you mean 'embeddings/words'"):
+                set_up(changed)
+
+
 def test_gradients_of_the_base_are_zero(config, trained):
     setup, params = set_up(config), state_at(trained, 3)['params']
     member, state, batch = setup.members['target'], setup.initial_state().members['target'], setup.make_batch(3)
