@@ -184,6 +184,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         state, run, restored = _start(setup, checkpoints, workdir)
         if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
+        if restored and parallel.is_primary() and not read_metrics(workdir):
+            logging.warning('%s/metrics.jsonl has no lines: the metrics before step %d are lost', workdir, restored)
         _write_config(config, workdir)  # keys that cannot change a number may differ
         # Train.
         plan = setup.plan
