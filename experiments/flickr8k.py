@@ -31,6 +31,7 @@ The groups, by question (small: with --small):
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
+    encoders       cells of EfficientNet-Lite0 against others, and MiniLM frozen and fine-tuned (small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
 reads it, or with --again, for the scores that `python -m experiments intervals` compares. With --jobs N, N runs share
