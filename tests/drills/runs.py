@@ -163,5 +163,7 @@ def copy_of(base: Path, folder: Path) -> Iterator[Path]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of all files."""
-    files = (path for path in folder.rglob('*') if path.is_file() and path.stat().st_size < 2**30)
+    # Unlike rglob, os.walk passes over a folder that a thread removes meanwhile.
+    paths = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
+    files = (path for path in paths if path.is_file() and path.stat().st_size < 2**30)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
