@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_config
 from jitm.importers.containers import Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, rename, shape_of
+from jitm.importers.tensors import KeyMap, count_blocks, head_size, rename, shape_of
 from jitm.layers import transformer
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
 
 TEMPERATURE = 0.07  # initial value, and that of a file without one
 EPSILON = 1e-6  # layer normalizations of the ViT in the authors' code
 TOKENIZERS = ('vocab.txt', 'tokenizer.json')
-HEAD_SIZE = 64  # numbers per head in all released models
 
 _VISION, _BERT = 'vision_model', 'text_encoder'
 _CROSS = 'encoder.layer.*.crossattention'
@@ -169,11 +167,8 @@ def _read_sizes(path: str, tensors: Tensors) -> dict[str, Any]:
     length, hidden = shape(f'{_BERT}.embeddings.position_embeddings.weight', 2)
 
     def tower(size: int, layer: str, mlp: str) -> dict[str, Any]:
-        layers = {match[1] for name in tensors if (match := re.match(rf'{re.escape(layer)}\.(\d+)\.', name))}
-        mlp_dim = shape(f'{layer}.0.{mlp}.weight', 2)[0]
-        heads = max(1, size // HEAD_SIZE)
-        sizes = {'hidden_dim': size, 'num_layers': len(layers), 'num_heads': heads, 'mlp_dim': mlp_dim}
-        return sizes | {'activation': 'gelu'}
+        sizes = {'hidden_dim': size, 'num_layers': count_blocks(tensors, layer), 'num_heads': size // head_size(size)}
+        return sizes | {'mlp_dim': shape(f'{layer}.0.{mlp}.weight', 2)[0], 'activation': 'gelu'}
 
     image = tower(width, f'{_VISION}.encoder.layers', 'mlp.fc1')
     text = tower(hidden, f'{_BERT}.encoder.layer', 'intermediate.dense')

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes
 from jitm.importers.containers import Tensors
-from jitm.importers.tensors import shape_of
+from jitm.importers.tensors import count_blocks, head_size, shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 
 ACTIVATIONS = ('gelu', 'quick_gelu')
@@ -19,7 +18,6 @@ RESIDUAL = 'clip_resnet.ModifiedResNet'
 XLM_R = 'clip_text.PooledBERT'
 RESNET_CHANNELS = 32  # channels of the last map for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
-HEAD_SIZE = 64  # numbers per head in all models of OpenAI
 
 HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'hidden_dim': 'hidden_size',
@@ -145,25 +143,20 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
     Raises:
       UserError: If a tensor that states a size is missing, or has another number of axes.
     """
-
     sizes = functools.partial(shape_of, str(path), tensors)
-
-    def count(pattern: str) -> int:
-        return len({match[1] for name in tensors if (match := re.match(pattern, name))})
-
     length, text_width = sizes('positional_embedding', 2)
-    text = {'context_length': length, 'width': text_width, 'heads': max(1, text_width // HEAD_SIZE)}
-    text['layers'] = count(r'transformer\.resblocks\.(\d+)\.')
+    text = {'context_length': length, 'width': text_width, 'heads': text_width // head_size(text_width)}
+    text['layers'] = count_blocks(tensors, 'transformer.resblocks')
     if 'visual.proj' in tensors:
         width, _, _, edge = sizes('visual.conv1.weight', 4)
-        layers = count(r'visual\.transformer\.resblocks\.(\d+)\.')
+        layers = count_blocks(tensors, 'visual.transformer.resblocks')
         cells, _ = sizes('visual.positional_embedding', 2)
     else:
         width, edge = sizes('visual.layer1.0.conv1.weight', 4)[0], RESNET_STRIDE
-        layers = [count(rf'visual\.layer{layer}\.(\d+)\.') for layer in (1, 2, 3, 4)]
+        layers = [count_blocks(tensors, f'visual.layer{layer}') for layer in (1, 2, 3, 4)]
         cells, _ = sizes('visual.attnpool.positional_embedding', 2)
     image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is not a cell
-    image |= {'head_width': min(width, HEAD_SIZE), 'patch_size': None if isinstance(layers, list) else edge}
+    image |= {'head_width': head_size(width), 'patch_size': None if isinstance(layers, list) else edge}
     content = {'embed_dim': sizes('text_projection', 2)[1], 'quick_gelu': True, 'vision_cfg': image, 'text_cfg': text}
     return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
 

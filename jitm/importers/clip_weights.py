@@ -22,7 +22,7 @@ from jitm.files import parse_json
 from jitm.importers import bert_weights, clip_config
 from jitm.importers.containers import Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, export, shape_of
+from jitm.importers.tensors import KeyMap, count_blocks, export, head_size, shape_of
 from jitm.layers.clip_text import KEPT, stretch_positions
 from jitm.layers.transformer import BERTSize
 from jitm.layers.vit import EPSILON
@@ -152,11 +152,10 @@ def xlm_r_size(path: str, tensors: Tensors) -> dict[str, Any]:
     sizes = functools.partial(shape_of, path, tensors)
     names = bert_weights.modules_below('', 'transformer.')
     positions, hidden = sizes(f'{names["embeddings/positions"]}.weight', 2)
-    blocks = {match[1] for name in tensors if (match := re.match(r'transformer\.encoder\.layer\.(\d+)\.', name))}
     size = BERTSize(
         hidden=hidden,
-        layers=len(blocks),
-        heads=max(1, hidden // clip_config.HEAD_SIZE),
+        layers=count_blocks(tensors, 'transformer.encoder.layer'),
+        heads=hidden // head_size(hidden),
         mlp_dim=sizes(f'{names["encoder/block_*/mlp_in"]}.weight'.replace('*', '0'), 2)[0],
         max_positions=positions,
         token_types=1,

@@ -15,41 +15,52 @@ from jitm.importers.packages import located
 from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 
 _PARTS = ('expand', 'depthwise', 'project')  # layers in a block of a mobile network
-# Patterns of other names of tensors -> torchvision's, or those of our mobile networks, one rule after the other.
-RULES = (
-    # timm's VGG
+# Patterns of the names of tensors -> torchvision's names, or those of our mobile networks, one rule after the other.
+_VGG_OF_TIMM = (
     (r'^pre_logits\.fc1\.', 'classifier.0.'),
     (r'^pre_logits\.fc2\.', 'classifier.3.'),
-    # Hugging Face's ResNet
+)
+_RESNET_OF_TRANSFORMERS = (  # which counts from 0
     (r'^resnet\.', ''),
     (r'^embedder\.embedder\.', '0.'),
-    (r'^encoder\.stages\.(\d+)\.layers\.(\d+)\.', lambda match: f'layer{int(match[1]) + 1}.{match[2]}.'),
-    (r'(\d+)\.convolution\.', lambda match: f'conv{int(match[1]) + 1}.'),
-    (r'(\d+)\.normalization\.', lambda match: f'bn{int(match[1]) + 1}.'),
+    *((rf'^encoder\.stages\.{n}\.layers\.', f'layer{n + 1}.') for n in range(4)),
+    *((rf'{n}\.convolution\.', f'conv{n + 1}.') for n in range(3)),
+    *((rf'{n}\.normalization\.', f'bn{n + 1}.') for n in range(3)),
     (r'\.layer\.(conv|bn)', r'.\1'),
     (r'\.shortcut\.convolution\.', '.downsample.0.'),
     (r'\.shortcut\.normalization\.', '.downsample.1.'),
-    # EfficientNet-Lite of efficientnet-lite-pytorch
+)
+_LITE_OF_ITS_PACKAGE = (  # efficientnet-lite-pytorch, which counts from 0
     (r'^_(conv_stem|conv_head|fc)\.', r'\1.'),
-    (r'^_bn(\d)\.', lambda match: f'bn{int(match[1]) + 1}.'),
+    *((rf'^_bn{n}\.', f'bn{n + 1}.') for n in range(2)),
     (r'^_blocks\.', 'blocks.'),
     (r'\._(\w+)_conv\.', r'.\1.'),
-    (r'\._bn(\d)\.', lambda match: f'.{_PARTS[int(match[1])]}_bn.'),
-    # timm's EfficientNet-Lite, whose first stage expands nothing
+    *((rf'\._bn{n}\.', f'.{part}_bn.') for n, part in enumerate(_PARTS)),
+)
+_LITE_OF_TIMM = (  # whose first stage expands nothing
     (r'^(blocks\.0\.\d+)\.conv_pw\.', r'\1.project.'),
-    (r'^(blocks\.0\.\d+)\.bn(\d)\.', lambda match: f'{match[1]}.{_PARTS[int(match[2])]}_bn.'),
-    (r'^(blocks\.\d+\.\d+)\.bn(\d)\.', lambda match: f'{match[1]}.{_PARTS[int(match[2]) - 1]}_bn.'),
     (r'\.conv_pw\.', '.expand.'),
     (r'\.conv_dw\.', '.depthwise.'),
     (r'\.conv_pwl\.', '.project.'),
-    # Keras' MobileNet V1
-    (r'^conv1(_bn)?/', lambda match: 'bn1.' if match[1] else 'conv_stem.'),
+    *((rf'^(blocks\.0\.\d+)\.bn{n}\.', rf'\1.{part}_bn.') for n, part in enumerate(_PARTS)),
+    *((rf'^(blocks\.\d+\.\d+)\.bn{n}\.', rf'\1.{part}_bn.') for n, part in enumerate(_PARTS, 1)),
+)
+_MOBILENET_OF_KERAS = (
+    (r'^conv1/', 'conv_stem.'),
+    (r'^conv1_bn/', 'bn1.'),
     (r'^conv_dw_(\d+)(_bn)?/', r'blocks.\1.depthwise\2.'),
     (r'^conv_pw_(\d+)(_bn)?/', r'blocks.\1.project\2.'),
     (r'^conv_preds/', 'fc.'),
     *OLD_NAMES,
     (r'\.moving_mean$', '.running_mean'),
     (r'\.moving_variance$', '.running_var'),
+)
+RULES = (
+    *_VGG_OF_TIMM,
+    *_RESNET_OF_TRANSFORMERS,
+    *_LITE_OF_ITS_PACKAGE,
+    *_LITE_OF_TIMM,
+    *_MOBILENET_OF_KERAS,
 )
 KERAS = {'kernel': (3, 2, 0, 1), 'depthwise_kernel': (2, 3, 0, 1)}  # the order of their axes in torch
 FULLY_CONNECTED = {'classifier.0.weight', 'classifier.3.weight'}  # matrices in torchvision's VGG, convolutions in ours

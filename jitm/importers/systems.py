@@ -10,7 +10,7 @@ import numpy as np
 from jitm.errors import UserError
 from jitm.importers import bert_weights, cnn_weights, key_maps
 from jitm.importers.containers import Tensors
-from jitm.importers.tensors import KeyMap, shape_of
+from jitm.importers.tensors import KeyMap, count_blocks, shape_of
 from jitm.layers import cnn as networks
 
 FEATURES = 'model.0.fc.weight'
@@ -138,7 +138,7 @@ def recognize_network(path: str, tensors: Tensors) -> dict[str, Any] | None:
     if f'{key_maps.NETWORK}.conv1.weight' not in tensors:
         return None
     layers = [f'{key_maps.NETWORK}.layer{layer}' for layer in range(1, 5)]
-    blocks = tuple(sum(f'{layer}.{n}.conv1.weight' in tensors for n in range(len(tensors))) for layer in layers)
+    blocks = tuple(count_blocks(tensors, layer) for layer in layers)
     has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
     for depth, known in networks.RESNETS.items():
         if known == blocks and (depth >= networks.BOTTLENECKS) == has_bottlenecks:

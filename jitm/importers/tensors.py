@@ -24,6 +24,7 @@ LEAVES = {  # name of a variable -> name of its tensor in PyTorch
 OLD_NAMES = ((r'\.gamma$', '.weight'), (r'\.beta$', '.bias'))  # names of normalizations, for `rename`
 KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTorch stores transposed
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
+HEAD_SIZE = 64  # numbers per head of attention in all models that are released without a config
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
 # torchvision's names of the tensors of a network, and those of mobile networks.
 NETWORK = r'(conv\d|conv_stem|conv_head|bn\d|layer\d|blocks|features|classifier|fc)\..*'
@@ -161,6 +162,16 @@ def shape_of(path: str, tensors: Tensors, name: str, axes: int) -> tuple[int, ..
     if len(shape) != axes or 0 in shape:
         raise UserError(f"{path} has no tensor '{name}' with {axes} axes: give weights of the system that --from names")
     return shape
+
+
+def count_blocks(tensors: Iterable[str], blocks: str) -> int:
+    """Returns how many blocks have tensors: their names are `blocks`, the number of the block, and the rest."""
+    return len({match[1] for name in tensors if (match := re.match(rf'{re.escape(blocks)}\.(\d+)\.', name))})
+
+
+def head_size(width: int) -> int:
+    """Returns the numbers per head of a model that is released without a config: `HEAD_SIZE`, or its whole width."""
+    return min(width, HEAD_SIZE)
 
 
 def _read(tensors: Tensors, name: str) -> np.ndarray:

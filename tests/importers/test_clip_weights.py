@@ -264,7 +264,7 @@ def write_openai(folder, tensors):
 
 
 def test_files_of_openai_need_no_config(tmp_path, monkeypatch):
-    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', WIDTH // HEADS)
     path = write_openai(tmp_path / 'openai', open_clip() | NUMBERS)
     got = load_clip(path)
     assert (got.model, got.vocabulary) == (model_of(), BPE.of(MERGES, LENGTH))
@@ -318,7 +318,7 @@ def test_published_sizes_of_openai_are_those_of_the_settings(size):
     ],
 )
 def test_damaged_files_of_openai_are_refused(tmp_path, monkeypatch, change, message):
-    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', WIDTH // HEADS)
     tensors = open_clip() | NUMBERS
     change(tensors)
     with pytest.raises(UserError, match=message):
@@ -485,7 +485,7 @@ def test_archives_of_torchscript_agree_with_open_clip(tmp_path, monkeypatch, kin
     """A model as OpenAI publishes it: traced, with three numbers as buffers."""
     model_lib = pytest.importorskip('open_clip.model')
     torch = pytest.importorskip('torch')
-    monkeypatch.setattr(clip_config, 'HEAD_SIZE', WIDTH // HEADS)
+    monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', WIDTH // HEADS)
     config = open_clip_config(**{'vision_cfg': RESNET | {'head_width': WIDTH // HEADS}} if kind == 'resnet' else {})
     model = spread(model_lib.CLIP(**config['model_cfg']))
     example = Example.make(config['model_cfg']['vision_cfg']['image_size'], V, LENGTH)

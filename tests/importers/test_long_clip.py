@@ -10,7 +10,6 @@ import jitm
 from jitm.commands.cli import main
 from jitm.data.text.pieces import BPE
 from jitm.errors import UserError
-from jitm.importers import clip_config
 from jitm.importers.clip_weights import load_clip, stretch
 from jitm.layers.clip_text import stretch_positions
 from jitm.training.setup import set_up
@@ -23,7 +22,7 @@ LONG = FACTOR * LENGTH - (FACTOR - 1) * 20  # 36
 
 def test_files_of_long_clip_need_no_config(tmp_path, monkeypatch):
     """A state_dict of single precision with two tensors of positions, of which each is read in part."""
-    monkeypatch.setattr(clip_config, 'HEAD_SIZE', published.WIDTH // published.HEADS)
+    monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', published.WIDTH // published.HEADS)
     variables = published.variables(length=LONG)
     tensors = {name: np.array(tensor) for name, tensor in published.export(variables, published.OPENAI).items()}
     positions = tensors['positional_embedding']

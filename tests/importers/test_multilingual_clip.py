@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 import jitm
 from jitm.commands.cli import main
 from jitm.errors import UserError
-from jitm.importers import clip_config
 from jitm.importers.clip_weights import OPEN_CLIP_XLM_R, load_clip, stretch, xlm_r_size
 from jitm.importers.tensors import export
 from tests.importers import test_clip_weights as published
@@ -37,7 +36,7 @@ TEXT = {'hf_model_name': 'xlm-roberta-base', 'hf_tokenizer_name': 'xlm-roberta-b
 
 @pytest.fixture(autouse=True)
 def head_size(monkeypatch):
-    monkeypatch.setattr(clip_config, 'HEAD_SIZE', HIDDEN // HEADS)
+    monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', HIDDEN // HEADS)
 
 
 def model_of(size=published.SIZE):
