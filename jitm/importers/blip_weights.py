@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.text.wordpiece import BLIP_PIECES, WordPiece
+from jitm.data.text.blip_pieces import of_blip
+from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_config
 from jitm.importers.containers import Tensors, open_checkpoint
@@ -116,8 +117,7 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     file = vocabulary or next(found, None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
-    words = WordPiece.load(file).words
-    pieces = WordPiece.of(words if words[-2:] == BLIP_PIECES else (*words, *BLIP_PIECES))
+    pieces = of_blip(WordPiece.load(file).words)
     resizing = {'short_side': 0, 'interpolation': 'bicubic'}
     return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jitm.data.text.wordpiece import BLIP_PIECES, SPECIAL_PIECES
+from jitm.data.text.blip_pieces import BLIP_PIECES
+from jitm.data.text.wordpiece import SPECIAL_PIECES
 from jitm.errors import UserError
 from jitm.importers.blip_weights import EPSILON, NAMES, load_blip
 from jitm.importers.released import shapes_of

@@ -8,6 +8,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jitm.data.text.blip_pieces import BLIP_PIECES, of_blip
 from jitm.data.text.pieces import BPE, Subwords
 from jitm.data.text.published import PublishedPieces, load_folder
 from jitm.data.text.word_level import Vocabulary
@@ -55,7 +56,8 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     if path.endswith(('.pkl', '.pickle', '.p')) or content.startswith(b'\x80'):  # a pickle of protocol 2 or later
         return _read_pickle(path)
     if path.endswith(('.txt', 'tokenizer.json')):
-        return WordPiece.load(path)
+        pieces = WordPiece.load(path)
+        return of_blip(pieces.words) if pieces.words[-2:] == BLIP_PIECES else pieces
     return Vocabulary.from_json(read_text(path, 'give the path of a vocabulary'), path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.data.text.pieces import Pieces
 from jitm.errors import UserError
@@ -15,14 +15,6 @@ from jitm.files import parse_json, read_text, split_lines
 
 MASK = '[MASK]'
 PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
-BLIP_PIECES = DEC, ENC = ('[DEC]', '[ENC]')  # the last two of a BLIP
-BLIP_LENGTH = 35  # ids of a caption of a BLIP
-_BLIP_CAPTIONS = [  # as released: without some punctuation, cut after 30 words
-    normalizers.Replace(Regex(r'[.!"()*#:;~]'), ' '),
-    normalizers.Replace(Regex(r'\s{2,}'), ' '),
-    normalizers.Strip(),
-    normalizers.Replace(Regex(r'^([^ ]+ ){29}[^ ]+\K [\s\S]*'), ''),
-]
 
 
 class WordPiece(Pieces):
@@ -39,8 +31,6 @@ class WordPiece(Pieces):
     def of(cls, words: Sequence[str]) -> 'WordPiece':
         """Makes a tokenizer, which lower-cases captions and removes accents unless the pieces have capitals.
 
-        Pieces that end with `BLIP_PIECES` are those of a BLIP, whose captions lose punctuation and are cut.
-
         Args:
           words: The V distinct pieces; the id of a piece is its index. `[PAD]` is the first, and the other
             `SPECIAL_PIECES` are among them.
@@ -51,9 +41,6 @@ class WordPiece(Pieces):
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.post_processor = processors.BertProcessing(*((piece, ids[piece]) for piece in (SEP, CLS)))
         tokenizer.decoder = decoders.WordPiece(cleanup=False)
-        if tuple(words[-2:]) == BLIP_PIECES:
-            tokenizer.normalizer = normalizers.Sequence([*_BLIP_CAPTIONS, tokenizer.normalizer])
-            tokenizer.enable_truncation(BLIP_LENGTH)
         return cls((tokenizer.to_str(),))
 
     @classmethod

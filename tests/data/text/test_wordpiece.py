@@ -4,9 +4,10 @@ import re
 import numpy as np
 import pytest
 
+from jitm.data.text.blip_pieces import BLIP_PIECES, of_blip
 from jitm.data.text.vocabularies import load_vocabulary
 from jitm.data.text.word_level import Vocabulary, tokenize_split
-from jitm.data.text.wordpiece import BLIP_PIECES, WordPiece
+from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from tests.conftest import SHARED
 
@@ -83,7 +84,7 @@ def cleaned_for_blip(caption):
 def test_captions_of_a_blip(published, file):
     """Those of BERT after cleaning; at most 35 ids, of which the last is the end."""
     captions = file.read_text().splitlines() if file else [*NASTY, 'A (red) dog; ' * 20, 'a, ' * 40, 'a ' * 29 + 'dogs']
-    blip = WordPiece.of((*published.words, *BLIP_PIECES))
+    blip = of_blip(published.words)
     assert (len(published), len(blip)) == (30522, 30524)
     for caption in captions:
         ids = published.encode(cleaned_for_blip(caption))
