@@ -16,6 +16,7 @@ from jitm.files import open_file
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.cnn_weights import load_network
 from jitm.importers.joint_checkpoints import load_oscar, load_uniter
+from jitm.importers.text_folders import load_dense
 from jitm.layers.transformer import BERTSize
 
 Replacements = dict[tuple[str, ...], np.ndarray]
@@ -32,6 +33,7 @@ def load_pretrained(
     uniter: str,
     oscar: str,
     word_vectors: str,
+    dense: str = '',
 ) -> dict[str, Replacements]:
     """Reads the published weights that a config names in `initialize`.
 
@@ -44,6 +46,7 @@ def load_pretrained(
       uniter: Path of weights for a whole UNITER, see `load_uniter`; '' for none.
       oscar: Path of weights for an OSCAR, see `load_oscar`; '' for none.
       word_vectors: Path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
+      dense: Path of weights for the module `dense`, see `load_dense`; '' for none. `text_folders.complete` sets it.
 
     Returns:
       'params' and 'batch_stats' -> path of a variable -> its values, NaN where the file has none.
@@ -68,6 +71,8 @@ def load_pretrained(
         size = getattr(getattr(model, 'text', None), 'size', None)
         size = size if isinstance(size, BERTSize) else None
         load(_module(params, 'bert', 'bert'), lambda trees: {'params': load_bert(bert, trees['params'], size)})
+    if dense:
+        load(_module(params, 'dense', 'dense'), lambda trees: {'params': load_dense(dense, trees['params'])})
     if image:
         load(_module(params, 'network', 'image'), lambda trees: load_network(image, **trees))
     if uniter:

@@ -6,7 +6,7 @@ folder.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import check_within, parse_json
 from jitm.importers.bert_weights import load_bert, read_size
-from jitm.importers.clip_config import read_json
+from jitm.importers.clip_config import read_json, values_of
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.packages import located
+from jitm.importers.tensors import KeyMap, convert
 from jitm.layers.text import BERTEncoder
 from jitm.layers.transformer import BERTSize
 from jitm.types import Texts
@@ -40,6 +42,12 @@ POOLINGS = {  # sentence-transformers' -> ours; the mean with a square root has 
 }
 
 
+AFTER = ([], ['Normalize'], ['Dense'], ['Dense', 'Normalize'])  # the modules that may follow the pooling
+ACTIVATIONS = {'Identity': 'identity', 'Tanh': 'tanh'}  # torch's -> ours
+DENSE = KeyMap({'linear': 'linear'})
+REMEDY = "set 'model.text_pooling' to 'mean', 'max', 'first' or another pooling"
+
+
 class TextFolder(NamedTuple):
     """A text encoder in a folder.
 
@@ -52,6 +60,20 @@ class TextFolder(NamedTuple):
     path: str
     size: BERTSize
     max_length: int
+
+
+class PublishedPooling(NamedTuple):
+    """The pooling of a folder, and the linear layer after it.
+
+    Attributes:
+      name: The pooling, a key of `jitm.layers.pooling.POOLINGS`.
+      dense: The other arguments of `jitm.layers.pooling.Dense`; None without the layer.
+      weights: The folder of its weights; '' without it.
+    """
+
+    name: str
+    dense: dict[str, Any] | None = None
+    weights: str = ''
 
 
 def read_folder(path: str) -> TextFolder:
@@ -77,28 +99,58 @@ def read_folder(path: str) -> TextFolder:
     return TextFolder(str(folder / inner) if inner else path, size, min(lengths))
 
 
-def read_pooling(path: str) -> str:
-    """Returns the pooling of a folder, a key of `jitm.layers.pooling.POOLINGS`; 'mean' if none is stated.
+def read_pooling(path: str) -> PublishedPooling:
+    """Returns the pooling of a folder; 'mean' if none is stated.
 
     Raises:
-      UserError: If a file is damaged, or jitm has no such pooling, or further layers follow it.
+      UserError: If a file is damaged, or jitm has no such pooling, or other layers follow it than one `Dense`.
     """
     folder = Path(located(path))
-    modules, remedy = _modules(folder), "set 'model.text_pooling' to 'mean', 'max', 'first' or another pooling"
-    for module in modules:
-        if module['kind'] not in ('Transformer', 'Pooling', 'Normalize'):
-            raise UserError(f'{folder} pools words and then applies a {module["kind"]}, which is not read: {remedy}')
-    file = next((folder / one['path'] / 'config.json' for one in modules if one['kind'] == 'Pooling'), None)
-    if file is None:
-        return 'mean'
+    modules = _modules(folder)
+    if (later := [one['kind'] for one in modules if one['kind'] not in ('Transformer', 'Pooling')]) not in AFTER:
+        raise UserError(f'{folder} pools words and then applies {" and ".join(later)}, which is not read: {REMEDY}')
+    files = {one['kind']: folder / one['path'] / 'config.json' for one in modules}
+    name = _pooling_in(files['Pooling']) if 'Pooling' in files else 'mean'
+    return PublishedPooling(name, *(_dense_in(files['Dense']) if 'Dense' in files else ()))
+
+
+def _pooling_in(file: Path) -> str:
+    """Returns the pooling that the config of a `Pooling` states, a key of `jitm.layers.pooling.POOLINGS`."""
     content = read_json(file)
     stated = content.get('pooling_mode') or [
         key.removeprefix('pooling_mode_') for key, value in content.items() if key.startswith('pooling_mode_') and value
     ]
     names = [*map(str, stated if isinstance(stated, list) else [stated])]
     if len(names) != 1 or names[0] not in POOLINGS:
-        raise UserError(f'{file} states the pooling {" and ".join(names) or "none"}, which is not read: {remedy}')
+        raise UserError(f'{file} states the pooling {" and ".join(names) or "none"}, which is not read: {REMEDY}')
     return POOLINGS[names[0]]
+
+
+def _dense_in(file: Path) -> tuple[dict[str, Any], str]:
+    """Returns the last two fields of a `PublishedPooling` from the config of a `Dense`."""
+    stated = values_of(file, read_json(file), {'out_features': 0, 'bias': True, 'activation_function': ''})
+    activation = ACTIVATIONS.get(stated['activation_function'].rpartition('.')[2])
+    if activation is None:
+        known = f"'{stated['activation_function']}'; jitm has {', '.join(ACTIVATIONS)}"
+        raise UserError(f'{file} has the activation_function {known}: {REMEDY}')
+    return {'size': stated['out_features'], 'activation': activation, 'use_bias': stated['bias']}, str(file.parent)
+
+
+def load_dense(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
+    """Reads the weights of a `Dense` of sentence-transformers.
+
+    Args:
+      path: The path of its folder, or of the file of weights in it.
+      params: The parameters of a `jitm.layers.pooling.Dense`; only shapes are read.
+
+    Returns:
+      The same tree with float32 numpy arrays.
+
+    Raises:
+      UserError: If the file cannot be read, or a tensor is missing, left over or has another shape.
+    """
+    tensors = open_checkpoint(path, 'a Dense of sentence-transformers', DENSE.pattern()).tensors
+    return convert(path, tensors, {'params': params}, DENSE, 'a Dense of these sizes')['params']
 
 
 def _modules(folder: Path) -> list[dict[str, str]]:
@@ -140,7 +192,7 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """Checks a config, and replaces the folders of text encoders by the keys that they stand for.
 
     `path` of a text encoder becomes `size` and `max_length`, `vocabulary.path` and `initialize.bert`; the pooling
-    'published' becomes that of the folder.
+    'published' becomes that of the folder, with its linear layer as `dense` of the text encoder and `initialize.dense`.
 
     Args:
       config: See `schema.check`.
@@ -160,41 +212,66 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
     """Completes the config of a stage, see `complete`; `weights` is False for one that starts from another run."""
-    members = config['members']
-    models = [config['model'], *(member['model'] for member in members.values() if member.get('model'))]
-    path, *others = dict.fromkeys(text['path'] for model in models if 'path' in (text := _text_of(model))) or ['']
+    if not (path := _named_folder(config)):
+        return config
+    _check_unset(config)
+    folder = read_folder(path)
+    config = _with_models(config, lambda model: _replaced(model, path, folder))
+    read = {'bert': folder.path}
+    if any('dense' in (model.get('text') or {}) for model in _models(config)):
+        read['dense'] = read_pooling(path).weights
+    if not weights or all(member.get('init_from') or member.get('of') for member in config['members'].values()):
+        read = {}
+    vocabulary = {**config['vocabulary'], 'path': located(folder.path)}
+    return {**config, 'vocabulary': vocabulary, 'initialize': {**config['initialize'], **read}}
+
+
+def _models(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the sections of all models of a stage."""
+    return [config['model'], *(member['model'] for member in config['members'].values() if member.get('model'))]
+
+
+def _with_models(config: dict[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the config of a stage with another section for each model."""
+    members = {
+        name: {**member, **({'model': change(member['model'])} if member.get('model') else {})}
+        for name, member in config['members'].items()
+    }
+    return {**config, 'model': change(config['model']), 'members': members}
+
+
+def _named_folder(config: Mapping[str, Any]) -> str:
+    """Returns the folder that the models of a stage name, '' for none; an error if they name several."""
+    texts = map(_text_of, _models(config))
+    path, *others = dict.fromkeys(text['path'] for text in texts if 'path' in text) or ['']
     if others:
         problem = f"is '{path}' and '{others[0]}', but all models of a run read one vocabulary: name one folder"
         raise UserError(f"config key 'model.text.path' {problem}")
-    if not path:
-        return config
+    return path
+
+
+def _check_unset(config: Mapping[str, Any]) -> None:
+    """Raises a UserError if a key is set that a folder replaces."""
     for section, key in (('vocabulary', 'path'), ('initialize', 'bert')):
         if given := config[section][key]:
             problem = "is set, but 'model.text.path' names a folder that has it: set one of them to ''"
             raise UserError(f"config key '{section}.{key}' '{given}' {problem}")
-    folder = read_folder(path)
-    weights = weights and not all(member.get('init_from') or member.get('of') for member in members.values())
 
-    def changed(model: Mapping[str, Any]) -> dict[str, Any]:
-        text = _text_of(model)
-        if 'path' not in text:
-            return dict(model)
-        size = {'name': 'transformer.BERTSize', **dataclasses.asdict(folder.size)}
-        text = {key: value for key, value in text.items() if key != 'path'}
-        text = {**text, 'size': size, 'max_length': min(folder.max_length, text.get('max_length') or folder.max_length)}
-        pooling = {'text_pooling': read_pooling(path)} if model.get('text_pooling') == PUBLISHED else {}
-        return {**model, 'text': text, **pooling}
 
-    return {
-        **config,
-        'model': changed(config['model']),
-        'members': {
-            name: {**member, **({'model': changed(member['model'])} if member.get('model') else {})}
-            for name, member in members.items()
-        },
-        'vocabulary': {**config['vocabulary'], 'path': located(folder.path)},
-        'initialize': {**config['initialize'], 'bert': folder.path if weights else ''},
-    }
+def _replaced(model: Mapping[str, Any], path: str, folder: TextFolder) -> dict[str, Any]:
+    """Returns the section of a model with the keys for which the folder stands that it names, if it names one."""
+    text = {**_text_of(model)}
+    if not text.pop('path', None):
+        return dict(model)
+    text['size'] = {'name': 'transformer.BERTSize', **dataclasses.asdict(folder.size)}
+    text['max_length'] = min(folder.max_length, text.get('max_length') or folder.max_length)
+    if model.get('text_pooling') != PUBLISHED:
+        return {**model, 'text': text}
+    pooling = read_pooling(path)
+    if pooling.dense is None:
+        return {**model, 'text': text, 'text_pooling': pooling.name}
+    text['dense'] = {'name': 'pooling.Dense', 'pooling': pooling.name, **pooling.dense}
+    return {**model, 'text': text, 'text_pooling': 'first'}  # all words have one vector
 
 
 def _text_of(model: Mapping[str, Any]) -> Mapping[str, Any]:

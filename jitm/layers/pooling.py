@@ -5,6 +5,8 @@ Every pooling maps features [N, K, D] and a mask bool [N, K] with at least one T
 
 import functools
 from collections.abc import Callable
+from types import MappingProxyType
+from typing import Literal
 
 import chex
 import einops
@@ -16,7 +18,9 @@ from flax import linen as nn
 from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
+from jitm.types import Count
 
+ACTIVATIONS = MappingProxyType({'identity': lambda x: x, 'tanh': jnp.tanh})
 GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # size of rank encodings and states; temperature of the softmax over ranks
 
 
@@ -156,3 +160,25 @@ def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array],
     """
     check_choice(name, POOLINGS, argument)
     return POOLINGS[name]()
+
+
+class Dense(nn.Module):
+    """A pooling, a linear layer and an activation, as the modules `Pooling` and `Dense` of sentence-transformers.
+
+    Attributes:
+      pooling: The pooling, a key of `POOLINGS`.
+      size: The number of outputs F.
+      activation: A key of `ACTIVATIONS`.
+      use_bias: Whether the linear layer adds a bias.
+    """
+
+    pooling: str
+    size: Count
+    activation: Literal[*ACTIVATIONS]
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
+        """Maps [N, K, D] with mask [N, K] to [N, F]."""
+        pooled = make_pooling(self.pooling, 'pooling')(features, mask)
+        return ACTIVATIONS[self.activation](Linear(self.size, self.use_bias, name='linear')(pooled))

@@ -69,6 +69,8 @@ class BERTEncoder(Tower):
       output_dropout: The rate of dropout after the linear layer, 0.1 in ESA.
       dtype: The type of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
       linear_init: A key of `LINEAR` for the linear layer: 'uniform' as released for VSE-infinity, 'xavier' for ESA.
+      dense: A `pooling.Dense`, whose vector of a text then stands in the place of the state of each of its words; None
+        for the states.
     """
 
     vocab_size: int
@@ -79,6 +81,7 @@ class BERTEncoder(Tower):
     output_dropout: Rate = 0.0
     dtype: str = 'float32'
     linear_init: str = 'uniform'
+    dense: nn.Module | None = None
 
     @property
     def text_format(self) -> TextFormat:
@@ -106,6 +109,8 @@ class BERTEncoder(Tower):
         states = bert(texts, train).astype(jnp.float32)
         if not whole:
             return states
+        if self.dense is not None:
+            states = self.dense(states, texts.mask)[:, None]
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(states)
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
         return _zero_padding(words, texts)

@@ -1,5 +1,6 @@
 """Text encoders as folders: golden values, transformers on random weights, a published MiniLM, and errors."""
 
+import functools
 import importlib.util
 import json
 
@@ -11,18 +12,21 @@ from safetensors.numpy import load_file, save_file
 
 from jitm.configs import load
 from jitm.data.splits import pad_texts
+from jitm.data.text.token_vectors import ENTRY
 from jitm.data.text.word_level import tokenize_split
 from jitm.data.text.wordpiece import WordPiece
-from jitm.encoders.text_network import of_folder
+from jitm.encoders.text_network import of_folder, restore
 from jitm.errors import UserError
 from jitm.importers.authors import export_checkpoint
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.packages import PACKAGES, located
-from jitm.importers.text_folders import complete, load_text_encoder, read_folder, read_pooling
+from jitm.importers.pretrained import load_pretrained, replace
+from jitm.importers.text_folders import complete, load_dense, load_text_encoder, read_folder, read_pooling
 from jitm.layers.pooling import mean
 from jitm.layers.transformer import BERT
+from jitm.models.make import make_model
 from jitm.types import Texts
-from tests.importers.text_folders import CONFIGS, tensors_of, write_config, write_folder, write_modules
+from tests.importers.text_folders import CONFIGS, tensors_of, write_config, write_dense, write_folder, write_modules
 from tests.parity.bounds import assert_within
 
 WORDS = ('a', 'dog', 'runs', 'on', 'the', 'beach')
@@ -143,7 +147,7 @@ POOLINGS = [
 @pytest.mark.parametrize(('content', 'name'), POOLINGS)
 def test_the_pooling_of_a_folder(tmp_path, content, name):
     path = write_folder(tmp_path / 'folder', WORDS, pooling=content)
-    assert read_pooling(path) == name
+    assert read_pooling(path) == (name, None, '')
     config = config_of(path)
     config['model']['text_pooling'] = 'published'
     assert complete(config)['model']['text_pooling'] == name
@@ -156,8 +160,8 @@ def test_the_pooling_of_a_folder(tmp_path, content, name):
         ({'pooling_mode_weightedmean_tokens': True}, {}, 'states the pooling weightedmean_tokens, which'),
         ({'pooling_mode': 3}, {}, 'states the pooling 3, which is not read'),
         ({}, {}, "states the pooling none, which is not read: set 'model.text_pooling' to 'mean'"),
-        ({'pooling_mode': 'mean'}, {'Dense': '2_Dense'}, 'then applies a Dense, which is not read: set'),
-        ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies a LayerNorm'),
+        ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies LayerNorm, which is not read: set'),
+        ({'pooling_mode': 'mean'}, {'Normalize': '2', 'Dense': '3'}, 'then applies Normalize and Dense, which is not'),
     ],
 )
 def test_poolings_that_are_not_read(tmp_path, content, modules, message):
@@ -169,10 +173,61 @@ def test_poolings_that_are_not_read(tmp_path, content, modules, message):
     assert complete(config_of(path))['model']['text_pooling'] == 'gpo'  # that of the config
 
 
+TORCH = 'torch.nn.modules'
+
+
+@pytest.mark.parametrize(
+    ('pooling', 'activation', 'bias', 'keys'),
+    [
+        ('mean', f'{TORCH}.activation.Tanh', True, {'pooling': 'mean', 'activation': 'tanh', 'use_bias': True}),
+        ('cls', f'{TORCH}.linear.Identity', False, {'pooling': 'first', 'activation': 'identity', 'use_bias': False}),
+    ],
+)
+def test_texts_of_a_folder_with_a_dense_layer(tmp_path, pooling, activation, bias, keys):
+    """The formula of sentence-transformers, and after it the linear layer that all text encoders of VSE have."""
+    path = write_folder(tmp_path / 'folder', WORDS, pooling={'pooling_mode': pooling})
+    weight, added = write_dense(tmp_path / 'folder', activation, bias=bias)
+    config = config_of(path)
+    config['model'] |= {'text_pooling': 'published', 'embed_dim': 4}
+    config = complete(config)
+    assert config['model']['text']['dense'] == {'name': 'pooling.Dense', 'size': 6} | keys
+    assert config['initialize'] | {'bert': path, 'dense': f'{path}/2_Dense'} == config['initialize']
+
+    model = make_model(config['model'], vocab_size := 11)
+    texts = Texts(np.array([[0, 4, 5, 6, 2], [0, 7, 2, 0, 0]], np.int32), np.array([5, 3], np.int32))
+    variables = jax.jit(functools.partial(model.init, method='encode_text'))(jax.random.key(0), texts)
+    loaded = load_pretrained(variables, ('',) * vocab_size, model, **config['initialize'])
+    params = replace(variables['params'], loaded['params'])
+    got = jax.jit(functools.partial(model.apply, method='encode_text'))({'params': params}, texts)
+
+    states = states_by_jitm(tmp_path / 'folder', texts).astype(np.float64)
+    pooled = states[:, 0] if pooling == 'cls' else np.stack([states[0].mean(axis=0), states[1, :3].mean(axis=0)])
+    sentences = pooled @ weight.T.astype(np.float64) + (added if bias else 0)
+    sentences = sentences if 'Identity' in activation else np.tanh(sentences)
+    vectors = sentences @ params['text']['linear']['kernel'] + params['text']['linear']['bias']
+    np.testing.assert_allclose(got, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-6)
+
+
+def test_dense_layers_that_are_not_read(tmp_path):
+    path = write_folder(tmp_path / 'folder', WORDS, pooling={'pooling_mode': 'mean'})
+    write_dense(tmp_path / 'folder', f'{TORCH}.activation.SiLU', inputs=8)
+    config = config_of(path)
+    assert complete(config)['initialize'].get('dense') is None  # with another pooling
+    config['model']['text_pooling'] = 'published'
+    with pytest.raises(UserError, match=f"has the activation_function '{TORCH}.activation.SiLU'; jitm has Identity, T"):
+        complete(config)
+    damage(tmp_path / 'folder', '2_Dense/config.json', {'out_features': '6'})
+    with pytest.raises(UserError, match="has 'out_features' '6'; it must be a whole number above 0"):
+        complete(config)
+    shapes = {'linear': {'kernel': np.zeros((16, 6)), 'bias': np.zeros(6)}}
+    with pytest.raises(UserError, match=r"tensor 'linear.weight' of shape \[6, 8\] where the model has \[6, 16\]"):
+        load_dense(f'{path}/2_Dense', shapes)
+
+
 def test_a_folder_of_an_old_version_has_its_transformer_in_another(tmp_path):
     inner = write_folder(tmp_path / '0_Transformer', WORDS)
     write_modules(tmp_path, {'Transformer': '0_Transformer'})
-    assert read_pooling(str(tmp_path)) == 'mean'
+    assert read_pooling(str(tmp_path)).name == 'mean'
     config = complete(config_of(str(tmp_path)))
     assert config['initialize']['bert'] == config['vocabulary']['path'] == inner
 
@@ -260,6 +315,17 @@ def test_authors_have_no_such_text_encoder(tmp_path):
         export_checkpoint('vse_infinity', model, {})
 
 
+def test_a_folder_that_has_moved_is_named(tmp_path):
+    """As of a head on the vectors of its tokens."""
+    network = of_folder(write_folder(tmp_path / 'folder', WORDS), 'float32', 'highest')
+    encoded_by = {ENTRY: {**network.identity, 'origin': network.origin}}
+    moved, other = (tmp_path / 'folder').rename(tmp_path / 'moved'), write_folder(tmp_path / 'x', WORDS, 'roberta')
+    for place, message in ((None, 'has no config.json'), (other, r'differs from the one found \(network, parameters')):
+        with pytest.raises(UserError, match=f'{message}.*; name its run directory, or its folder, with --encoder'):
+            restore(encoded_by, tmp_path / 'run', place)
+    assert restore(encoded_by, tmp_path / 'run', moved).identity == network.identity
+
+
 MINILM = 'all-MiniLM-L6-v2'
 installed = pytest.mark.skipif(
     importlib.util.find_spec(PACKAGES[MINILM].module) is None, reason=f'{PACKAGES[MINILM].project} is not installed'
@@ -310,7 +376,7 @@ def test_vectors_of_minilm(minilm):
     np.testing.assert_allclose((means / norms).sum(axis=1), SUMS, atol=3e-6)
     cosines = (means / norms) @ (means / norms).T
     np.testing.assert_allclose(cosines[np.triu_indices(3, 1)], COSINES, atol=1e-6)
-    assert read_pooling(MINILM) == 'mean'
+    assert read_pooling(MINILM) == ('mean', None, '')
 
 
 @installed

@@ -68,6 +68,18 @@ def write_folder(folder, words, kind='mpnet', prefix='', pooling=None, **changes
     return str(folder)
 
 
+def write_dense(folder, activation, inputs=16, size=6, bias=True):
+    """Writes the folder 2_Dense of a linear layer, and returns its weights and its bias, None without one."""
+    rng, path = np.random.default_rng(1), folder / '2_Dense'
+    path.mkdir()
+    weight, added = (rng.normal(size=shape).astype(np.float32) for shape in ((size, inputs), size))
+    config = {'in_features': inputs, 'out_features': size, 'bias': bias, 'activation_function': activation}
+    (path / 'config.json').write_text(json.dumps(config))
+    save_file({'linear.weight': weight} | ({'linear.bias': added} if bias else {}), path / 'model.safetensors')
+    write_modules(folder, {'Transformer': '', 'Pooling': '1_Pooling', 'Dense': '2_Dense', 'Normalize': '3_Normalize'})
+    return weight, added if bias else None
+
+
 def write_modules(folder, paths):
     """Writes modules.json with these classes and their folders."""
     modules = [
