@@ -43,8 +43,8 @@ def load(
       workdir: The run directory, or a folder of `jitm convert --to safetensors`.
       step: The step of the checkpoint; None for the best on the validation split.
       member: The name of the model in the config's `members`; None for the validated one.
-      encoder: The run directory, or the file of weights, of the network that encoded the features of the run, for
-        photos, if it has moved.
+      encoder: The run directory, or the weights, of the network that encoded the features of the run, for photos, or
+        the folder of its text encoder, for captions, if it has moved.
 
     Returns:
       The loaded run.

@@ -189,18 +189,18 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
         search = ['search', '--workdir', str(tmp_path / 'gpo'), '--split', 'dev', 'a red ring']
         assert cli.main(search) == 2
         assert 'a text encoder that cannot be read' in (error := capsys.readouterr().err)
-        assert 'name its run directory with --encoder' in error
+        assert 'name its run directory, or its folder, with --encoder' in error
         assert cli.main([*search, '--encoder', str(moved)]) == 0
         capsys.readouterr()
         for encoder, code in (([], 2), (['--encoder', str(tmp_path / 'gpo')], 2), (['--encoder', str(moved)], 0)):
             assert cli.main([*arguments, *encoder]) == code
-            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            assert ('name its run directory, or its folder, with --encoder' in capsys.readouterr().err) == bool(code)
             explain = ['eval', '--workdir', str(tmp_path / 'scan'), '--explain', '1', *encoder]
             assert cli.main(explain) == code
-            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            assert ('name its run directory, or its folder, with --encoder' in capsys.readouterr().err) == bool(code)
             explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', str(free_port())]
             assert cli.main([*explorer, *encoder]) == code
-            assert ('name its run directory with --encoder' in capsys.readouterr().err) == bool(code)
+            assert ('name its run directory, or its folder, with --encoder' in capsys.readouterr().err) == bool(code)
         assert [site.photos for site in served] == [root / 'dev']
         assert '<img' in served[0].image(0, 'a red ring')
     finally:

@@ -11,6 +11,7 @@ from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.text.word_level import tokenize_split
 from jitm.encoders.text_network import of_folder
+from jitm.errors import UserError
 from jitm.runs.run import load_run
 from jitm.training import loop
 from tests.conftest import make_tiny_config
@@ -60,7 +61,7 @@ def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
 
 def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys):
     """And the head that trains on them finds the folder again for captions that are typed."""
-    config, tokens = make_config(root), tmp_path / 'tokens'
+    config, tokens, folder = make_config(root), tmp_path / 'tokens', str(shutil.copytree(folder, tmp_path / 'mpnet'))
     config['model']['text'] = {'name': 'text.BERTEncoder', 'path': folder}  # which only --text_encoder reads here
     photos = write_config(config, tmp_path / 'photos.py')
     arguments = ['encode', '--config', str(photos), '--text_encoder', folder, '--out', str(tokens)]
@@ -72,4 +73,11 @@ def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys)
     tokens_of_captions = tokenize_split(data.captions, run.run.vocabulary)
     vectors = of_folder(folder, 'float32', 'highest').add_vectors(tokens_of_captions).vectors
     np.testing.assert_array_equal(vectors, data.token_vectors.values)
-    assert run.encode_text(data.captions[:3]).shape == (3, 8)
+    encoded = run.encode_text(data.captions[:3])
+    assert encoded.shape == (3, 8)
+    moved = shutil.move(folder, tmp_path / 'moved')
+    with pytest.raises(UserError, match='name its run directory, or its folder, with --encoder'):
+        jitm.load(tmp_path / 'head').encode_text(data.captions[:3])
+    elsewhere = jitm.load(tmp_path / 'head', encoder=moved)
+    elsewhere.restore_networks()  # that of the photos is where it was
+    np.testing.assert_array_equal(elsewhere.encode_text(data.captions[:3]), encoded)

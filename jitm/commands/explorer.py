@@ -25,7 +25,7 @@ FLAGS = {
     'workdir': shared.texts('A run directory; repeat the flag to compare runs side by side.'),
     **shared.common('split'),
     'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
-    'encoder': shared.text('The run directory, or the weights, of the network that encoded the data, if it has moved.'),
+    'encoder': shared.text('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
     'port': shared.count('The port.', 8765, upper_bound=65535),
     **shared.common('data_root', 'compilation_cache'),

@@ -59,7 +59,7 @@ FLAGS = {
     'index': shared.text('The folder of the index; one in the run directory if not given.'),
     'export': shared.text('Also write the vectors as an index of FAISS to this file.'),
     'encoder': shared.text(
-        'The run directory, or the weights, of the network that encoded the features of the run, if it has moved.'
+        'The run directory, weights or folder of a network that encoded the data of the run, if it has moved.'
     ),
     **shared.common('step', 'member', 'data_root', 'compilation_cache'),
 }

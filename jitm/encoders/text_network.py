@@ -16,7 +16,7 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.data.text.word_level import Tokens
 from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
-from jitm.files import hash_arrays
+from jitm.files import expand, hash_arrays
 from jitm.importers.packages import located
 from jitm.importers.text_folders import load_text_encoder
 from jitm.inference.engine import Engine
@@ -101,8 +101,9 @@ def of_trained(run: Run, dtype: str, precision: Precision) -> TextNetwork:
     return TextNetwork(encoder, run.variables['params']['text'], run.vocabulary, dtype, precision, origin)
 
 
-def of_folder(path: str, dtype: str, precision: Precision) -> TextNetwork:
+def of_folder(path: str | Path, dtype: str, precision: Precision) -> TextNetwork:
     """Returns the text encoder of a folder, or of a name, see `text_folders.load_text_encoder`."""
+    path = expand(str(path))
     encoder, params, vocabulary = load_text_encoder(path)
     origin = {'folder': path if located(path) != path else str(Path(path).absolute())}
     return TextNetwork(encoder, params, vocabulary, dtype, precision, origin)
@@ -117,13 +118,18 @@ def of_run(run: Run, moved: str | Path | None = None) -> TextNetwork | None:
     return None
 
 
+def is_folder(encoded_by: Mapping[str, Any]) -> bool:
+    """Returns whether the text encoder of `Run.encoded_by` was a folder, which has no network for photos."""
+    return 'folder' in encoded_by.get(ENTRY, {}).get('origin', {})
+
+
 def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> TextNetwork:
     """Returns the text encoder whose vectors a run was trained on.
 
     Args:
       encoded_by: See `Run.encoded_by`.
       workdir: The run directory.
-      moved: The run directory of the text encoder, if it is not where it was.
+      moved: The run directory, or the folder, of the text encoder, if it is not where it was.
 
     Raises:
       UserError: If it cannot be read, or is another encoder.
@@ -133,13 +139,13 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
         recorded = encoded_by[ENTRY]
         origin, computed = recorded['origin'], (recorded['dtype'], recorded['precision'])
         if 'folder' in origin:
-            return of_folder(origin['folder'], *computed), recorded
+            return of_folder(moved or origin['folder'], *computed), recorded
         run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
         return of_trained(run, *computed), recorded
 
     return check_restored(
         read,
         f'{workdir} was trained on vectors of a text encoder',
-        'name its run directory with --encoder (jitm.load: encoder), or put its folder back',
+        'name its run directory, or its folder, with --encoder (jitm.load: encoder)',
         'vectors',
     )

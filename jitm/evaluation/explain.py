@@ -54,7 +54,7 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
 
     Args:
       runs: One run, whose model has word-level outputs.
-      encoder: The run directory of the text encoder, if it has moved.
+      encoder: The run directory, or the folder, of the text encoder, if it has moved.
 
     Raises:
       UserError: If there are several runs, or the model has no such outputs, or the text encoder is not found.

@@ -1,5 +1,6 @@
 """A loaded run: a trained model that encodes, compares and searches images and captions."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -44,8 +45,8 @@ class LoadedRun:
 
         Args:
           run: The run.
-          encoder: The run directory, or the file of weights, of the network that encoded the features of the run, if it
-            has moved.
+          encoder: The run directory, or the weights, of the network that encoded the features of the run, or the folder
+            of its text encoder, if it has moved.
         """
         self.run, self._moved = run, encoder
         evaluation = run.config['evaluation']
@@ -77,12 +78,23 @@ class LoadedRun:
     def network(self) -> FeatureNetwork:
         """The network that encoded the training features; a UserError if it is unknown, or not found."""
         check_photos(self.run, 'photos')
-        return restore(self.run.encoded_by, self.run.workdir, self._moved)
+        return self._restored(restore)
 
     @functools.cached_property
     def text_network(self) -> text_network.TextNetwork:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
-        return text_network.restore(self.run.encoded_by, self.run.workdir, self._moved)
+        return self._restored(text_network.restore)
+
+    def _restored(self, restore: Callable[..., Any]) -> Any:
+        """Returns a network, of `encoder` or, if that names only the other one of the run, from where it was."""
+        described, workdir = self.run.encoded_by, self.run.workdir
+        try:
+            return restore(described, workdir, self._moved)
+        except UserError:
+            if self._moved and text_network.is_folder(described):
+                with contextlib.suppress(UserError):
+                    return restore(described, workdir)
+            raise
 
     def restore_networks(self) -> None:
         """Restores the networks for captions and of `encoder`; a UserError if one is not found."""
