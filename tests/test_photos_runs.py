@@ -251,7 +251,7 @@ def page(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_commands_of_the_page_run(page, capsys):
     """The Python and the commands of docs/photos.md in its order, with tiny sizes and random weights."""
-    data, means = (compile(example, PAGE.name, 'exec') for example in fences(PAGE, 'python'))
+    (data,) = (compile(example, PAGE.name, 'exec') for example in fences(PAGE, 'python'))
     exec(data, {})
     assert len(list(page.glob('data/drawn_photos/dev/*.png'))) == 6
     ran = []
@@ -259,7 +259,6 @@ def test_commands_of_the_page_run(page, capsys):
         if (arguments := jitm_arguments(command)) is not None:
             assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
             ran.append(arguments[0])
-    exec(means, {})
     scratch, languages = ['train', 'eval', 'search', 'train', 'eval'], ['convert', 'eval', 'eval', 'eval']
     features = ['encode', 'train', 'search', 'encode', 'search', 'encode', 'encode', 'train']
     assert ran == [*scratch, *languages, *features, 'convert', 'eval', 'encode', 'train']

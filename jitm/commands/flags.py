@@ -69,7 +69,7 @@ SHARED = {
     'step': number('The checkpoint to load; the best on the validation split if not given.'),
     'member': text('The model of `members` to load; the validated one if not given.'),
     'data_root': text('The data folder, if it has moved since training.'),
-    'language': text('The language of the captions, of data with several, if it is not that of training.'),
+    'language': words('The language of the captions, of data with several; a list such as de,fr,zh for the mean.', []),
     'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
     'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
     'precision': choice(PRECISIONS, 'The precision of float32 products; as in the validation if not given.'),

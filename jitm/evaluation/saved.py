@@ -72,7 +72,7 @@ def folder_of(
       dtype: The dtype of the encodings, None for the validation's.
       precision: The precision of products, None for the validation's.
       data_root: The data folder, None for the training data.
-      language: The language of the captions, None for that of training.
+      language: The languages of the captions, None for that of training.
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
@@ -109,7 +109,7 @@ def names(sims: bool, vectors: bool) -> list[str]:
 
 def write(
     report: Mapping[str, Any],
-    split: Split,
+    splits: Sequence[Split],
     folder: OutputFolder,
     *,
     sims: np.ndarray | None = None,
@@ -119,15 +119,15 @@ def write(
 
     Args:
       report: `metrics` and `protocol`.
-      split: The images and texts.
+      splits: The images and texts, in each language of a mean.
       folder: The output folder.
-      sims: float32 [I, T], written with the image of each text; None to write none.
+      sims: float32 [I, T], written with the image of each text; None to write none, as for a mean.
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
     Raises:
       UserError: If jitm did not write an existing file, or a file cannot be written.
     """
-    files, written = {}, names(sims is not None, vectors is not None)
+    (split, *others), files, written = splits, {}, names(sims is not None, vectors is not None)
     folder.claim(written)
     if sims is not None:
         for name, array in ((SIMS, sims), (IMAGE_OF_TEXT, split.image_of_text)):
@@ -139,9 +139,10 @@ def write(
         with folder.replacing(VECTORS) as file:
             np.savez(file, **arrays)
         files[VECTORS] = hash_arrays(arrays.values())
-    identity = {**split.identity, 'captions': split.captions_hash}
+    identity = [{**split.identity, 'captions': split.captions_hash} for split in splits]
+    content = {**report, 'identity': identity if others else identity[0], 'files': files}
     with folder.replacing(METRICS) as file:
-        file.write((json.dumps({**report, 'identity': identity, 'files': files}, indent=2) + '\n').encode())
+        file.write((json.dumps(content, indent=2) + '\n').encode())
     folder.remove({SIMS, IMAGE_OF_TEXT, VECTORS}.difference(written))
 
 
