@@ -16,6 +16,7 @@ last states of the tokens of all captions, which heads with the text encoder tex
 A stopped job resumes with the split that it has not finished. All splits of a folder have the features of one network.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -102,18 +103,12 @@ def _text_network(run: Run | None, values: flags.FlagValues, *computed: str) -> 
     return text_network.of_trained(run, *computed) if values.texts else None
 
 
-def _encode(
-    write: Callable[..., bool],
-    network: networks.FeatureNetwork | text_network.TextNetwork,
-    split: Split,
-    name: str,
-    folder: Path,
-) -> bool:
-    """Encodes a split with a progress bar; returns whether it was written, see `features.write` and `write_texts`."""
-    total, unit = (split.num_images, ' images') if write is features.write else (split.num_texts, ' captions')
-    bar = tqdm.tqdm(desc=split.name, total=total, unit=unit, disable=None, dynamic_ncols=True, leave=False)
+def _encode(write: Callable[..., bool], title: str, total: int, unit: str) -> None:
+    """Encodes a part of a split with a progress bar; `write` is `features.write` or `write_texts` without `report`."""
+    bar = tqdm.tqdm(desc=title, total=total, unit=f' {unit}', disable=None, dynamic_ncols=True, leave=False)
     with bar:
-        return write(network, split, name, folder, bar.update)
+        written = write(report=bar.update)
+    print(f'{title}: {total} {unit} {"encoded" if written else "had been encoded"}')
 
 
 def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagValues) -> None:
@@ -152,9 +147,9 @@ def main(values: flags.FlagValues) -> None:
         for warning in dict.fromkeys(warnings):  # each of them once
             logging.warning(warning)
         for name, split in splits.items():
-            written = _encode(features.write, network, split, name, folder)
-            print(f'{split.name}: {split.num_images} images {"encoded" if written else "had been encoded"}')
+            images = functools.partial(features.write, network, split, name, folder)
+            _encode(images, split.name, split.num_images, 'images')
             if of_texts is not None:
-                written = _encode(features.write_texts, of_texts, split, name, folder)
-                print(f'{split.name}: {split.num_texts} captions {"encoded" if written else "had been encoded"}')
+                captions = functools.partial(features.write_texts, of_texts, split, name, folder)
+                _encode(captions, split.name, split.num_texts, 'captions')
     _print_next(folder, splits, values)
