@@ -57,9 +57,17 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
     """Applies a function to tiles of items and concatenates the results.
 
-    The function maps leaves [size, ...] to leaves [size, ...], or to as many rows more of each item; the last tile is
-    filled up with the first items. For the gradient of several tiles only the items of a tile are kept; everything else
-    is recomputed.
+    For the gradient of several tiles only their items are kept; everything else is recomputed.
+
+    Args:
+      function: Maps leaves [n, ...] of n items to leaves [n r, ...], r rows of each item one after the other; r is the
+        same for all items, mostly 1.
+      items: Leaves [N, ...].
+      size: The number n of items of a tile, or N if that is smaller. The last of several tiles is filled up with the
+        first items, whose results are dropped.
+
+    Returns:
+      Leaves [N r, ...].
     """
     count = len(jax.tree.leaves(items)[0])
     if count <= size:

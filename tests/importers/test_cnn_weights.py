@@ -1,5 +1,6 @@
 import functools
 import hashlib
+import itertools
 import math
 import re
 from pathlib import Path
@@ -169,10 +170,39 @@ def test_other_published_efficientnet_lites_are_read(number):
 MOBILENET = SHARED / 'weights' / 'mobilenet_v1_075_224.npz'
 
 
-@pytest.mark.skipif(not MOBILENET.is_file(), reason='needs the weights of MobileNet V1 in ../shared/weights')
-def test_the_published_mobilenet_has_the_features_of_torch():
+def keras_tensors(width):
+    """Random tensors with the names and the shapes of the published file of this width."""
+    rng, sizes = np.random.default_rng(0), [int(width * channels) for channels in (32, *cnn.MOBILE)]
+    layers = {'conv1': ('kernel', (3, 3, 3, sizes[0]))}
+    for n, (inputs, outputs) in enumerate(itertools.pairwise(sizes), 1):
+        layers[f'conv_dw_{n}'] = 'depthwise_kernel', (3, 3, inputs, 1)
+        layers[f'conv_pw_{n}'] = 'kernel', (1, 1, inputs, outputs)
+    ranges = {'gamma': (0.5, 1.5), 'beta': (0, 1), 'moving_mean': (-1, 1), 'moving_variance': (0.5, 1)}
+    tensors = {'conv_preds/kernel': rng.normal(size=(1, 1, sizes[-1], 1000)), 'conv_preds/bias': rng.normal(size=1000)}
+    for layer, (leaf, shape) in layers.items():
+        summed, channels = (9, shape[2]) if shape[-1] == 1 else (math.prod(shape[:-1]), shape[-1])
+        tensors[f'{layer}/{leaf}'] = rng.normal(0, (2 / summed) ** 0.5, shape)
+        tensors |= {f'{layer}_bn/{part}': rng.uniform(*bounds, channels) for part, bounds in ranges.items()}
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ('width', 'size', 'published'),
+    [
+        (0.25, 64, None),
+        pytest.param(
+            *(0.75, 224, MOBILENET),
+            marks=pytest.mark.skipif(not MOBILENET.is_file(), reason='needs the MobileNet V1 in ../shared/weights'),
+        ),
+    ],
+)
+def test_mobilenet_has_the_features_of_torch(tmp_path, width, size, published):
     torch = pytest.importorskip('torch')
-    tensors, x = np.load(MOBILENET), pixels((224, 224), 2)
+    path, drawn = published or tmp_path / 'mobilenet.npz', keras_tensors(width)
+    if not published:
+        np.savez(path, **drawn)
+    tensors, x = np.load(path), pixels((size, size), 2)
+    assert {name: tensors[name].shape for name in tensors} == {name: drawn[name].shape for name in drawn}
     y = torch.from_numpy(x.transpose(0, 3, 1, 2) / 127.5 - 1).double()
 
     def layer(y, name, norm, stride=1):
@@ -192,7 +222,7 @@ def test_the_published_mobilenet_has_the_features_of_torch():
     for n in range(1, 14):
         y = layer(y, f'conv_dw_{n}', f'conv_dw_{n}_bn', 2 if n in (2, 4, 6, 12) else 1)
         y = layer(y, f'conv_pw_{n}', f'conv_pw_{n}_bn')
-    check_parity(MOBILENET, 'mobile-0.75', y.numpy(), x, pooled=False)
+    check_parity(path, f'mobile-{width}', y.numpy(), x, pooled=False)
 
 
 @pytest.mark.parametrize(
