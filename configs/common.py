@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jitm.configs import default
-from jitm.configs.tuning import TUNING
+from jitm.configs.tuning import TUNING, encode_with_bert
 
 
 def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
@@ -241,11 +241,8 @@ def warm_up(config: ConfigDict, learning_rate: float, **arguments: float) -> Non
 
 def use_bert(config: ConfigDict) -> None:
     """Encodes texts with BERT base, at a tenth of the learning rate."""
-    config.vocabulary.path = 'data/bert-base-uncased/vocab.txt'
-    config.initialize.bert = 'data/bert-base-uncased'
-    config.augmentation.keep_special_tokens = True
-    config.model.text = dict(name='text.BERTEncoder', size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
-    config.optimizer.factors = dict(bert=0.1)
+    text = dict(size='base', dropout=0.1, output_dropout=0.0, dtype='float32')
+    encode_with_bert(config, 'data/bert-base-uncased', **text)
     config.optimizer.weight_decay = 1e-4
 
 

@@ -22,7 +22,7 @@ import optax
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.layers.towers import Path, block_of, path_of, tower_of, towers
+from jitm.layers.towers import Path, path_of, paths_of, place_of, towers
 from jitm.types import Count, Positive
 
 A, B, SCALE = LEAVES = ('lora_a', 'lora_b', 'lora_scale')
@@ -36,7 +36,8 @@ class LoRA:
     Attributes:
       rank: The rank r of the change of each kernel.
       alpha: The numerator of s = alpha / r.
-      modules: The linear layers of each block that are adapted: the four of the attention, mlp_in and mlp_out.
+      modules: The linear layers of each block that are adapted: the four of the attention, mlp_in and mlp_out; none
+        without adapters.
     """
 
     rank: Count = 8
@@ -47,15 +48,16 @@ class LoRA:
         """Returns the parameters with adapters in all blocks.
 
         Raises:
-          UserError: If there is no transformer block.
+          UserError: If there is no transformer block to adapt.
         """
-        flat, layers = traverse_util.flatten_dict(params), towers(params)
-        if not layers:
+        flat, roots = traverse_util.flatten_dict(params), towers(params)
+        if self.modules and not roots:
             raise UserError("config key 'members.NAME.lora' is set, but the model has no transformer: leave it out")
         added = {}
         for path, kernel in sorted(flat.items()):
-            root = tower_of(path, layers)
-            if root is None or block_of(path, root) is None or path[-1] != 'kernel' or path[-2] not in self.modules:
+            place = place_of(path, roots)
+            in_block = place is not None and 0 < place.group <= place.layers
+            if not in_block or path[-1] != 'kernel' or path[-2] not in self.modules:
                 continue
             size = input_size(path, kernel)
             bound = 1 / math.sqrt(size)
@@ -63,6 +65,15 @@ class LoRA:
             values = a, jnp.zeros((self.rank, kernel.size // size)), jnp.float32(self.alpha / self.rank)
             added |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
         return traverse_util.unflatten_dict(flat | added)
+
+    def of_trained(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+        """Returns an optimizer of the parameters that train beside adapters, without moments of the others."""
+        if not self.modules:
+            return optimizer
+        return optax.masked(optimizer, lambda params: jax.tree.map(operator.not_, select_frozen(params)))
+
+
+NO_ADAPTERS = LoRA(modules=())
 
 
 def input_size(path: Path, kernel: chex.Array) -> int:
@@ -81,16 +92,11 @@ def merge(params: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def select_frozen(params: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns for each parameter of a model with adapters whether it is frozen: all of its towers but the adapters."""
-    layers = towers(params)
+    """Returns for each parameter whether it is frozen beside adapters: in a model with some, all towers but for them."""
+    roots = towers(params) if any(path[-1] == A for path in paths_of(params)) else {}
 
     def is_frozen(keys: tuple, _: chex.Array) -> bool:
         path = path_of(keys)
-        return tower_of(path, layers) is not None and path[-1] not in (A, B)
+        return path[-1] not in (A, B) and place_of(path, roots) is not None
 
     return jax.tree_util.tree_map_with_path(is_frozen, params)
-
-
-def of_trained(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns an optimizer of the parameters that are not frozen; it has no moments of the others."""
-    return optax.masked(optimizer, lambda params: jax.tree.map(operator.not_, select_frozen(params)))

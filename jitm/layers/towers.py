@@ -7,7 +7,8 @@ with the final normalization, and L + 1 the projection or the pooling.
 
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import chex
 import jax
@@ -15,7 +16,7 @@ import optax
 
 Path = tuple[str, ...]  # the names of modules, and of a parameter
 BLOCK = re.compile(r'block_(\d+)')
-FINAL, TOP = ('norm_out',), ('projection', 'pooling')  # the modules of a tower behind its blocks
+FINAL, TOP = 'norm_out', ('projection', 'pooling')  # the modules of a tower behind its blocks
 
 
 def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
@@ -39,19 +40,24 @@ def towers(params: chex.ArrayTree) -> dict[Path, int]:
     return {root: len(blocks) for root, blocks in found.items()}
 
 
-def tower_of(path: Path, roots: Collection[Path]) -> Path | None:
-    """Returns the path of the tower that a parameter is in; None if it is in none."""
-    return next((root for root in roots if path[: len(root)] == root), None)
+class Place(NamedTuple):
+    """The place of a parameter in a tower: its group, 0 to L + 1, and the number L of blocks."""
+
+    group: int
+    layers: int
 
 
-def block_of(path: Path, root: Path) -> int | None:
-    """Returns the number of the block that a parameter of a tower is in, from 0; None if it is in none."""
-    block = BLOCK.fullmatch(path[len(root) + 1]) if path[len(root)] == 'encoder' else None
-    return block and int(block[1])
+def place_of(path: Path, roots: Mapping[Path, int]) -> Place | None:
+    """Returns the place of a parameter in one of some towers; None if it is outside of them.
 
-
-def group_of(path: Path, root: Path, layers: int) -> int:
-    """Returns the group of a parameter of a tower with L blocks: 0 to L + 1."""
-    if (block := block_of(path, root)) is not None:
-        return block + 1
-    return {**dict.fromkeys(FINAL, layers), **dict.fromkeys(TOP, layers + 1)}.get(path[len(root)], 0)
+    Args:
+      path: The path of the parameter.
+      roots: The result of `towers`.
+    """
+    root = next((root for root in roots if path[: len(root)] == root), None)
+    if root is None:
+        return None
+    layers, (module, *inner) = roots[root], path[len(root) :]
+    if module == 'encoder' and (block := BLOCK.fullmatch(inner[0])):
+        return Place(int(block[1]) + 1, layers)
+    return Place({FINAL: layers, **dict.fromkeys(TOP, layers + 1)}.get(module, 0), layers)

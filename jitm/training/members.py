@@ -18,7 +18,7 @@ from flax import struct
 
 from jitm.config.build import bind
 from jitm.errors import UserError, did_you_mean
-from jitm.layers.lora import LoRA, merge, of_trained, select_frozen
+from jitm.layers.lora import NO_ADAPTERS, LoRA, merge, select_frozen
 from jitm.models.matcher import Matcher
 from jitm.training.modules import select_modules
 from jitm.types import Images, Probability, Texts
@@ -110,7 +110,7 @@ class Member:
       learn_from: The members whose scores are the `anchor_scores` of its losses.
       init_from: The run directory whose parameters and statistics it is initialized from; '' for random initialization.
       frozen: The patterns of modules for which no gradient is computed, see `modules.select_modules`.
-      lora: The adapters of its transformers; None for none.
+      lora: The adapters of its transformers.
     """
 
     rule: Rule
@@ -119,7 +119,7 @@ class Member:
     learn_from: tuple[str, ...] = ()
     init_from: str = ''
     frozen: tuple[str, ...] = ()
-    lora: LoRA | None = None
+    lora: LoRA = NO_ADAPTERS
 
     @property
     def trains(self) -> bool:
@@ -133,23 +133,19 @@ class Member:
 
     def with_parts(self, model: Matcher, optimizer: optax.GradientTransformation) -> 'Member':
         """Returns the member with its model and, if it trains, its optimizer, here of all parameters."""
-        if self.lora:
-            optimizer = of_trained(optimizer)
-        return dataclasses.replace(self, model=model, optimizer=optimizer if self.trains else None)
+        return dataclasses.replace(
+            self, model=model, optimizer=self.lora.of_trained(optimizer) if self.trains else None
+        )
 
     def init(self, key: chex.PRNGKey, images: Images, texts: Texts) -> MemberState:
         """Initializes a state randomly; only the shapes of the images and texts matter."""
-        variables = dict(self.model.init(key, images, texts))
-        params = variables.pop('params')
-        if self.lora:
-            params = self.lora.add(jax.random.fold_in(key, 0), params)
+        variables = self.model.init(key, images, texts)
+        params = self.lora.add(jax.random.fold_in(key, 0), variables['params'])
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
 
     def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
         """Returns the variables that the model trains with: no gradient flows to frozen parameters."""
-        frozen = select_modules(params, self.frozen)
-        if self.lora:
-            frozen = jax.tree.map(operator.or_, frozen, select_frozen(params))
+        frozen = jax.tree.map(operator.or_, select_modules(params, self.frozen), select_frozen(params))
         params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
         return state.replace(params=params).variables
 
@@ -250,7 +246,7 @@ def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> N
                     f"config key 'members.{name}.{key}' names '{other}', which is not another member"
                     f'{did_you_mean(other, known)}'
                 )
-    if member.lora and not member.trains:
+    if member.lora != NO_ADAPTERS and not member.trains:
         raise UserError(f"config key 'members.{name}.lora' must be left out: it does not train")
     if member.learn_from and not member.trains:
         raise UserError(f"config key 'members.{name}.learn_from' must be empty: it does not train")

@@ -1,6 +1,7 @@
 """The modules of a model by patterns of their paths, and the factors of their learning rates."""
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -8,7 +9,9 @@ import chex
 import jax
 
 from jitm.errors import UserError, did_you_mean
-from jitm.layers.towers import Path, group_of, path_of, paths_of, tower_of, towers
+from jitm.layers.towers import Path, path_of, paths_of, place_of, towers
+
+LOWER = re.compile(r'lower_(100|\d\d?)%')
 
 
 def select_modules(params: chex.ArrayTree, patterns: Collection[str]) -> chex.ArrayTree:
@@ -17,10 +20,12 @@ def select_modules(params: chex.ArrayTree, patterns: Collection[str]) -> chex.Ar
     Args:
       params: The parameters.
       patterns: Names of modules, such as 'bert', or consecutive names of a path, such as 'text/encoder/block_3'; each
-        name may have the wildcards of `fnmatch`, such as 'encoder/block_[0-5]'.
+        name may have the wildcards of `fnmatch`, such as 'encoder/block_[0-5]'. 'lower_50%' is the embeddings and the
+        lower half of the blocks of every tower; 'lower_100%' is all but its projection.
     """
+    roots = towers(params)
     return jax.tree_util.tree_map_with_path(
-        lambda keys, _: any(_matches(pattern, path_of(keys)) for pattern in patterns), params
+        lambda keys, _: any(_matches(pattern, path_of(keys), roots) for pattern in patterns), params
     )
 
 
@@ -29,7 +34,10 @@ def _runs(path: Path, length: int) -> Iterator[Path]:
     return (path[start : start + length] for start in range(len(path) - length + 1))
 
 
-def _matches(pattern: str, path: Path) -> bool:
+def _matches(pattern: str, path: Path, roots: Mapping[Path, int]) -> bool:
+    if percent := LOWER.fullmatch(pattern):
+        place = place_of(path, roots)
+        return place is not None and place.group <= place.layers * int(percent[1]) // 100
     names = pattern.split('/')
     return any(all(map(fnmatchcase, run, names)) for run in _runs(path, len(names)))
 
@@ -43,24 +51,26 @@ def rate_factors(params: chex.ArrayTree, factors: Mapping[str, float], layer_dec
       layer_decay: The factor d of each group of a tower over the next one: d^(L + 1 - n) for group n, as in open_clip.
         Parameters outside of towers have 1.
     """
-    layers = towers(params)
+    roots = towers(params)
 
     def factor(keys: tuple, _: chex.Array) -> float:
         path = path_of(keys)
-        given = math.prod(value for pattern, value in factors.items() if _matches(pattern, path))
-        root = tower_of(path, layers)
-        return given if root is None else given * layer_decay ** (layers[root] + 1 - group_of(path, root, layers[root]))
+        given = math.prod(value for pattern, value in factors.items() if _matches(pattern, path, roots))
+        place = place_of(path, roots)
+        return given * layer_decay ** (place.layers + 1 - place.group) if place else given
 
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
 def check_rates(params: chex.ArrayTree, factors: Collection[str], layer_decay: float = 1.0) -> None:
-    """Raises a UserError if a pattern fits no module, or rates fall by layer in a model without transformers."""
-    paths = paths_of(params)
+    """Raises a UserError if a pattern fits no module, or a key needs layers that the model does not have."""
+    paths, roots = paths_of(params), towers(params)
+    of_layers = [f'factors.{pattern}' for pattern in factors if LOWER.fullmatch(pattern)]
+    of_layers += ['layer_decay'] if layer_decay != 1 else []
+    if of_layers and not roots:
+        raise UserError(f"config key 'optimizer.{of_layers[0]}' is set, but the model has no transformer: leave it out")
     for pattern in factors:
-        if not any(_matches(pattern, path) for path in paths):
+        if not any(_matches(pattern, path, roots) for path in paths):
             known = {'/'.join(run) for path in paths for run in _runs(path, pattern.count('/') + 1)}
             near = did_you_mean(pattern, known)
             raise UserError(f"optimizer factors name no module of the model: '{pattern}'{near}")
-    if layer_decay != 1 and not towers(params):
-        raise UserError(f"config key 'optimizer.layer_decay' is {layer_decay}, but the model has no transformer")

@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.layers.lora import LoRA, merge, select_frozen
-from jitm.layers.towers import group_of, paths_of, tower_of, towers
+from jitm.layers.towers import paths_of, place_of, towers
 from jitm.layers.transformer import BlockOptions, TransformerBlock
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
@@ -22,10 +22,12 @@ QKV = ALL[:3]
 @functools.cache
 def shapes_of(size):
     """The shapes of the parameters of a published size."""
-    section = load(f'{size},f30k')['model']
-    pixels = np.zeros((1, section['image']['image_size'], section['image']['image_size'], 3), np.uint8)
-    texts = Texts(np.ones((1, 3), np.int32), np.full(1, 3, np.int32))
-    return jax.eval_shape(make_model(section, 1000).init, jax.random.key(0), Images(pixels=pixels), texts)['params']
+    section = load(size)['model']
+    edge = section.get('image', {}).get('image_size', 1)
+    texts, one = Texts(np.ones((1, 3), np.int32), np.full(1, 3, np.int32)), np.ones(1, np.int32)
+    regions = {'regions': np.zeros((1, 1, 8)), 'counts': one, 'locations': np.zeros((1, 1, 7)), 'tags': texts}
+    images = Images(**regions, pixels=np.zeros((1, edge, edge, 3), np.uint8))
+    return jax.eval_shape(make_model(section, 1000).init, jax.random.key(0), images, texts)['params']
 
 
 @pytest.fixture(scope='module')
@@ -102,13 +104,13 @@ def test_a_model_without_blocks_has_no_adapters():
 @pytest.mark.parametrize('size', ['clip:b32', 'siglip:b16_224'])
 def test_groups_of_towers_are_those_of_open_clip(size):
     params = shapes_of(size)
-    layers = towers(params)
-    assert layers == {('image',): 12, ('text',): 12}
+    roots = towers(params)
+    assert roots == {('image',): 12, ('text',): 12}
     groups = {}
     for path in paths_of(params):
-        if root := tower_of(path, layers):
+        if place := place_of(path, roots):
             name = path[1] if path[1] != 'encoder' else path[2]
-            groups.setdefault(root[0], {}).setdefault(group_of(path, root, layers[root]), set()).add(name)
+            groups.setdefault(path[0], {}).setdefault(place.group, set()).add(name)
     clip = size == 'clip:b32'
     first, last = ({'class_embedding', 'norm_in'}, 'projection') if clip else (set(), 'pooling')
     blocks = {n + 1: {f'block_{n}'} for n in range(11)} | {12: {'block_11', 'norm_out'}}

@@ -4,6 +4,7 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.training.modules import check_rates, rate_factors, select_modules
+from tests.layers.test_lora import shapes_of
 
 BLOCKS = [f'text/encoder/block_{n}/attention/query/kernel' for n in range(12)]
 OTHERS = [
@@ -31,11 +32,48 @@ def flat(tree):
         ('encoder/block_[0-5]', BLOCKS[:6]),
         ('text/*/block_1?', BLOCKS[10:]),
         ('text/block_1', []),
+        ('lower_0%', OTHERS[:1]),
+        ('lower_50%', [*BLOCKS[:6], OTHERS[0]]),
+        ('lower_99%', [*BLOCKS[:11], OTHERS[0]]),
+        ('lower_100%', [*BLOCKS, *OTHERS[:2]]),
+        ('lower_101%', []),
         ('ext', []),
     ],
 )
 def test_a_pattern_selects_consecutive_names_of_a_path(pattern, paths):
     assert {path for path, chosen in flat(select_modules(PARAMS, [pattern])).items() if chosen} == {*paths}
+
+
+CLIP = {'image': {'patches', 'class_embedding', 'positions', 'norm_in'}, 'text': {'words', 'positions'}}
+SIGLIP = {'image': {'patches', 'positions'}, 'text': {'words', 'positions'}}
+BLIP = {'image': {'patches', 'class_embedding', 'positions'}, 'text': {'words', 'positions', 'norm_in'}}
+
+
+@pytest.mark.parametrize(
+    ('preset', 'first', 'trained'),
+    [
+        ('clip:b32', CLIP, {'norm_out', 'projection'}),
+        ('siglip:b16_224', SIGLIP, {'norm_out', 'projection', 'pooling'}),
+        ('blip:base', BLIP, {'norm_out', 'projection'}),
+        ('vse:rvsepp', {'text/bert': {'embeddings'}}, set()),
+        ('uniter', {'bert': {'embeddings'}}, set()),
+        ('oscar', {'bert': {'embeddings'}}, set()),
+    ],
+)
+def test_lower_layers_are_embeddings_and_blocks_of_each_tower(preset, first, trained):
+    selected = {}
+    for path, chosen in flat(select_modules(shapes_of(preset), ['lower_50%'])).items():
+        root = next((root for root in first if path.startswith(f'{root}/')), 'outside')
+        module = path.removeprefix(f'{root}/').removeprefix('encoder/').partition('/')[0]
+        selected.setdefault((root, chosen), set()).add(module)
+    assert not [root for root, chosen in selected if root == 'outside' and chosen]
+    for root, embeddings in first.items():
+        assert selected[root, True] == embeddings | {f'block_{n}' for n in range(6)}
+        assert (
+            {f'block_{n}' for n in range(6, 12)}
+            <= selected[root, False]
+            <= {f'block_{n}' for n in range(6, 12)} | trained
+        )
 
 
 @pytest.mark.parametrize(
@@ -58,6 +96,9 @@ def test_rates_fall_by_layer_as_in_open_clip(decay, first, last):
     assert rates['text/projection/kernel'] == rates['image/image_fc/kernel'] == rates['logit_scale'] == 1
 
 
-def test_rates_cannot_fall_without_layers():
-    with pytest.raises(UserError, match=r"'optimizer\.layer_decay' is 0\.9, but the model has no transformer"):
-        check_rates({'gru': {'kernel': np.ones(1)}}, {}, 0.9)
+@pytest.mark.parametrize(
+    ('factors', 'decay', 'key'), [({}, 0.9, 'layer_decay'), ({'lower_50%': 0.0}, 1.0, 'factors.lower_50%')]
+)
+def test_keys_of_layers_need_a_transformer(factors, decay, key):
+    with pytest.raises(UserError, match=f"'optimizer.{key}' is set, but the model has no transformer: leave it out"):
+        check_rates({'gru': {'kernel': np.ones(1)}}, factors, decay)
