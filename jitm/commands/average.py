@@ -4,8 +4,8 @@
     jitm average runs/seed0 runs/seed1 runs/seed2 --out runs/soup
     jitm average runs/seed0 runs/seed1 runs/seed2 --greedy --split dev --out runs/greedy
 
-The best checkpoint of each run is averaged, adapters merged, with equal weights by default. The result is a run
-directory, which every command reads, with the config and the data of the last run.
+The best checkpoint of each run is averaged, or that of `--step` and `--member`, adapters merged, with equal weights by
+default. The result is a run directory, which every command reads, with the config and the data of the last run.
 """
 
 import functools
@@ -20,10 +20,9 @@ from jitm.data.splits import Split
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
-from jitm.files.outputs import OutputFolder
-from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, load_run, read_split
 from jitm.training import averages
+from jitm.training.weights import check_new
 
 ARGUMENTS = 'RUN...'
 REQUIRED = ('out',)
@@ -31,7 +30,7 @@ FLAGS = {
     'out': shared.text('The run directory to make.'),
     'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
     'greedy': shared.switch('Average only runs that raise rsum on the split, from the best one on.'),
-    **shared.common('split', 'data_root', 'compilation_cache'),
+    **shared.common('step', 'member', 'split', 'data_root', 'compilation_cache'),
 }
 
 
@@ -40,15 +39,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     parallel.use_all_cores()
     shared.check_read(values, '--greedy', values.greedy, 'split', 'data_root')
     folder = Path(values.out)
-    OutputFolder(folder, averages.KIND)  # raises an error for other folders
-    if Checkpoints(folder).whole_steps():
-        raise UserError(f'{folder} is an averaged run already: choose a new folder')
+    check_new(folder, averages.KIND)
     if len(words) < 2:
         raise UserError(f'{len(words)} runs are given: give two run directories or more')
     weights = read_weights(values.weights, len(words))
     if values.greedy and values.weights:
         raise UserError('--weights does not apply to --greedy, whose runs have equal weights: leave one of them out')
-    runs = [load_run(word) for word in words]
+    runs = [load_run(word, values.step, values.member) for word in words]
     averages.check_alike(runs)
     if values.greedy:
         split = read_split(runs, values.split, values.data_root)
@@ -58,8 +55,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     averages.write_average(runs, weights, folder)
     for run, weight in zip(runs, weights, strict=True):
         print(f'{weight / sum(weights):<13.3g}{run.workdir}, step {run.step}, {run.member}')
-    print(f'run          {folder}  (checkpoints/)')
-    print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
+    programs.print_run(folder)
 
 
 def read_weights(given: Sequence[str], count: int) -> list[float]:

@@ -26,8 +26,9 @@ accepts as `--workdir`. `--to` a system writes `model.safetensors` with the name
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
-`--to peft` writes the low-rank adapters of a run alone, as peft does; other targets have them merged. `--from peft`
-merges such adapters, of jitm or of peft, with the weights of a run:
+`--to peft` writes the low-rank adapters of a run alone, as peft does; other targets have them merged, and `--to
+safetensors --separate` has them beside the weights. `--from peft` merges adapters, of jitm or of peft, with the weights
+of a run:
 
     jitm convert --to peft runs/clip_b32_lora --out exported/adapters
     jitm convert --from peft exported/adapters --base runs/clip_b32 --out runs/merged
@@ -59,9 +60,8 @@ from jitm.importers.released import ReleasedModel
 from jitm.importers.siglip_weights import load_siglip
 from jitm.models.make import member_model
 from jitm.runs import hub
-from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import Run, describe_run, export_run, load_run, read_params
-from jitm.training.weights import write_weights
+from jitm.training.weights import check_new, write_weights
 
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
@@ -94,6 +94,7 @@ FLAGS = {
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
     'base': shared.text(f'The run that --from {PEFT} merges adapters with.'),
+    'separate': shared.switch('Keep adapters beside the weights that they change. --to safetensors only.'),
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
@@ -116,6 +117,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
     shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
     shared.check_read(values, '--from clip', source == 'clip', 'stretch')
+    shared.check_read(values, '--to safetensors', target == 'safetensors', 'separate')
     if (target or source in (FEATURES, PEFT)) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
@@ -128,11 +130,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
         print(f'written      {folder}')
         return
-    OutputFolder(folder, hub.KIND if target else KIND)  # raises an error for other folders
     if target:
-        _export(target, load_run(words[0]), folder)
+        OutputFolder(folder, hub.KIND)  # raises an error for other folders
+        _export(target, load_run(words[0]), folder, values.separate)
         print(f'written      {folder}')
-    elif source == PEFT:
+        return
+    check_new(folder, KIND)
+    if source == PEFT:
         _merge(words[0], values.base, folder)
     else:
         _import(source, words[0], folder, values)
@@ -140,7 +144,6 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
     """Converts published weights to a run directory."""
-    _check_new(folder)
     config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
     published = LOADERS[name](name, path, values.vocabulary, config['model'])
     if values.stretch:
@@ -148,29 +151,21 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     if name in PHOTOS and not values.config and 'pixels' in published.data:
         config = configs.load(PHOTOS[name]).to_dict()
     write_run(published, make_config(config, published), folder)
-    print(f'run          {folder}  (checkpoints/)')
-    print(f'vocabulary   {len(published.vocabulary)} entries')
+    lines = [f'vocabulary   {len(published.vocabulary)} entries']
     if published.assumed:
         assumed = ', '.join(f'{key}={value}' for key, value in published.assumed.items())
-        print(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
-    print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
+        lines.append(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
+    programs.print_run(folder, *lines)
 
 
 def _merge(path: str, base: str | None, folder: Path) -> None:
     """Merges adapters with the weights of a run."""
     if base is None:
         raise UserError(f'--base is missing: give the run that --from {PEFT} merges the adapters with')
-    _check_new(folder)
     run = load_run(base)
     params = peft.apply_adapters(path, member_model(run.config, run.member), run.variables['params'])
     write_weights(describe_run(run), {**run.variables, 'params': params}, folder, KIND)
-    print(f'run          {folder}  (checkpoints/)')
-    print(f'evaluate     {programs.jitm("eval", "--workdir", folder)}')
-
-
-def _check_new(folder: Path) -> None:
-    if Checkpoints(folder).whole_steps():
-        raise UserError(f'{folder} is a converted run already: choose a new folder')
+    programs.print_run(folder)
 
 
 def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str, Any]:
@@ -212,10 +207,10 @@ def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path)
     write_weights(run, published.variables, folder, KIND)
 
 
-def _export(target: str, run: Run, folder: Path) -> None:
+def _export(target: str, run: Run, folder: Path, separate: bool) -> None:
     """Writes a run as one folder, with the names of a target."""
     if target == 'safetensors':
-        export_run(run, folder)
+        export_run(run, folder, separate)
         return
     model = member_model(run.config, run.member)
     if target in AUTHORS:

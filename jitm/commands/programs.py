@@ -31,6 +31,13 @@ def jitm(*words: object) -> str:
     return shlex.join([*([program] if program else [python, '-m', 'jitm']), *map(str, words)])
 
 
+def print_run(folder: Path, *lines: str) -> None:
+    """Prints a run directory that a command made, further lines, and the command that evaluates it."""
+    print(
+        f'run          {folder}  (checkpoints/)', *lines, f'evaluate     {jitm("eval", "--workdir", folder)}', sep='\n'
+    )
+
+
 def tensorboard(folder: Path) -> str:
     """Returns a command line that shows the curves in a folder; it installs TensorBoard first if there is none.
 

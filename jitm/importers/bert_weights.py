@@ -155,6 +155,13 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     return kind, BERTSize(**fields, **fixed)
 
 
+def variant_of(size: str | Mapping[str, Any]) -> Variant:
+    """Returns the variant of the sizes in a config; those that have a name are a BERT's."""
+    stated = {} if isinstance(size, str) else size
+    fitting = (one for one in VARIANTS.values() if one.fixed.items() <= stated.items())
+    return max(fitting, key=lambda one: len(one.fixed))
+
+
 def load_bert(path: str, params: chex.ArrayTree, size: BERTSize | None = None) -> chex.ArrayTree:
     """Reads published weights.
 

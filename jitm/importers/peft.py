@@ -27,18 +27,19 @@ from jitm.layers.lora import SCALE, A, B, input_size, merge
 CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_model.bin')
 PREFIX = 'base_model.model.'
 NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
+BERTS = {'text.BERTEncoder': 'text/bert/', 'uniter.UNITER': 'bert/', 'oscar.OSCAR': 'bert/'}  # reader -> its modules
 NEUTRAL = {'use_dora': False, 'fan_in_fan_out': False, 'bias': 'none', 'modules_to_save': None}  # what is read
 
 
 def names_of(model: Mapping[str, Any]) -> KeyMap:
-    """Returns the names of the tensors of a config's `model` in transformers: a dual encoder's, or its BERT's."""
+    """Returns the names of the tensors of a config's `model` in transformers: a dual encoder's, its BERT's, or none."""
     if model['name'] in NAMES:
         return NAMES[model['name']]
-    size = model.get('text', model).get('size')
-    size = size if isinstance(size, Mapping) else {}
-    kind = 'mpnet' if size.get('relative_positions') else 'bert' if size.get('token_types', 2) else 'distilbert'
-    modules = bert_weights.VARIANTS[kind].names.modules
-    return KeyMap({f'{root}bert/{ours}': name for ours, name in modules.items() for root in ('text/', '')})
+    for section in (model, model.get('text', {})):
+        if root := BERTS.get(section.get('name')):
+            modules = bert_weights.variant_of(section['size']).names.modules
+            return KeyMap({root + ours: name for ours, name in modules.items()})
+    return KeyMap()
 
 
 def module_name(names: KeyMap, module: tuple[str, ...]) -> str | None:

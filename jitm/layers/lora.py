@@ -92,7 +92,7 @@ def merge(params: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def select_frozen(params: chex.ArrayTree) -> chex.ArrayTree:
-    """Returns for each parameter whether it is frozen beside adapters: in a model with some, all towers but for them."""
+    """Returns for each parameter whether adapters freeze it: with any, all of the towers but themselves."""
     roots = towers(params) if any(path[-1] == A for path in paths_of(params)) else {}
 
     def is_frozen(keys: tuple, _: chex.Array) -> bool:

@@ -1,7 +1,7 @@
 """A trained model as a folder in the layout of the Hugging Face Hub, which `huggingface_hub.upload_folder` publishes.
 
-`model.safetensors` holds the variables, `config.json` the config of the run and the inputs that it expects,
-`vocabulary.json` the words, and `README.md` is the model card.
+`model.safetensors` holds the variables, adapters merged or beside the others, `config.json` the config of the run and
+the inputs that it expects, `vocabulary.json` the words, and `README.md` is the model card.
 """
 
 import json

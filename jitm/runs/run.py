@@ -82,9 +82,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         jitm in a module that was not imported before.
     """
     workdir = Path(expand(str(workdir)))
-    files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
-    exported = all(path.is_file() for path in files) and not (workdir / FOLDER).is_dir()
-    step, member, variables, run = (_read_folder if exported else _read_checkpoint)(workdir, step, member)
+    step, member, variables, run = _read(workdir, step, member)
+    exported = _is_exported(workdir)
     config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
@@ -95,7 +94,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
             step=step,
             member=member,
             model=make_model(member_model(config, member), len(vocabulary), own=not exported),
-            variables=variables,
+            variables={**variables, 'params': merge(variables['params'])},
             vocabulary=vocabulary,
             config=config,
             feature_size=data['regions'][2] if 'regions' in data else None,
@@ -109,7 +108,16 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
 
 
-Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, its variables, the described run
+Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, what is stored, the described run
+
+
+def _is_exported(workdir: Path) -> bool:
+    files = (workdir / name for name in (hub.WEIGHTS, hub.CONFIG))
+    return all(path.is_file() for path in files) and not (workdir / FOLDER).is_dir()
+
+
+def _read(workdir: Path, step: int | None, member: str | None) -> Found:
+    return (_read_folder if _is_exported(workdir) else _read_checkpoint)(workdir, step, member)
 
 
 def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Found:
@@ -126,7 +134,7 @@ def _read_checkpoint(workdir: Path, step: int | None, member: str | None) -> Fou
     if member not in state['members']:
         raise UserError(f"{workdir} has no member '{member}'{did_you_mean(member, state['members'])}")
     state = state['members'][member]
-    return step, member, {'params': merge(state['params']), 'batch_stats': state['batch_stats']}, run
+    return step, member, {part: state[part] for part in ('params', 'batch_stats')}, run
 
 
 def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
@@ -138,22 +146,20 @@ def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
 
 
 def read_params(run: Run) -> chex.ArrayTree:
-    """Returns the parameters of a run as they train, with adapters that are not merged."""
-    if not (run.workdir / FOLDER).is_dir():
-        return run.variables['params']
-    with Checkpoints(run.workdir) as checkpoints:
-        return checkpoints.read(run.step)[0]['members'][run.member]['params']
+    """Returns the parameters of a run as they are stored, with adapters that are not merged."""
+    return _read(run.workdir, run.step, run.member)[2]['params']
 
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Returns the description of a run's model, for its checkpoints: config, vocabulary, and the inputs it expects."""
+    config = {**run.config, 'evaluation': {**run.config['evaluation'], 'member': run.member}}
     data = {'hash': run.data_hash} | ({'name': run.data_name} if run.data_name else {})
     if run.feature_size is not None:
         data['regions'] = [0, 0, run.feature_size]
     if run.image_size is not None:
         data['pixels'] = [0, *run.image_size, 3]
     return {
-        'config': run.config,
+        'config': config,
         'vocabulary': describe_vocabulary(run.vocabulary),
         'vocabulary_hash': run.vocabulary.hash,
         'data': data,
@@ -161,12 +167,13 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
 
 
-def export_run(run: Run, folder: Path) -> None:
+def export_run(run: Run, folder: Path, separate: bool = False) -> None:
     """Writes a model as a folder that `load_run` reads, in the layout of the Hugging Face Hub.
 
     Args:
       run: The model.
       folder: The folder, which is created.
+      separate: Whether its adapters are written beside the weights that they change, instead of merged with them.
 
     Raises:
       UserError: If it cannot be written, or the model is defined outside of jitm.
@@ -179,7 +186,8 @@ def export_run(run: Run, folder: Path) -> None:
     described = describe_run(run) | {'step': run.step, 'member': run.member}
     name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
-    hub.write_folder(folder, run.variables, described, card)
+    variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
+    hub.write_folder(folder, variables, described, card)
 
 
 def read_split(

@@ -105,6 +105,13 @@ def load_from_run(
     return loaded
 
 
+def check_new(folder: Path, kind: str) -> None:
+    """Raises a UserError if a folder has a run already, or files that jitm did not write; see `write_weights`."""
+    OutputFolder(folder, kind)
+    if Checkpoints(folder).whole_steps():
+        raise UserError(f'{folder} is {kind} already: choose a new folder')
+
+
 def write_weights(
     described: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree], folder: Path, kind: str
 ) -> None:

@@ -1,11 +1,13 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
 
 from jitm.commands.cli import main
+from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import describe_run, load_run
 from jitm.training import averages
 from jitm.training.weights import write_weights
@@ -38,6 +40,27 @@ def test_wise_ft_interpolates_all_variables(runs, tmp_path, capsys):
     assert f'0.75         {runs[1]}' in capsys.readouterr().out
     assert main(['eval', '--workdir', str(tmp_path / 'run')]) == 0
     assert json.loads((tmp_path / 'run' / 'eval' / 'dev' / 'metrics.json').read_text())['metrics']['rsum'] > 0
+
+
+def test_a_step_is_averaged(finished, tmp_path, capsys):
+    last = Checkpoints(finished).steps()[-1]
+    given = ['average', str(finished), str(finished), '--member', 'target']
+    assert main([*given, '--step', str(last), '--out', str(tmp_path / 'run')]) == 0
+    assert f'{finished}, step {last}, target' in capsys.readouterr().out
+    chex.assert_trees_all_equal(load_run(tmp_path / 'run').variables, load_run(finished, last).variables)
+    for flag, message in (('--member=other', "has no member 'other'"), (f'--step={last + 1}', 'is missing')):
+        assert main([*given, flag, '--out', str(tmp_path / 'other')]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_average_of_another_member_is_evaluated(finished, tmp_path):
+    run = load_run(finished)
+    members = run.config['members'] | {'mean': {'rule': 'ema', 'of': 'target', 'momentum': 0.9}}
+    other = changed(run, 1, member='mean', config=run.config | {'members': members})
+    averages.write_average([run, other], [0.0, 1.0], tmp_path / 'run')
+    got = load_run(tmp_path / 'run')
+    assert got.member == 'mean'
+    chex.assert_trees_all_equal(got.variables, other.variables)
 
 
 def test_the_average_of_equal_runs_is_the_run(finished):

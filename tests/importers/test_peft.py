@@ -17,6 +17,7 @@ from tests.importers import test_clip_weights as published
 from tests.importers.test_clip_export import write_files
 
 CLIP = {'name': 'clip.CLIP'}
+MPNET = {'name': 'transformer.BERTSize', 'token_types': 0, 'first_position': 2, 'relative_positions': True}
 ALL = ('query', 'key', 'value', 'out', 'mlp_in', 'mlp_out')
 PARTS = ['self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj', 'self_attn.out_proj', 'mlp.fc1', 'mlp.fc2']
 
@@ -55,15 +56,16 @@ def test_names_are_those_of_transformers(params):
     ('size', 'name'),
     [
         ('base', 'encoder.layer.3.attention.self.query'),
-        ({'token_types': 2}, 'encoder.layer.3.attention.self.query'),
+        ({'token_types': 1, 'first_position': 2}, 'encoder.layer.3.attention.self.query'),
         ({'token_types': 0}, 'transformer.layer.3.attention.q_lin'),
-        ({'token_types': 0, 'relative_positions': True}, 'encoder.layer.3.attention.attn.q'),
+        (MPNET, 'encoder.layer.3.attention.attn.q'),
     ],
 )
 def test_names_of_text_encoders_are_those_of_their_kind(size, name):
-    query = ('bert', 'encoder', 'block_3', 'attention', 'query')
-    assert module_name(names_of({'name': 'vse.VSE', 'text': {'size': size}}), ('text', *query)) == name
+    query, text = ('bert', 'encoder', 'block_3', 'attention', 'query'), {'name': 'text.BERTEncoder', 'size': size}
+    assert module_name(names_of({'name': 'vse.VSE', 'text': text}), ('text', *query)) == name
     assert module_name(names_of({'name': 'uniter.UNITER', 'size': size}), query) == name
+    assert module_name(names_of({'name': 'blip.BLIP', 'text': {'name': 'blip.MultimodalBERT'}}), query) is None
 
 
 def test_what_is_written_is_read(params, tmp_path):

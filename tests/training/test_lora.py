@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import traverse_util
+from safetensors.numpy import load_file
 
 from jitm.commands.cli import main
 from jitm.data import scenes
@@ -113,6 +114,29 @@ def test_a_member_that_does_not_train_has_no_adapters(config):
     average = {'rule': 'ema', 'of': 'target', 'momentum': 0.9, 'lora': {'rank': 2}}
     with pytest.raises(UserError, match=r"'members\.average\.lora' must be left out: it does not train"):
         set_up(config | {'members': config['members'] | {'average': average}})
+
+
+def test_an_exported_folder_has_merged_or_separate_adapters(trained, tmp_path, capsys):
+    folders = {False: tmp_path / 'merged', True: tmp_path / 'separate'}
+    for separate, folder in folders.items():
+        flags = ['--to', 'safetensors', *(['--separate'] if separate else [])]
+        assert main(['convert', *flags, str(trained), '--out', str(folder)]) == 0
+        names = load_file(folder / 'model.safetensors').keys()
+        assert any(name.endswith('.lora_a') for name in names) == separate
+    runs = [load_run(folder) for folder in (trained, *folders.values())]
+    assert len({str(jax.tree.structure(run.variables)) for run in runs}) == 1
+    jax.tree.map(
+        lambda *leaves: [np.testing.assert_array_equal(leaves[0], x) for x in leaves], *(r.variables for r in runs)
+    )
+    # Adapters alone are written from the separate ones.
+    for name, run in (('first', trained), ('again', folders[True])):
+        assert main(['convert', '--to', 'peft', str(run), '--out', str(tmp_path / name)]) == 0
+    first, again = (load_file(tmp_path / name / 'adapter_model.safetensors') for name in ('first', 'again'))
+    assert first.keys() == again.keys()
+    assert all((first[name] == again[name]).all() for name in first)
+    capsys.readouterr()
+    assert main(['convert', '--to', 'peft', '--separate', str(trained), '--out', str(tmp_path / 'other')]) == 2
+    assert '--separate is not read without --to safetensors' in capsys.readouterr().err
 
 
 def test_adapters_are_exported_and_merged_with_a_base(trained, config, tmp_path, capsys):
