@@ -9,7 +9,7 @@ See docs/finetuning.md.
 
 from ml_collections import ConfigDict
 
-LOWER_HALF, ALL_LAYERS = 'lower_50%', 'lower_100%'  # of each transformer, see `jitm.training.modules.select_modules`
+LOWER_HALF, ALL_LAYERS = 'lower_50%', 'lower_100%'  # layers, see `jitm.training.modules.select_modules`
 
 
 def encode_with_bert(config: ConfigDict, folder: str, **text: object) -> None:
