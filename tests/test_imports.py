@@ -24,7 +24,7 @@ LEVELS = [
     {'__main__'},
 ]
 PURE = {'types', 'metrics', 'losses'}
-LOSSES_IMPORT = ('jitm.errors.', 'jitm.config.hints.', 'jitm.types.', 'jitm.losses.')
+LOSSES_IMPORT = ('jitm.errors.', 'jitm.config.arguments.', 'jitm.types.', 'jitm.losses.')
 PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'annotated_types', 'collections', 'itertools', 'typing', 'sys'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
 OF_MODELS = ('encoders', 'importers', 'inference', 'layers', 'models', 'runs.run', 'synthesis', 'training')
@@ -74,7 +74,7 @@ def test_imports_point_downward(path):
             assert name.partition('.')[0] in PURE_PACKAGES | {'__future__'}, name
 
 
-def test_losses_import_errors_hints_and_types_only():
+def test_losses_import_errors_arguments_and_types_only():
     for path in (ROOT / 'jitm' / 'losses').glob('*.py'):
         own = {f'{name}.' for name in imports(path) if name.startswith('jitm.')}
         assert all(name.startswith(LOSSES_IMPORT) for name in own), path

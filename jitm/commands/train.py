@@ -16,11 +16,8 @@ from absl import flags
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.config.names import module_of
-from jitm.devices import parallel
 from jitm.metrics import table
-from jitm.models.make import member_model, own_names
 from jitm.runs.progress import ProgressPrinter
-from jitm.training.stages import run_directory, train
 
 REQUIRED = ('config', 'workdir')
 FLAGS = shared.common('config', 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
@@ -28,6 +25,8 @@ FLAGS = shared.common('config', 'workdir', 'compilation_cache', *shared.PROCESS_
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
+    from jitm.models.make import member_model, own_names  # imports jax, which a wrong flag and --help do not need
+
     split, best, first = config['evaluation']['split'], result['best'], result['first']
     own = own_names(member_model(config, config['evaluation']['member']))
     words = [] if split == shared.SPLIT else ['--split', split]
@@ -43,6 +42,10 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 
 def main(values: flags.FlagValues) -> None:
     """Trains, and prints the result in the first process."""
+    # They import jax, which a wrong flag and --help do not need.
+    from jitm.devices import parallel
+    from jitm.training.stages import run_directory, train
+
     shared.start_processes(values)
     config, workdir = values.config, Path(values.workdir)
     result = train(config, workdir, ProgressPrinter())

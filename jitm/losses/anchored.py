@@ -18,7 +18,7 @@ from __future__ import annotations
 import chex
 import jax.numpy as jnp
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 from jitm.types import Mask, PerQuery, Scores, Temperature
 

@@ -11,7 +11,7 @@ import chex
 import jax.numpy as jnp
 from jax.nn import logsumexp, sigmoid, softplus
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.errors import ArgumentError
 from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_softmax, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature

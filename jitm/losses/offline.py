@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.errors import ArgumentError
 from jitm.losses.ranking import hardest_negative, hardest_positive, max_of_hinges, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores

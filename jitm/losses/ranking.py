@@ -19,7 +19,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.types import Bias, Margin, Mask, PerQuery, Probability, Scores, Temperature
 
 MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that their logarithm is finite

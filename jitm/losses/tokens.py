@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.config.hints import checked
+from jitm.config.arguments import checked
 from jitm.errors import ArgumentError
 from jitm.losses.ranking import MIN_PROBABILITY, masked_mean
 from jitm.types import Labels, Logits, NotNegative, PerText, TokenMask

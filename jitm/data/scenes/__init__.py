@@ -4,6 +4,7 @@ It is generated when it is loaded. Image i of a split depends only on the seed, 
 """
 
 import dataclasses
+import functools
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -28,18 +29,29 @@ class SceneSplit(Split):
 
     Attributes:
       graphs: I scene graphs; object r is region r.
-      caption_graphs: T scene graphs of the captions, without the picture itself.
-      statements: T statements, the meaning of each caption.
-      swaps: The perturbed captions for each of the T captions, which differ from it by one exchange; may be empty.
+      described: The T captions with what is known of each.
     """
 
     graphs: tuple[SceneGraph, ...]
-    caption_graphs: tuple[CaptionGraph, ...]
-    statements: tuple[Statement, ...]
-    swaps: tuple[tuple[Swap, ...], ...]
+    described: tuple[Caption, ...]
 
     PER_IMAGE: ClassVar = (*Split.PER_IMAGE, 'graphs')
-    PER_TEXT: ClassVar = (*Split.PER_TEXT, 'caption_graphs', 'statements', 'swaps')
+    PER_TEXT: ClassVar = (*Split.PER_TEXT, 'described')
+
+    @functools.cached_property
+    def caption_graphs(self) -> tuple[CaptionGraph, ...]:
+        """T scene graphs of the captions, without the picture itself."""
+        return tuple(caption.graph for caption in self.described)
+
+    @functools.cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        """T statements, the meaning of each caption."""
+        return tuple(caption.statement for caption in self.described)
+
+    @functools.cached_property
+    def swaps(self) -> tuple[tuple[Swap, ...], ...]:
+        """The perturbed captions for each of the T captions, which differ from it by one exchange; may be empty."""
+        return tuple(map(grammar.swaps, self.described))
 
 
 class _Scene(NamedTuple):
@@ -74,7 +86,7 @@ def load(
 
     split_number = list(sizes).index(split)
     scenes = [_make_scene(seed, split_number, i) for i in range(sizes[split])]
-    captions = [caption for scene in scenes for caption in scene.captions]
+    captions = tuple(caption for scene in scenes for caption in scene.captions)
     regions = np.zeros((len(scenes), MAX_OBJECTS, drawing.REGION_FEATURES), np.float32)
     boxes = np.zeros((len(scenes), MAX_OBJECTS, 4), np.float32)
     for i, scene in enumerate(scenes):
@@ -93,9 +105,7 @@ def load(
         pixels=np.stack([scene.pixels for scene in scenes]),
         tags=tuple(' '.join(thing.shape for thing in scene.graph.objects) for scene in scenes),
         graphs=tuple(scene.graph for scene in scenes),
-        caption_graphs=tuple(caption.graph for caption in captions),
-        statements=tuple(caption.statement for caption in captions),
-        swaps=tuple(caption.swaps for caption in captions),
+        described=captions,
     )
 
 

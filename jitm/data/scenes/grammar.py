@@ -76,12 +76,23 @@ class Swap(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A true caption with its scene graph, its meaning and its hard negatives."""
+    """A true caption of a scene.
+
+    Attributes:
+      text: The caption.
+      graph: Its scene graph, without the picture itself.
+      statement: Its meaning.
+      template: The template of which `render` made it.
+      words: The synonyms with which `render` made it.
+      scene: The scene graph of the picture.
+    """
 
     text: str
     graph: scene_graphs.CaptionGraph
     statement: Statement
-    swaps: tuple[Swap, ...]
+    template: str
+    words: dict[str, str]
+    scene: SceneGraph
 
 
 def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
@@ -98,8 +109,7 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
         if statement:
             draws = zip(rng.random(len(SYNONYMS)), SYNONYMS.items(), strict=True)
             words = {notion: synonyms[int(draw * len(synonyms))] for draw, (notion, synonyms) in draws}
-            text, spans = render(template, statement, words)
-            captions.append(Caption(text, spans, statement, _swaps(template, statement, words, graph)))
+            captions.append(Caption(*render(template, statement, words), statement, template, words, graph))
         if len(captions) == CAPTIONS_PER_IMAGE:
             break
     return captions
@@ -201,14 +211,14 @@ def _preposition(predicate: str, words: dict[str, str]) -> str:
     return words.get(predicate, predicate)
 
 
-def _swaps(template: str, statement: Statement, words: dict[str, str], graph: SceneGraph) -> tuple[Swap, ...]:
-    """Returns the swaps that are false of the scene, without duplicates."""
-    swaps = {}
-    for kind, swapped in exchanges(statement):
-        if not holds(swapped, graph):
-            text, _ = render(template, swapped, words)
-            swaps.setdefault(text, Swap(kind, text))
-    return tuple(swaps.values())
+def swaps(caption: Caption) -> tuple[Swap, ...]:
+    """Returns the swaps of a caption that are false of its scene, without duplicates."""
+    found = {}
+    for kind, swapped in exchanges(caption.statement):
+        if not holds(swapped, caption.scene):
+            text, _ = render(caption.template, swapped, caption.words)
+            found.setdefault(text, Swap(kind, text))
+    return tuple(found.values())
 
 
 def exchanges(statement: Statement):

@@ -1,11 +1,10 @@
 """The relevance of each caption of the batch to each image, for losses that grade their negatives."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitm.data.pairs.cider import Relevance
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.data.splits import Split
 from jitm.devices import collectives
@@ -13,8 +12,11 @@ from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
 from jitm.types import Batch
 
+if TYPE_CHECKING:
+    from jitm.data.pairs.cider import Relevance  # imports scipy, which not every run needs
 
-def with_relevance(source: Source, load: Callable[[Split], Relevance]) -> Source:
+
+def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Source:
     """Returns a source whose rankings have the relevance of their candidates.
 
     Args:
