@@ -32,16 +32,22 @@ def write_random_data(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for split, images in (('train', 1000), ('dev', 10)):
         np.save(folder / f'{split}_ims.npy', rng.random((images, 36, 2048), np.float32).astype(np.float16))
-        lengths = random_lengths(5 * images)
-        words = rng.zipf(1.3, (len(lengths), 76)) % 8000
-        lines = (' '.join(f'w{word}' for word in row[:n]) for row, n in zip(words, lengths, strict=True))
-        (folder / f'{split}_caps.txt').write_text('\n'.join(lines))
+        write_captions(folder / f'{split}_caps.txt', images, rng)
+
+
+def write_captions(path: Path, images: int, rng: np.random.Generator) -> None:
+    """Writes five captions for each image."""
+    lengths = random_lengths(5 * images)
+    words = rng.zipf(1.3, (len(lengths), 76)) % 8000
+    lines = (' '.join(f'w{word}' for word in row[:n]) for row, n in zip(words, lengths, strict=True))
+    path.write_text('\n'.join(lines))
 
 
 class Trainer:
     """A run that does one step at a time.
 
     Attributes:
+      setup: the parts of the run.
       batch_size: pairs of a batch.
       waits: seconds until each batch.
       times: seconds of each step, with its wait.
@@ -51,9 +57,9 @@ class Trainer:
 
     def __init__(self, config: dict[str, Any], steps: int):
         """Sets up a run and its first state."""
-        self._setup, self.batch_size = set_up(config), config['batch_size']
-        self._state = parallel.put_state(self._setup.initial_state())
-        self._batches = parallel.prefetch(self._setup.make_batch, range(steps), config['run']['prefetch'])
+        self.setup, self.batch_size = set_up(config), config['batch_size']
+        self._state = parallel.put_state(self.setup.initial_state())
+        self._batches = parallel.prefetch(self.setup.make_batch, range(steps), config['run']['prefetch'])
         self.waits, self.times, self.lengths, self.compiling = [], [], [], []
 
     def step(self) -> None:
@@ -62,7 +68,7 @@ class Trainer:
         start = time.perf_counter()
         batch = next(self._batches)
         self.waits.append(time.perf_counter() - start)
-        self._state, metrics = self._setup.train_step(self._state, batch)
+        self._state, metrics = self.setup.train_step(self._state, batch)
         jax.block_until_ready((self._state, metrics))
         self.times.append(time.perf_counter() - start)
         self.lengths.append(batch.texts.ids.shape[-1])

@@ -1,10 +1,12 @@
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 
 from benchmarks import (
     command,
+    loader,
     members,
     memory,
     results,
@@ -171,6 +173,34 @@ def test_the_loader_measures_each_kind_of_work(measured):
     rows = measured('loader', '--images=3', '--image_size=32', '--short_side=40', '--cores', '1')
     assert [row['work'] for row in rows] == ['check at the start', 'centre crops', 'random crops', 'ten crops']
     assert min(row['images/s'] for row in rows) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sparse', [[], ['--sparse']])
+def test_the_loader_compares_reading_features_with_training(monkeypatch, measured, sparse):
+    monkeypatch.setattr(loader, 'with_files', lambda *args: with_small_model(memory.with_files(*args)))
+    sizes = ['--features=9', '--batch_size=4', '--steps=2', '--setting', 'vsepp:vsepp,f30k']
+    (row,) = measured('loader', *sizes, *sparse)
+    assert (row['images'], row['batch']) == (9, 4)
+    assert row['ratio'] == pytest.approx(row['batches/s'] / row['steps/s'])
+    assert row['MB/s'] == pytest.approx(row['batches/s'] * 4 * 36 * 2048 * 4 / 1e6)
+    assert 0 <= row['% waiting for data'] <= 100
+
+
+def with_small_model(config):
+    return config | {'model': config['model'] | {'embed_dim': 8}}
+
+
+def test_features_that_are_dropped_from_the_cache_are_kept_on_disk(tmp_path):
+    loader.write_features(tmp_path, 3, sparse=False)
+    array = np.load(tmp_path / 'train_ims.npy', mmap_mode='r')
+    before = array.copy()
+    assert len({row.tobytes() for row in before}) == 3
+    loader.drop_from_cache(array)
+    np.testing.assert_array_equal(array, before)
+    loader.write_features(tmp_path, 3, sparse=True)
+    assert (tmp_path / 'train_ims.npy').stat().st_blocks * 512 < array.nbytes / 2
+    assert len((tmp_path / 'train_caps.txt').read_text().split('\n')) == 15
 
 
 @pytest.mark.slow
