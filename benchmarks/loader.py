@@ -3,8 +3,8 @@
     python -m benchmarks loader                                        # random photos of 640 x 480 pixels
     python -m benchmarks loader --root data/f8k_photos --image_size 112 --short_side 112
     python -m benchmarks loader --setting vsepp:vsepp,squeezenet,f8k
-    python -m benchmarks loader --features 3000 --setting vsepp:vsepp,f30k            # of which the page cache has none
-    python -m benchmarks loader --features 113000 --sparse --setting vsepp:vsepp,f30k # as large as COCO's, without disk
+    python -m benchmarks loader --features 3000 --setting vsepp:vsepp,f30k             # not in the page cache
+    python -m benchmarks loader --features 113000 --sparse --setting vsepp:vsepp,f30k  # as large as COCO, without disk
 
 With a setting, its training steps are timed too, on all cores that the process may use: the last column is the share of
 their time in which they wait for a batch. For features the ratio is that of the batches per second that one thread
