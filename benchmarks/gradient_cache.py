@@ -21,9 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import accelerators, memory, topologies
+from benchmarks.members import seconds
 from benchmarks.results import Row
 from jitm.devices import parallel
 from jitm.training.setup import Setup
+from jitm.types import Batch
 
 SETTINGS = 'clip:b32,softmax,f30k', 'scan:t2i,lse,f30k'
 BATCH_SIZES = 64, 256, 1024, 4096
@@ -31,34 +33,41 @@ PAIRS = 64  # the rows that every batch repeats
 CPU = 'cpu'
 
 
-def measure(setup: Setup, device: Any, batch_size: int, steps: int) -> tuple[float, float]:
-    """Compiles a step; returns its peak in GB, and the median CPU seconds of some steps after a first one."""
-    pairs = setup.make_batch(0)
-    batch = jax.tree.map(lambda x: np.resize(x, (batch_size, *x.shape[1:])) if np.ndim(x) else x, pairs)
+def compile_step(setup: Setup, device: Any, batch: Batch) -> Any:
+    """Compiles the training step of a setup."""
     step = {'in_axes': (None, 0), 'out_axes': None, 'donate_argnums': 0, 'devices': [device]}
     with parallel.compiling_for([device]):
         step = jax.pmap(setup.train_step.__wrapped__, parallel.AXIS, **step)
         lowered = step.lower(jax.eval_shape(setup.random_state), parallel.split_rows(batch))
-        compiled = lowered.compile(compiler_options=accelerators.OPTIONS.get(device.platform))
-    times = []
-    if steps:
-        state, batch = parallel.put_state(setup.random_state()), parallel.put_batch(batch)
-        for n in range(steps + 1):
-            start = time.process_time()
-            state, _ = jax.block_until_ready(compiled(state, batch.replace(step=jnp.full(1, n, jnp.int32))))
-            times.append(time.process_time() - start)
-    return memory.peak_bytes(compiled) / memory.GIGABYTE, statistics.median(times[1:]) if steps else np.nan
+        return lowered.compile(compiler_options=accelerators.OPTIONS.get(device.platform))
+
+
+def take_turns(setups: dict[str, Setup], compiled: dict[str, Any], batch: Batch, steps: int) -> Row:
+    """Returns the columns of time: medians of some steps after a first one, and their ratios, in chunks to at once."""
+    states = {name: parallel.put_state(setup.random_state()) for name, setup in setups.items()}
+    times, of_cores = ({name: [] for name in setups} for _ in range(2))
+    batch = parallel.put_batch(batch)
+    for n, name in itertools.product(range(steps + 1), setups):
+        start = time.process_time()
+        took, (states[name], metrics) = seconds(
+            compiled[name], states[name], batch.replace(step=jnp.full(1, n, jnp.int32))
+        )
+        of_cores[name].append(time.process_time() - start)
+        times[name].append(took)
+        assert metrics['finite']
+    walls, cores = ({name: statistics.median(took[1:]) for name, took in both.items()} for both in (times, of_cores))
+    whole, chunked = setups
+    ratios = {'time': walls[chunked] / walls[whole], 'CPU time': cores[chunked] / cores[whole]}
+    return {f's/step, {name}': took for name, took in walls.items()} | ratios
 
 
 def compare(setups: dict[str, Setup], device: Any, batch_size: int, steps: int) -> Row:
-    """Returns the columns of one batch: memory and, if steps are run, CPU seconds of each setup."""
-    measured = {name: measure(setup, device, batch_size, steps) for name, setup in setups.items()}
-    columns = {f'GB, {name}': peak for name, (peak, _) in measured.items()}
-    if steps:
-        columns |= {f'CPU s/step, {name}': took for name, (_, took) in measured.items()}
-        whole, chunked = (took for _, took in measured.values())
-        columns['time'] = chunked / whole
-    return columns
+    """Returns the columns of one batch: the memory of each setup and, if steps are run, their time."""
+    pairs = next(iter(setups.values())).make_batch(0)
+    batch = jax.tree.map(lambda x: np.resize(x, (batch_size, *x.shape[1:])) if np.ndim(x) else x, pairs)
+    compiled = {name: compile_step(setup, device, batch) for name, setup in setups.items()}
+    columns = {f'GB, {name}': memory.peak_bytes(step) / memory.GIGABYTE for name, step in compiled.items()}
+    return columns | (take_turns(setups, compiled, batch, steps) if steps else {})
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
