@@ -8,16 +8,58 @@ from pathlib import Path
 from typing import Any
 
 import tqdm
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from jitm.devices import parallel
+from jitm.files import RESUMES, writing
 from jitm.runs import log
 from jitm.runs.log import MetricsFile, read_metrics
 from jitm.runs.progress import REPORT_TRAINING_EVERY, Pace, repeated
-from jitm.training.board import Board
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
 BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tqdm's own rate counts compiling
+
+
+class Board:
+    """A TensorBoard file, written in this thread: tensorboardX's thread ends at a full disk and blocks training."""
+
+    def __init__(self, folder: Path, step: int):
+        """Opens a new file.
+
+        Args:
+          folder: The folder of the files of all starts.
+          step: The first step of this start; TensorBoard drops later lines of earlier starts.
+
+        Raises:
+          UserError: If it cannot be written.
+        """
+        self._folder = folder
+        with writing(folder, RESUMES):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / 'events'))
+        self._write(step, session_log=SessionLog(status=SessionLog.START))
+
+    def _write(self, step: int, **content: Any) -> None:
+        with writing(self._folder, RESUMES):
+            self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds values of a step by their names; raises a UserError if they cannot be written."""
+        for name, value in values.items():
+            self._write(step, summary=scalar(name, value))
+
+    def flush(self) -> None:
+        """Flushes the buffer to disk; raises a UserError if that fails."""
+        with writing(self._folder, RESUMES):
+            self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # already raised, or the values are in `metrics.jsonl`
+            self._events.close()
 
 
 def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -> list[int]:

@@ -13,10 +13,8 @@ import tqdm
 from jitm.errors import UserError
 from jitm.runs.log import MetricsFile
 from jitm.runs.progress import Pace
-from jitm.training import board as board_module
 from jitm.training import logs as logs_module
-from jitm.training.board import Board
-from jitm.training.logs import COLLAPSE_STEPS, CollapseMonitor, Logs, advise, term_changes
+from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, advise, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
 EPOCH = 234  # steps, as on Flickr8k with batches of 128
@@ -156,7 +154,7 @@ def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
     metrics, board = MetricsFile(tmp_path / 'metrics.jsonl', 0), Board(tmp_path / 'tensorboard', 0)
     for path, write, patched in (
         ('metrics.jsonl', metrics.write, (json, 'dumps')),
-        ('tensorboard', lambda line: board.write(1, line), (board_module, '_record')),
+        ('tensorboard', lambda line: board.write(1, line), (board._events, 'write_event')),
     ):
         with monkeypatch.context() as full:
             full.setattr(*patched, fail)
@@ -165,3 +163,14 @@ def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
         write({'step': 1})
     metrics.close()
     board.close()
+
+
+def test_tensorboard_reads_its_file(tmp_path):
+    loading = pytest.importorskip('tensorboard.backend.event_processing.event_accumulator')
+    for first, values in ((0, [3.0, 2.0, 1.0]), (2, [5.0])):
+        board = Board(tmp_path / str(first), first)
+        for step, value in enumerate(values, first):
+            board.write(step, {'train/loss': value})
+        board.close()
+        events = loading.EventAccumulator(str(tmp_path / str(first))).Reload().Scalars('train/loss')
+        assert [(event.step, event.value) for event in events] == list(enumerate(values, first))
