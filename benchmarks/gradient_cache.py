@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import accelerators, memory, topologies
-from benchmarks.members import seconds
 from benchmarks.results import Row
 from jitm.devices import parallel
 from jitm.training.setup import Setup
@@ -42,32 +41,29 @@ def compile_step(setup: Setup, device: Any, batch: Batch) -> Any:
         return lowered.compile(compiler_options=accelerators.OPTIONS.get(device.platform))
 
 
-def take_turns(setups: dict[str, Setup], compiled: dict[str, Any], batch: Batch, steps: int) -> Row:
-    """Returns the columns of time: medians of some steps after a first one, and their ratios, in chunks to at once."""
+def take_turns(setups: dict[str, Setup], compiled: dict[str, Any], batch: Batch, steps: int) -> dict[str, float]:
+    """Returns the median CPU seconds of some steps of each setup, after a first one."""
     states = {name: parallel.put_state(setup.random_state()) for name, setup in setups.items()}
-    times, of_cores = ({name: [] for name in setups} for _ in range(2))
-    batch = parallel.put_batch(batch)
+    times, batch = {name: [] for name in setups}, parallel.put_batch(batch)
     for n, name in itertools.product(range(steps + 1), setups):
+        one = batch.replace(step=jnp.full(1, n, jnp.int32))
         start = time.process_time()
-        took, (states[name], metrics) = seconds(
-            compiled[name], states[name], batch.replace(step=jnp.full(1, n, jnp.int32))
-        )
-        of_cores[name].append(time.process_time() - start)
-        times[name].append(took)
-        assert metrics['finite']
-    walls, cores = ({name: statistics.median(took[1:]) for name, took in both.items()} for both in (times, of_cores))
-    whole, chunked = setups
-    ratios = {'time': walls[chunked] / walls[whole], 'CPU time': cores[chunked] / cores[whole]}
-    return {f's/step, {name}': took for name, took in walls.items()} | ratios
+        states[name], _ = jax.block_until_ready(compiled[name](states[name], one))
+        times[name].append(time.process_time() - start)
+    return {name: statistics.median(took[1:]) for name, took in times.items()}
 
 
 def compare(setups: dict[str, Setup], device: Any, batch_size: int, steps: int) -> Row:
-    """Returns the columns of one batch: the memory of each setup and, if steps are run, their time."""
+    """Returns the columns of one batch: memory and, if steps are run, CPU seconds of each setup."""
     pairs = next(iter(setups.values())).make_batch(0)
     batch = jax.tree.map(lambda x: np.resize(x, (batch_size, *x.shape[1:])) if np.ndim(x) else x, pairs)
     compiled = {name: compile_step(setup, device, batch) for name, setup in setups.items()}
     columns = {f'GB, {name}': memory.peak_bytes(step) / memory.GIGABYTE for name, step in compiled.items()}
-    return columns | (take_turns(setups, compiled, batch, steps) if steps else {})
+    if steps:
+        times = take_turns(setups, compiled, batch, steps)
+        whole, chunked = times.values()
+        columns |= {f'CPU s/step, {name}': took for name, took in times.items()} | {'time': chunked / whole}
+    return columns
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -225,8 +225,7 @@ def test_chunks_take_less_memory(measured):
     (row,) = measured('gradient_cache', '--target', 'cpu', *flags)
     assert (row['setting'], row['batch']) == ('vsepp:vsepp,f30k', 128)
     assert 0 < row['GB, in chunks of 16'] < row['GB, at once']
-    assert row['time'] == row['s/step, in chunks of 16'] / row['s/step, at once'] > 0
-    assert row['CPU time'] > 0
+    assert row['time'] == row['CPU s/step, in chunks of 16'] / row['CPU s/step, at once'] > 0
 
 
 @pytest.mark.slow
