@@ -2,7 +2,7 @@
 
 `f8k` is Flickr8k, with grid features unless a word says otherwise; `scenes` is synthetic. A variant is the preset of
 the paper with the changes below. Dual encoders have the same changes for all losses that differ only in their negatives
-(docs/results.md).
+(docs/results).
 """
 
 import functools

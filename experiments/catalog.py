@@ -1,4 +1,4 @@
-"""The experiments of docs/results.md and docs/recipes.md, in groups by question, and the commands that train them.
+"""The experiments of docs/results and docs/recipes.md, in groups by question, and the commands that train them.
 
 `python -m experiments flickr8k` describes the groups, and trains them.
 """

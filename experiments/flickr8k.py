@@ -1,4 +1,4 @@
-"""Trains the runs that docs/results.md and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
+"""Trains the runs that docs/results and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
     python -m experiments flickr8k                                 # lists the groups, their runs and the finished ones
     python -m experiments flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other

@@ -1,4 +1,4 @@
-"""Lists the numbers of README, docs/results.md and docs/recipes.md that no stored row has.
+"""Lists the numbers of README, docs/results and docs/recipes.md that no stored row has.
 
     python -m experiments provenance
 
@@ -6,26 +6,28 @@ Every number with a decimal, and every mean with its deviation, must be one of
 
     a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
     the mean of one of these over all seeds of an experiment, with its deviation,
-    the difference of a pair of `experiments.intervals` in a metric, or in rsum after the last epoch, for one seed,
-    or the mean with its deviation,
-    the smallest difference in rsum that the seeds of a pair would show,
+    the difference of two experiments in a metric, or in rsum after the last epoch, for one seed, or the mean with its
+    deviation,
+    the smallest difference in rsum that their seeds would show,
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
     a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json),
     the same of the linear CCA (docs/cca.jsonl).
 
-Tables that `python -m experiments tables` makes, and the numbers of sections of papers, are left out.
+What `python -m experiments tables` makes, and the numbers of sections of papers, are left out. The page on TAGS has no
+rows.
 
 In hundreds of rows a number can be found by chance. The numbers of a section must therefore belong to experiments in
-its tables (`experiments.tables`), or to experiments or groups that it names: `<!-- rows mean_sum mean_max -->`.
-Numbers of other sections may be of any experiment.
+its tables (`experiments.comments`), or to experiments, groups or differences that it names: `<!-- rows mean_sum
+mean_max - mean_sum -->`. Numbers of other sections may be of any experiment, but not differences.
 """
 
 import argparse
 import collections
+import itertools
 import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +35,18 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.results import DOCS, ROOT, Row
-from experiments import catalog, intervals, tables
+from experiments import catalog, comments, intervals
 from jitm.config.build import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
 
-PAGES = ROOT / 'README.md', DOCS / 'results.md', DOCS / 'recipes.md'
+RESULTS = (DOCS / 'results' / f'{name}.md' for name in ('index', 'how', *comments.PAPERS) if name != 'tags')
+PAGES = ROOT / 'README.md', DOCS / 'recipes.md', *RESULTS
 SIZES = catalog.size(small=False), catalog.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
-CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)', re.DOTALL | re.MULTILINE)
+ROWS = re.compile(r'(\w+)(?:\s+-\s+(\w+))?')
+CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)|^> ', re.DOTALL | re.MULTILINE)
 DECIMAL = r'\d+\.\d+'
 NUMBER = re.compile(rf'(?<![\w.])(?<!section ){DECIMAL}(?: [±/] {DECIMAL})?(?![\w.]*\w)')
 R_AT_1 = 'i2t/recall@1', 't2i/recall@1'
@@ -105,26 +109,25 @@ def of_runs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
         for metric in METRICS:
             seeds[size, name, metric].append(row['metrics'][metric])
         cells |= _both_ways(row['metrics'])
-        cells |= {f'{rsum:.1f}' for _, rsum in row['rsum_by_epoch']}
+        for epoch, rsum in row['rsum_by_epoch']:
+            seeds[size, name, epoch].append(rsum)
         cells |= {f'{value:g}' for value in flatten(row['config']).values() if isinstance(value, float)}
     return cells.union(*(_cells(values, _digits(metric)) for (_, _, metric), values in seeds.items()))
 
 
-def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
-    """Returns the numbers of pairs: differences over seeds, and the smallest that they would detect."""
+def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]], pairs: Iterable[Sequence[str]]) -> set[str]:
+    """Returns the numbers of pairs of experiments: differences over seeds, and the smallest that they would detect."""
     cells = set()
-    for size in SIZES:
-        metrics = {
-            (name, seed): row['metrics'] | {'last': row['rsum_by_epoch'][-1][1]}
+    for size, pair, metric in itertools.product(SIZES, pairs, (*METRICS, 'last')):
+        values = {
+            (name, seed): row['rsum_by_epoch'][-1][1] if metric == 'last' else row['metrics'][metric]
             for (of, name, seed), row in runs.items()
-            if of == size
+            if of == size and name in pair
         }
-        names = {name for name, _ in metrics}
-        for pair in (pair for pair in intervals.PAIRS if {pair.control, pair.treatment} <= names):
-            found = {metric: [*intervals.differences(pair, metrics, metric).values()] for metric in (*METRICS, 'last')}
-            cells = cells.union(*(_cells(values, _digits(metric)) for metric, values in found.items()))
-            if len(found['rsum']) > 1:
-                cells.add(f'{intervals.detectable(found["rsum"]):.1f}')
+        found = [*intervals.differences(values, *pair).values()]
+        cells |= _cells(found, _digits(metric))
+        if metric == 'rsum' and len(found) > 1:
+            cells.add(f'{intervals.detectable(found):.1f}')
     return cells
 
 
@@ -143,19 +146,24 @@ def of_references() -> set[str]:
 
 def numbers(text: str) -> Iterator[str]:
     """Yields the numbers of a text with a decimal, without those in code, comments, addresses and made tables."""
-    yield from NUMBER.findall(' '.join(CODE.sub('', tables.MARK.sub('', text)).split()))
+    yield from NUMBER.findall(' '.join(CODE.sub('', comments.prose(text)).split()))
 
 
-def scope(section: str, source: Source) -> Source:
-    """Returns the rows of the experiments that a section names; all if it names none.
+def scope(section: str, source: Source) -> tuple[Source, set[tuple[str, str]]]:
+    """Returns the rows of the experiments that a section names, all if it names none, and its differences.
 
     Raises:
       UserError: If it names an experiment without a row.
     """
-    given = [*tables.names(section), *(name for found in SCOPE.findall(section) for name in found.split())]
-    if unknown := {*given} - source.names - catalog.GROUPS.keys():
+    lines = [line for table in comments.read_tables(section) for line in table.lines]
+    given = [(line.name, line.control) for line in lines]
+    given += [found for text in SCOPE.findall(section) for found in ROWS.findall(text)]
+    named = {name for pair in given for name in pair if name}
+    if unknown := named - source.names - catalog.GROUPS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows')
-    return source.of({name for one in given for name in catalog.GROUPS.get(one, (one,))}) if given else source
+    experiments = {name for one in named for name in catalog.GROUPS.get(one, (one,))}
+    pairs = {pair for pair in given if all(pair)}
+    return (source.of(experiments), pairs) if named else (source, set())
 
 
 def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
@@ -166,10 +174,10 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     """
     papers = of_references()
     for section in HEADING.split(page):
-        rows = scope(section, source)
+        rows, pairs = scope(section, source)
         known, given = papers | of_intervals(rows.intervals), [*numbers(section)]
         if not known.issuperset(given):
-            known |= of_runs(rows.runs) | of_pairs(rows.runs)
+            known |= of_runs(rows.runs) | of_pairs(rows.runs, pairs)
         for number in given:
             if number not in known:
                 yield section.partition('\n')[0].strip('# '), number

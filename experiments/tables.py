@@ -1,53 +1,33 @@
-"""Rewrites the tables of docs/results.md, recipes.md, losses.md, noise.md, choices.md and heads.md, from stored rows.
+"""Rewrites the tables, verdicts and figures of docs/results, recipes.md, noise.md, choices.md and heads.md.
 
     python -m experiments tables
 
-A table follows a comment that names the file of rows, further columns, and experiments of `experiments.catalog` or
-differences of `experiments.intervals`, one a line:
-
-    <!-- runs small mean_distance 1 2
-    mean_sum: sum of hinges
-    mean_max: max of hinges
-    -->
-
-    <!-- differences small i2t/recall@1
-    mean_max - mean_sum: max more than sum
-    -->
-
-A column is a metric, or an epoch for the rsum after it. A table of data.md follows a comment that names its command:
-`<!-- experiments cca ... -->`.
+`experiments.comments` describes the comments above the tables. Differences are tested by paired t-tests over the seeds;
+q is p adjusted for all tests of the pages (Benjamini and Hochberg, 1995). `<!-- verdicts -->` lists the verdicts of all
+pages, and a table of data.md follows a comment that names its command: `<!-- experiments cca ... -->`.
 """
 
 import argparse
-import collections
 import functools
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
 from benchmarks.results import DOCS, Row
-from experiments import catalog, intervals
-from jitm.errors import UserError
+from experiments import catalog, comments, figures, intervals
+from experiments.comments import MARK, PAGES, PAPERS, VERDICT, VERDICTS, Line, Runs, Table
+from jitm.files import replacing
 from jitm.pages.tables import mean_and_deviation
 
-PAGES = 'results', 'recipes', 'losses', 'noise', 'choices', 'heads'
-MARK = re.compile(r'(<!-- (runs|differences) (small|full)(.*?)\n(.*?)\n-->\n)(?:\n((?:\|[^\n]*\n)*))?', re.DOTALL)
-COLUMNS = {
-    'i2t/recall@1': 'R@1 i2t',
-    'i2t/recall@5': 'R@5 i2t',
-    'i2t/recall@10': 'R@10 i2t',
-    't2i/recall@1': 'R@1 t2i',
-    't2i/recall@5': 'R@5 t2i',
-    't2i/recall@10': 'R@10 t2i',
-    'mean_distance': 'MD',
-    'last': 'rsum, last epoch',
-}
+SECTION = re.compile(r'^#{2,3} (.*?)$', re.MULTILINE)
+COLUMNS = {'mean_distance': 'MD', 'last': 'rsum, last epoch', 'i2t/recall@10': 'R@10 i2t', 't2i/recall@10': 'R@10 t2i'}
 BOTH_WAYS = 'i2t/recall@1', 't2i/recall@1'
 
-Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
+Test = tuple[str, str, str, tuple[int, ...]]  # the file of rows, the epoch, a pair, and seeds
+Stored = Mapping[tuple, Mapping[str, Any]]  # the rows of `experiments.intervals` by their keys
 
 
 def value(row: Mapping[str, Any], column: str) -> float:
@@ -58,130 +38,140 @@ def value(row: Mapping[str, Any], column: str) -> float:
     return by_epoch[column] if column in by_epoch else row['metrics'][column]
 
 
-def title(column: str) -> str:
-    """Returns the heading of a column."""
-    return COLUMNS.get(column) or f'rsum, epoch {column}'
+def differences(table: Table, line: Line, runs: Runs) -> list[float]:
+    """Returns the differences of a line in rsum, by seed."""
+    pairs = [(runs[line.name, seed], runs[line.control, seed]) for seed in table.seeds(runs)]
+    return [round(value(treatment, table.at) - value(control, table.at), 9) for treatment, control in pairs]
 
 
-def compared(runs: Runs, names: Sequence[str]) -> Runs:
-    """Returns the runs of the experiments of a table; of several experiments, only for seeds that two of them have."""
-    found = {(name, seed): row for (name, seed), row in runs.items() if name in names}
-    shared = collections.Counter(seed for _, seed in found)
-    return {(name, seed): row for (name, seed), row in found.items() if shared[seed] > 1 or len(names) == 1}
+def _test(table: Table, line: Line, runs: Runs) -> Test:
+    return table.size, table.at, line.pair, table.seeds(runs)
 
 
-def runs_row(runs: Runs, name: str, label: str, columns: Sequence[str]) -> Row:
-    """Returns the line of an experiment: means and deviations over its seeds.
+def adjusted(tables: Iterable[Table], read: Callable[[str], Runs]) -> dict[Test, float]:
+    """Returns the q of each test of some tables; differences with fewer seeds than `MIN_SEEDS` are not tested."""
+    from scipy import stats
 
-    Raises:
-      UserError: If it has no row.
-    """
-    seeds = sorted(seed for found, seed in runs if found == name)
-    if not seeds:
-        raise UserError(f'{name} has no row; train it with python -m experiments flickr8k {name}')
-    cells = {
-        title(column): mean_and_deviation(
-            [value(runs[name, seed], column) for seed in seeds], '.2f' if column == 'mean_distance' else '.1f'
-        )
-        for column in (*BOTH_WAYS, *columns)
+    found = {
+        _test(table, line, read(table.size)): intervals.p_value(differences(table, line, read(table.size)))
+        for table in tables
+        for line in table.lines
+        if line.pair and len(table.seeds(read(table.size))) >= intervals.MIN_SEEDS
     }
-    rsum = mean_and_deviation([runs[name, seed]['metrics']['rsum'] for seed in seeds])
-    return {'': label} | cells | {'rsum': rsum, 'seeds': ', '.join(map(str, seeds))}
+    return dict(zip(found, map(float, stats.false_discovery_control([*found.values()])), strict=True)) if found else {}
 
 
-def differences_row(
-    runs: Runs, ends: Mapping[int, tuple[float, float]], pair: intervals.Pair, label: str, columns: Sequence[str]
-) -> Row:
-    """Returns the line of a difference in rsum: by seed with its interval, over the seeds, and the result.
+def probability(found: float | None) -> str:
+    """Returns a cell with a p or q, empty without one."""
+    return '' if found is None else '<0.001' if found < 0.001 else f'{found:.2g}'
 
-    Raises:
-      UserError: If no seed has rows of both experiments.
-    """
-    both = sorted({seed for name, seed in runs if name == pair.control} & {s for n, s in runs if n == pair.treatment})
-    if not both:
-        raise UserError(f'{pair.name} has no seed with rows of both; python -m experiments flickr8k trains them')
 
-    def differences(column: str) -> list[float]:
-        return [value(runs[pair.treatment, seed], column) - value(runs[pair.control, seed], column) for seed in both]
+def seeds_of(count: int) -> str:
+    """Returns a number of seeds as text."""
+    return f'{count} seed{"s" * (count > 1)}'
 
-    found = dict(zip(both, differences('rsum'), strict=True))
-    line = intervals.summary(pair, found)
-    return {
-        'difference in rsum': label,
-        'by seed (95 % over images)': '; '.join(
-            f'{found[seed]:+.1f}' + (f' ({ends[seed][0]:+.1f} to {ends[seed][1]:+.1f})' if seed in ends else '')
-            for seed in both
-        ),
-        'mean': mean_and_deviation([*found.values()], '+.1f').replace('± +', '± '),
-        'detectable': line['smallest detectable'],
-        **{
-            title(column): f'{statistics.mean(differences(column)):+.{2 if column == "mean_distance" else 1}f}'
-            for column in columns
-        },
-        'result': line['result'],
+
+def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row:
+    """Returns a line of a table: means and deviations over the seeds, and the difference with its test."""
+    seeds = table.seeds(runs)
+
+    def cell(column: str) -> str:
+        found = [value(runs[line.name, seed], column) for seed in seeds]
+        return mean_and_deviation(found, '.2f' if column == 'mean_distance' else '.1f')
+
+    recalls = (statistics.mean(value(runs[line.name, seed], way) for seed in seeds) for way in BOTH_WAYS)
+    row = {'': line.label, 'R@1 i2t / t2i': ' / '.join(f'{recall:.1f}' for recall in recalls)}
+    row |= {COLUMNS.get(column, f'rsum, epoch {column}'): cell(column) for column in table.columns}
+    row[f'rsum, {seeds_of(len(seeds))}'] = cell('rsum')
+    if any(other.pair for other in table.lines):
+        found = differences(table, line, runs) if line.pair else []
+        row['difference'] = mean_and_deviation(found, '+.1f').replace('± +', '± ') if found else ''
+        if len(seeds) >= intervals.MIN_SEEDS:
+            row['p'] = probability(intervals.p_value(found) if found else None)
+            row['q'] = probability(q.get(_test(table, line, runs)))
+    return row
+
+
+def by_seed(table: Table, line: Line, runs: Runs, stored: Stored) -> Row:
+    """Returns the differences of a line by seed, with the intervals that are stored, and the detectable difference."""
+    found = dict(zip(table.seeds(runs), differences(table, line, runs), strict=True))
+    keys = {seed: (table.size, line.pair, seed, table.at) for seed in (*found, intervals.ALL)}
+    ends = {
+        seed: f' [{stored[key]["low"]:+.1f}, {stored[key]["high"]:+.1f}]' for seed, key in keys.items() if key in stored
     }
+    row = {'': line.label} | {f'seed {seed}': f'{one:+.1f}{ends.get(seed, "")}' for seed, one in found.items()}
+    if len(found) > 1:
+        row['detectable'] = f'{intervals.detectable([*found.values()]):.1f}' + ends.get(intervals.ALL, '')
+    return row
 
 
-def entries(lines: str) -> dict[str, str]:
-    """Returns name -> label of the lines of a comment.
+def verdict(table: Table, runs: Runs, q: Mapping[Test, float]) -> str:
+    """Returns the verdict of a table, with the seeds and q; empty if no line decides one."""
+    deciding = [line for line in table.lines if line.decides]
+    found = [(differences(table, line, runs), q.get(_test(table, line, runs)), line.published) for line in deciding]
+    if not (deciding or table.is_open):
+        return ''
+    shown = ', '.join(dict.fromkeys(probability(one) for _, one, _ in found if one is not None))
+    word = 'Open' if table.is_open else intervals.verdict(found)
+    return f'**{word}** ({seeds_of(len(table.seeds(runs)))}{shown and f", q {shown}"})'
+
+
+def made(table: Table, runs: Runs, q: Mapping[Test, float], stored: Stored) -> Iterator[str]:
+    """Yields the lines of a table, with its verdict before it and its differences by seed behind it."""
+    if found := verdict(table, runs, q):
+        yield from (found, '')
+    yield from results.markdown(result(table, line, runs, q) for line in table.lines)
+    rows = [by_seed(table, line, runs, stored) for line in table.lines if line.pair]
+    if rows and len(table.seeds(runs)) > 1:
+        yield from ('', '<details><summary>By seed, with intervals of 95 % over the images</summary>', '')
+        yield from results.markdown(rows)
+        yield from ('', '</details>')
+
+
+def _order(cell: str) -> float:
+    return float(cell.strip('<') or 0)
+
+
+def verdicts(pages: Mapping[str, str]) -> Iterator[Row]:
+    """Yields the line of each section with a verdict, from the texts of the pages by their name in docs/results."""
+    for name, page in pages.items():
+        paper = PAPERS[name]
+        _, *parts = SECTION.split(page)
+        for heading, section in zip(parts[::2], parts[1::2], strict=True):
+            if found := re.search(VERDICT, section):
+                anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
+                claim = f'[{heading}]({name}.md#{anchor})'
+                q = (found[3] or '').split(', ')  # of several the one that decides
+                q = max(q, key=_order) if found[1] in ('Confirmed', 'Contradicted') else min(q, key=_order)
+                yield {'': paper, 'claim': claim, 'verdict': found[1].lower(), 'seeds': found[2], 'q': q}
+                paper = ''
+
+
+def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], stored: Stored) -> str:
+    """Returns a page with its tables made from the rows that `read` returns for a file, such as `catalog.read_runs`.
 
     Raises:
-      UserError: If a line has another form.
+      UserError: If an experiment has no row, or the experiments of a table have no seed in common.
     """
-    split = [line.partition(': ') for line in lines.splitlines()]
-    if wrong := [name for name, colon, _ in split if not colon]:
-        raise UserError(f"'{wrong[0]}' in a comment above a table; write NAME: LABEL")
-    return {name: label for name, _, label in split}
 
+    def replacement(match: re.Match) -> str:
+        table = comments.read_table(match)
+        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in made(table, read(table.size), q, stored)) + '\n'
 
-def names(page: str) -> set[str]:
-    """Returns the experiments of the tables of a text."""
-    return {name for mark in MARK.finditer(page) for entry in entries(mark[5]) for name in entry.split(' - ')}
-
-
-def rewritten(page: str, read: Callable[[str], Runs], stored: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a page with its tables made from the rows.
-
-    Args:
-      page: The text of the page.
-      read: Returns the rows of runs of a file of rows, such as `catalog.read_runs`.
-      stored: The rows of `experiments.intervals`.
-
-    Raises:
-      UserError: If an experiment has no row, or a difference is none of `experiments.intervals`.
-    """
-    pairs = {pair.name: pair for pair in intervals.PAIRS}
-
-    def table(match: re.Match) -> str:
-        size, columns, lines = catalog.size(match[3] == 'small'), match[4].split(), entries(match[5])
-        runs = read(size)
-        if match[2] == 'runs':
-            shown = compared(runs, [*lines])
-            rows = [runs_row(shown, name, label, columns) for name, label in lines.items()]
-        else:
-            if unknown := lines.keys() - pairs.keys():
-                raise UserError(f'{", ".join(sorted(unknown))}: not a pair of experiments/intervals.py')
-            ends = {
-                name: {
-                    row['seed']: (row['low'], row['high'])
-                    for row in stored
-                    if (row['size'], row['pair'], row['metric']) == (size, name, 'rsum')
-                }
-                for name in lines
-            }
-            rows = [differences_row(runs, ends[name], pairs[name], label, columns) for name, label in lines.items()]
-        behind = '' if match[6] else '\n'  # a blank line behind a new table
-        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in results.markdown(rows)) + behind
-
-    return MARK.sub(table, page)
+    return MARK.sub(replacement, page).rstrip('\n') + '\n'
 
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    read, stored = functools.cache(catalog.read_runs), [*intervals.read(intervals.PATH).values()]
-    for page in (DOCS / f'{name}.md' for name in PAGES):
-        yield page, rewritten(page.read_text(encoding='utf-8'), read, stored)
-    data = DOCS / 'data.md'
+    read, stored = functools.cache(catalog.read_runs), intervals.read(intervals.PATH)
+    texts = {name: path.read_text(encoding='utf-8') for name, path in PAGES.items()}
+    q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
+    texts = {name: rewritten(text, read, q, stored) for name, text in texts.items()}
+    yield from ((PAGES[name], text) for name, text in texts.items())
+    rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
+    listed = ''.join(f'{line}\n' for line in results.markdown(rows))
+    index, data = DOCS / 'results' / 'index.md', DOCS / 'data.md'
+    yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', index.read_text(encoding='utf-8'))
     yield data, results.rewritten(data.read_text(encoding='utf-8'), results.read(DOCS / 'cca.jsonl'))
 
 
@@ -190,7 +180,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Rewrites the pages."""
+    """Rewrites the pages and their figures."""
     del args
     results.rewrite(pages())
+    for path, content in figures.drawn():
+        with replacing(path) as file:
+            file.write(content)
     return []

@@ -9,6 +9,8 @@ def test_links_that_leave_the_docs_lead_to_pages_of_their_files():
     moved = PAGE.replace('../jitm/api.py', 'source/jitm/api.py.md')
     assert docs_site.moved(PAGE, 'docs') == moved
     assert [*docs_site.linked(PAGE, 'docs')] == ['jitm/api.py']
+    page = '[a](vsepp.md) [b](../data.md#x) [c](../../jitm/api.py)'
+    assert docs_site.moved(page, 'docs/results') == '[a](vsepp.md) [b](../data.md#x) [c](../source/jitm/api.py.md)'
     assert docs_site.moved('[a](docs/data.md#x), [b](LICENSE)', '.') == '[a](data.md#x), [b](source/LICENSE.md)'
 
 

@@ -21,7 +21,7 @@ from jitm.runs.log import read_metrics
 from tests.conftest import ROOT
 
 README = ROOT / 'README.md'
-PAGES = [README, *sorted((ROOT / 'docs').glob('*.md'))]
+PAGES = [README, *sorted((ROOT / 'docs').glob('*.md')), *sorted((ROOT / 'docs' / 'results').glob('*.md'))]
 SHELL = {
     'bash',
     'gcloud',
@@ -143,7 +143,7 @@ def test_readme_is_short_and_starts_with_what_to_type():
     assert 'make test' in screen
 
 
-@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize('path', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(path):
     text = path.read_text()
     for link in re.findall(r'(?:\]\(|src=")(?!http|\.\./\.\./actions)([^)"]+)[)"]', text):
@@ -162,7 +162,7 @@ def test_links_lead_to_files_and_headings(path):
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize('path', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_name_no_path_outside_of_the_repository(path):
     outside = re.findall(r'\.\./shared|data/unpack|/tmp/\S*|/home/\S*', path.read_text())
     assert not outside
@@ -211,7 +211,7 @@ def test_published_numbers_of_the_docs():
     assert min(found.values()) > 100
 
 
-@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize('path', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_are_accepted(path, workplace, monkeypatch):
     """Flags, config files, words and keys exist; nothing is run."""
     write_modules(path, workplace)

@@ -32,11 +32,13 @@ def source_page(path: str) -> str:
 
 
 def moved(text: str, folder: str) -> str:
-    """Returns a page of a folder of the repository with the links that it has at the top of docs/."""
+    """Returns a page of a folder of the repository with the links that it has on the site."""
+    at = posixpath.relpath(folder, 'docs') if folder.startswith('docs') else '.'
 
     def target(match: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[0]))
-        return path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
+        page = path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
+        return posixpath.relpath(page, at)
 
     parts = FENCE.split(text)
     return ''.join(part if part.startswith('```') else LINK.sub(target, part) for part in parts)
@@ -79,8 +81,9 @@ def generated() -> dict[str, str]:
     """Returns the text of each page that is not in docs/, by its name."""
     readme = (ROOT / 'README.md').read_text(encoding='utf-8').replace('src="docs/', 'src="')
     readme = BADGE.sub('', readme)  # its address is relative to the repository's page
-    pages = [path.read_text(encoding='utf-8') for path in (ROOT / 'docs').glob('*.md')]
-    outside = {*linked(readme, '.'), *(path for text in pages for path in linked(text, 'docs'))}
+    outside = {*linked(readme, '.')}
+    for page in (ROOT / 'docs').rglob('*.md'):
+        outside |= {*linked(page.read_text(encoding='utf-8'), f'{page.parent.relative_to(ROOT)}')}
     api = ''.join(f'::: {name}\n\n' for name in API)
     return {
         'index.md': moved(readme, '.'),
@@ -100,4 +103,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lets the links of a page of docs/ that leave docs/ lead to the pages of their files."""
-    return markdown if page.file.generated_by else moved(markdown, 'docs')
+    folder = posixpath.join('docs', posixpath.dirname(page.file.src_uri)).rstrip('/')
+    return markdown if page.file.generated_by else moved(markdown, folder)

@@ -5,14 +5,16 @@ import pytest
 from scipy import stats
 
 from benchmarks import command
-from experiments import catalog, intervals
+from experiments import catalog, comments, intervals
 from jitm import configs
 from jitm.evaluation.saved import folder_of
 from jitm.metrics import retrieval_metrics
+from jitm.report.bootstrap import Hits
 
 IMAGES = 30
 IMAGE_OF_TEXT = np.repeat(np.arange(IMAGES), 5)
-PAIR = intervals.Pair('mean_sum', 'mean_max')
+PAIR = 'mean_max', 'mean_sum'
+NAME = ' - '.join(PAIR)
 
 
 @pytest.fixture
@@ -36,31 +38,53 @@ def save(tmp_path):
 
 def test_intervals_are_those_of_the_saved_scores(tmp_path, save):
     control, treatment = save('mean_sum', 1, 1.0), save('mean_max', 1, 3.0)
-    rows = intervals.rows_of(PAIR, 1, 'flickr8k', tmp_path)
-    assert [row['metric'] for row in rows] == ['rsum', 'i2t/recall@1', 't2i/recall@1']
-    for row in rows:
-        assert (row['pair'], row['seed'], row['n']) == ('mean_max - mean_sum', 1, IMAGES)
-        assert row['difference'] == pytest.approx(treatment[row['metric']] - control[row['metric']])
-        assert 0 < row['low'] < row['difference'] < row['high']
+    [row] = intervals.rows_of(*PAIR, [0, 1], 'flickr8k', tmp_path)
+    assert (row['pair'], row['seed'], row['metric'], row['n']) == (NAME, 1, 'rsum', IMAGES)
+    assert row['difference'] == pytest.approx(treatment['rsum'] - control['rsum'])
+    assert 0 < row['low'] < row['difference'] < row['high']
+
+
+def test_three_seeds_have_an_interval_over_seeds_and_images(tmp_path, save):
+    for seed in range(3):
+        save('mean_sum', seed, 1.0)
+        save('mean_max', seed, 3.0)
+    *by_seed, over_all = intervals.rows_of(*PAIR, range(3), 'flickr8k', tmp_path)
+    assert [row['seed'] for row in by_seed] == [0, 1, 2]
+    assert over_all['seed'] == intervals.ALL
+    assert over_all['difference'] == pytest.approx(np.mean([row['difference'] for row in by_seed]))
+    assert 0 < over_all['low'] < over_all['difference'] < over_all['high']
+
+
+@pytest.mark.parametrize(('of_seeds', 'of_images'), [(20.0, 0.0), (0.0, 20.0), (15.0, 15.0)])
+def test_both_seeds_and_images_widen_the_interval(of_seeds, of_images):
+    """With many seeds and images the interval is that of the normal approximation."""
+    count, rng = 40, np.random.default_rng(0)
+    seeds, images = (spread * rng.normal(size=count) for spread in (of_seeds, of_images))
+    zero = np.zeros(count)
+    treatments = [Hits(seed + images, zero, np.ones(count)) for seed in seeds]
+    low, high = intervals.over_seeds_and_images(treatments, [Hits(zero, zero, np.ones(count))] * count)
+    expected = 2 * 1.96 * np.sqrt((np.var(seeds) + np.var(images)) / count)
+    assert high - low == pytest.approx(expected, rel=0.15)
+    assert (low + high) / 2 == pytest.approx(seeds.mean() + images.mean(), abs=0.1 * expected)
 
 
 def test_pairs_without_saved_scores_have_no_rows(tmp_path, save):
-    assert not intervals.rows_of(PAIR, 0, 'flickr8k', tmp_path)
+    assert not [*intervals.rows_of(*PAIR, [0], 'flickr8k', tmp_path)]
     save('mean_sum', 0, 1.0)
-    assert not intervals.rows_of(PAIR, 0, 'flickr8k', tmp_path)
+    assert not [*intervals.rows_of(*PAIR, [0], 'flickr8k', tmp_path)]
 
 
 def test_rows_of_intervals_replace_those_of_the_same_run(tmp_path):
     path = tmp_path / 'rows.jsonl'
-    for seed, value in ((1, 1.0), (0, 2.0), (1, 3.0)):
-        row = {'size': 'flickr8k', 'pair': PAIR.name, 'seed': seed, 'metric': 'rsum', 'difference': value}
+    for seed, value in ((1, 1.0), (0, 2.0), (intervals.ALL, 4.0), (1, 3.0)):
+        row = {'size': 'flickr8k', 'pair': NAME, 'seed': seed, 'metric': 'rsum', 'difference': value}
         intervals.update([row], path)
-    assert [row['difference'] for row in intervals.read(path).values()] == [2.0, 3.0]
+    assert {key[2]: row['difference'] for key, row in intervals.read(path).items()} == {0: 2.0, 1: 3.0, 'all': 4.0}
 
 
 def test_intervals_list_the_pairs_with_rows(tmp_path, save, monkeypatch, capsys):
     monkeypatch.setattr(intervals, 'PATH', tmp_path / 'rows.jsonl')
-    monkeypatch.setattr(intervals, 'PAIRS', (PAIR, intervals.Pair('mean_sum', 'mean_selhn')))
+    monkeypatch.setattr(comments, 'differences', lambda size: iter([PAIR, ('mean_selhn', 'mean_sum')]))
     runs = ('mean_sum', 0), ('mean_max', 0), ('mean_max', 1)
     monkeypatch.setattr(
         intervals, 'read_runs', lambda size: {run: {'metrics': {'rsum': 280.0 + run[1]}} for run in runs}
@@ -69,8 +93,8 @@ def test_intervals_list_the_pairs_with_rows(tmp_path, save, monkeypatch, capsys)
     save('mean_max', 0, 3.0)
     arguments = ['intervals', '--small', f'--folder={tmp_path}', f'--json={tmp_path}/results.jsonl']
     command.main('experiments', arguments)
-    assert [line.split(' |')[0] for line in capsys.readouterr().out.splitlines()[2:]] == ['| mean_max - mean_sum']
-    assert {key[:3] for key in intervals.read(intervals.PATH)} == {('flickr8k_small', PAIR.name, 0)}
+    assert [line.split(' |')[0] for line in capsys.readouterr().out.splitlines()[2:]] == [f'| {NAME}']
+    assert {key[:3] for key in intervals.read(intervals.PATH)} == {('flickr8k_small', NAME, 0)}
 
 
 @pytest.mark.parametrize('n', [2, 3, 8])
@@ -82,25 +106,36 @@ def test_detectable_differences_are_shown_in_80_percent_of_cases(n):
     assert np.mean(stats.ttest_1samp(values, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.01)
 
 
+BETTER = [16.1, 13.3, 15.7], 0.01, None
+WORSE = [-16.1, -13.3, -15.7], 0.01, None
+EQUAL = [3.0, -1.0, 1.0], 0.5, None
+
+
 @pytest.mark.parametrize(
-    ('values', 'published', 'expected'),
+    ('compared', 'expected'),
     [
-        ([16.1, 13.3, 15.7], None, 'better'),
-        ([-16.1, -13.3, -15.7], None, 'worse'),
-        ([3.0, -1.0, 1.0], None, 'no difference found'),
-        ([3.0, -1.0, 1.0], 7.0, 'no difference found'),
-        ([3.0, -1.0, 1.0], 2.5, 'not testable here'),
-        ([10.0, 10.1], None, 'two seeds'),
-        ([10.0, 14.0], 2.5, 'two seeds'),
-        ([0.0, 0.0, 0.0], None, 'no difference found'),
-        ([25.5], None, 'one seed'),
+        ([BETTER], 'Confirmed'),
+        ([BETTER, BETTER], 'Confirmed'),
+        ([WORSE], 'Contradicted'),
+        ([EQUAL], 'No difference'),
+        ([([3.0, -1.0, 1.0], 0.5, 7.0)], 'No difference'),
+        ([([3.0, -1.0, 1.0], 0.5, 2.5)], 'Open'),  # the published difference would not be detected
+        ([([10.0, 10.1], None, None)], 'Open'),
+        ([BETTER, WORSE], 'Open'),
+        ([BETTER, EQUAL], 'Open'),
+        ([], 'Open'),
     ],
 )
-def test_results(values, published, expected):
-    assert intervals.result(values, published) == expected
+def test_verdicts(compared, expected):
+    assert intervals.verdict(compared) == expected
 
 
-def test_pairs_are_experiments():
-    names = [pair.name for pair in intervals.PAIRS]
-    assert len(names) == len(set(names))
-    assert {name for pair in intervals.PAIRS for name in (pair.control, pair.treatment)} <= catalog.EXPERIMENTS.keys()
+def test_differences_of_equal_runs_are_no_difference():
+    assert intervals.p_value([0.0, 0.0, 0.0]) == 1
+    assert intervals.p_value([2.0, 2.0, 2.0]) == 0
+
+
+def test_pages_name_experiments():
+    pairs = [pair for size in ('flickr8k', 'flickr8k_small') for pair in comments.differences(size)]
+    assert len(pairs) > 100
+    assert {name for pair in pairs for name in pair} <= catalog.EXPERIMENTS.keys()

@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from experiments import tables
+from benchmarks.results import DOCS
+from experiments import comments, intervals, tables
 from jitm.errors import UserError
 from tests.conftest import ROOT
 
@@ -13,58 +14,103 @@ def row(rsum, distance):
 
 
 RUNS = {
-    ('mean_sum', 0): row(270.0, 0.3),
-    ('mean_sum', 1): row(272.0, 0.31),
-    ('mean_max', 0): row(280.0, 0.4),
-    ('mean_max', 1): row(282.2, 0.42),
-    ('mean_max', 2): row(290.0, 0.4),
+    **{('mean_sum', seed): row(270.0 + seed, 0.3) for seed in range(3)},
+    **{('mean_max', seed): row(280.0 + 1.1 * seed, 0.4) for seed in range(4)},
     ('mean_selhn', 1): row(280.0, 0.4),
 }
-INTERVAL = {'size': 'flickr8k_small', 'pair': 'mean_max - mean_sum', 'seed': 1, 'metric': 'rsum', 'low': -1, 'high': 21}
+INTERVAL = {'size': 'flickr8k_small', 'pair': 'mean_max - mean_sum', 'metric': 'rsum', 'low': -1, 'high': 21}
+STORED = {('flickr8k_small', INTERVAL['pair'], seed, 'rsum'): INTERVAL for seed in (1, intervals.ALL)}
 PAGE = """# Page
 
-<!-- runs small mean_distance 1 last
-mean_sum: the sum
-mean_selhn: SelHN
+## Max is better
+
+<!-- runs small mean_distance 1
+mean_sum: sum of hinges
+* mean_max - mean_sum: max of hinges
 -->
 
 Text.
 
-<!-- differences small i2t/recall@1
-mean_max - mean_sum: max, sum
-mean_selhn - mean_sum: SelHN, sum
+## SelHN
+
+<!-- runs small open last
+mean_selhn - mean_sum (5.0): SelHN
 -->
 """
-TABLE = """
-|  | R@1 i2t | R@1 t2i | MD | rsum, epoch 1 | rsum, last epoch | rsum | seeds |
+MADE = """
+**Confirmed** (3 seeds, q <0.001)
+
+|  | R@1 i2t / t2i | MD | rsum, epoch 1 | rsum, 3 seeds | difference | p | q |
 |---|---|---|---|---|---|---|---|
-| the sum | 27.2 | 27.2 | 0.31 | 272.0 | 271.0 | 272.0 | 1 |
-| SelHN | 28.0 | 28.0 | 0.40 | 280.0 | 279.0 | 280.0 | 1 |
+| sum of hinges | 27.1 / 27.1 | 0.30 ± 0.00 | 271.0 ± 1.0 | 271.0 ± 1.0 |  |  |  |
+| max of hinges | 28.1 / 28.1 | 0.40 ± 0.00 | 281.1 ± 1.1 | 281.1 ± 1.1 | +10.1 ± 0.1 | <0.001 | <0.001 |
+
+<details><summary>By seed, with intervals of 95 % over the images</summary>
+
+|  | seed 0 | seed 1 | seed 2 | detectable |
+|---|---|---|---|---|
+| max of hinges | +10.0 | +10.1 [-1.0, +21.0] | +10.2 | 0.3 [-1.0, +21.0] |
+
+</details>
 
 Text.
 """
-DIFFERENCES = """
-| difference in rsum | by seed (95 % over images) | mean | detectable | R@1 i2t | result |
-|---|---|---|---|---|---|
-| max, sum | +10.0; +10.2 (-1.0 to +21.0) | +10.1 ± 0.1 | 1.6 | +1.0 | two seeds |
-| SelHN, sum | +8.0 | +8.0 |  | +0.8 | one seed |
+OPEN = """
+**Open** (1 seed)
+
+|  | R@1 i2t / t2i | rsum, last epoch | rsum, 1 seed | difference |
+|---|---|---|---|---|
+| SelHN | 28.0 / 28.0 | 279.0 | 280.0 | +9.0 |
 """
+
+
+def read(size):
+    return RUNS if size == 'flickr8k_small' else {}
 
 
 def rewritten(page):
-    return tables.rewritten(page, lambda size: RUNS if size == 'flickr8k_small' else {}, [INTERVAL])
+    return tables.rewritten(page, read, tables.adjusted(comments.read_tables(page), read), STORED)
 
 
 def test_tables_follow_their_comments():
     page = rewritten(PAGE)
-    assert TABLE in page
-    assert DIFFERENCES in page
+    assert MADE in page
+    assert OPEN in page
     assert rewritten(page) == page
-    assert rewritten(page.replace('281.0', '999.9')) == page
+    assert rewritten(page.replace('281.1', '999.9').replace('Confirmed', 'Contradicted')) == page
+
+
+def test_verdicts_are_listed_with_links_to_their_sections():
+    page = rewritten(PAGE)
+    assert [*tables.verdicts({'vsepp': page})] == [
+        {
+            '': 'Faghri et al. 2018',
+            'claim': '[Max is better](vsepp.md#max-is-better)',
+            'verdict': 'confirmed',
+            'seeds': '3',
+            'q': '<0.001',
+        },
+        {'': '', 'claim': '[SelHN](vsepp.md#selhn)', 'verdict': 'open', 'seeds': '1', 'q': ''},
+    ]
+
+
+def test_q_is_adjusted_for_all_tests():
+    lines = ('mean_max - mean_sum: a', 'mean_sum - mean_max: b', 'mean_max - mean_max: c')
+    page = '<!-- runs small\n' + '\n'.join(lines) + '\n-->\n'
+    found = {test[2]: q for test, q in tables.adjusted(comments.read_tables(page), read).items()}
+    p = intervals.p_value([10.0, 10.1, 10.2])
+    assert found == pytest.approx(
+        {'mean_max - mean_sum': 1.5 * p, 'mean_sum - mean_max': 1.5 * p, 'mean_max - mean_max': 1.0}
+    )
+
+
+def test_pages_are_as_their_rows_make_them():
+    for path, text in tables.pages():
+        assert path.read_text(encoding='utf-8') == text, path.name
 
 
 @pytest.mark.parametrize(
-    'path', sorted([ROOT / 'README.md', *(ROOT / 'docs').glob('*.md')]), ids=lambda path: path.stem
+    'path', sorted([ROOT / 'README.md', *DOCS.glob('*.md'), *DOCS.glob('results/*.md')]), ids=lambda path: path.stem
 )
 def test_rows_of_tables_have_the_cells_of_their_header(path):
     text = re.sub(r'^```.*?^```|(?<!`)`[^`\n]+`(?!`)|\\\|', '', path.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -76,8 +122,8 @@ def test_rows_of_tables_have_the_cells_of_their_header(path):
 
 
 def test_names_are_those_of_runs_and_differences():
-    assert tables.names(PAGE) == {'mean_sum', 'mean_selhn', 'mean_max'}
-    assert tables.names('Text without tables.') == set()
+    assert comments.names(PAGE) == {'mean_sum', 'mean_selhn', 'mean_max'}
+    assert comments.names('Text without tables.') == set()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +132,10 @@ def test_names_are_those_of_runs_and_differences():
         ('runs small\nfc_max: GPO', 'fc_max has no row; train it'),
         ('runs full\nmean_max: max', 'mean_max has no row; train it'),
         ('runs small\nmean_max', "'mean_max' in a comment above a table; write NAME: LABEL"),
-        ('differences small\nmean_sum - mean_max: less', 'mean_sum - mean_max: not a pair of experiments/intervals.py'),
-        ('differences full\nmean_max - mean_sum: more', 'mean_max - mean_sum has no seed with rows of both'),
+        ('runs small\nmean_selhn: a\nmean_zero: b', 'mean_selhn, mean_zero have no seed in common'),
     ],
 )
-def test_unknown_runs_are_refused(comment, message):
+def test_tables_without_rows_are_errors(comment, message, monkeypatch):
+    monkeypatch.setitem(RUNS, ('mean_zero', 0), row(270.0, 0.3))
     with pytest.raises(UserError, match=message):
         rewritten(f'<!-- {comment}\n-->\n')

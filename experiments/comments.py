@@ -1,0 +1,142 @@
+"""The comments of docs/*.md and docs/results/*.md that state which experiments a table shows, and their tables.
+
+A comment names the file of rows, further columns, and one experiment of `experiments.catalog`, or the difference of one
+from its control, a line:
+
+    <!-- runs small mean_distance 1
+    mean_sum: sum of hinges
+    * mean_max - mean_sum: max of hinges
+    -->
+
+A column is a metric, an epoch for the rsum after it, or `last`, with which differences are those after the last epoch.
+All lines are means over the seeds that all of them have. Lines with a star decide the verdict of the claim; `open`
+beside the columns overrides it, where a control is missing. The difference that a paper states may follow the names,
+`* rvse_selhn - rvse_max (14.0): label`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.results import DOCS
+from experiments import catalog
+from jitm.errors import UserError
+
+PAPERS = {
+    'vsepp': 'Faghri et al. 2018',
+    'selhn': 'Li et al. 2023',
+    'aoq': 'Chen et al. 2020',
+    'dbl': 'Diao et al. 2024',
+    'tags': 'Fan et al. 2022',
+    'questions': 'our questions',
+}
+PAGES = {
+    name: DOCS / f'{name}.md'
+    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'heads')
+}
+LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
+VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'
+TABLE = r'(?:\|[^\n]*\n)+'
+MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE}(?:\n<details>.*?</details>\n)?)?\n*'
+MARK = re.compile(rf'(<!-- runs (small|full)([^\n]*)\n(.*?)\n-->\n){MADE}', re.DOTALL)
+VERDICTS = re.compile(rf'(<!-- verdicts -->\n)(?:\n{TABLE})?\n*')
+
+Runs = Mapping[tuple[str, int], Mapping[str, Any]]  # experiment and seed -> row
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table.
+
+    Attributes:
+      name: The experiment.
+      control: Its control; empty if the line has no difference.
+      published: The difference in rsum that the paper states, if it does.
+      label: The text.
+      decides: Whether the verdict depends on the difference.
+    """
+
+    name: str
+    control: str
+    published: float | None
+    label: str
+    decides: bool
+
+    @property
+    def pair(self) -> str:
+        """The name of the difference."""
+        return f'{self.name} - {self.control}' if self.control else ''
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a comment states: the file of rows, the columns, whether the verdict is open, and the lines."""
+
+    size: str
+    columns: Sequence[str]
+    is_open: bool
+    lines: Sequence[Line]
+
+    @property
+    def at(self) -> str:
+        """What differences are taken of: `rsum`, at the best epoch, or `last`, rsum after the last one."""
+        return 'last' if 'last' in self.columns else 'rsum'
+
+    @property
+    def names(self) -> set[str]:
+        """The experiments."""
+        return {name for line in self.lines for name in (line.name, line.control) if name}
+
+    def seeds(self, runs: Runs) -> tuple[int, ...]:
+        """Returns the seeds that all experiments have.
+
+        Raises:
+          UserError: If an experiment has no row, or no seed is common.
+        """
+        if missing := self.names - {name for name, _ in runs}:
+            raise UserError(f'{min(missing)} has no row; train it with python -m experiments flickr8k {min(missing)}')
+        found = set.intersection(*({seed for name, seed in runs if name == one} for one in self.names))
+        if not found:
+            raise UserError(f'{", ".join(sorted(self.names))} have no seed in common; train one')
+        return tuple(sorted(found))
+
+
+def read_line(text: str) -> Line:
+    """Returns a line of a comment.
+
+    Raises:
+      UserError: If it has another form.
+    """
+    if not (found := LINE.fullmatch(text)):
+        raise UserError(f"'{text}' in a comment above a table; write NAME: LABEL or NAME - CONTROL: LABEL")
+    star, name, control, published, label = found.groups()
+    return Line(name, control or '', float(published) if published else None, label, bool(star))
+
+
+def read_table(match: re.Match) -> Table:
+    """Returns the table of a match of MARK; raises a UserError if a line has another form."""
+    columns, lines = match[3].split(), [read_line(line) for line in match[4].splitlines()]
+    return Table(catalog.size(match[2] == 'small'), [c for c in columns if c != 'open'], 'open' in columns, lines)
+
+
+def read_tables(page: str) -> list[Table]:
+    """Returns the tables of a text; raises a UserError if a line of a comment has another form."""
+    return [read_table(mark) for mark in MARK.finditer(page)]
+
+
+def names(page: str) -> set[str]:
+    """Returns the experiments of the tables of a text."""
+    return {name for table in read_tables(page) for name in table.names}
+
+
+def differences(size: str) -> Iterator[tuple[str, str]]:
+    """Yields each experiment and its control whose difference a page shows, by the file of their rows."""
+    tables = (table for path in PAGES.values() for table in read_tables(path.read_text(encoding='utf-8')))
+    lines = (line for table in tables if table.size == size for line in table.lines if line.control)
+    yield from dict.fromkeys((line.name, line.control) for line in lines)
+
+
+def prose(page: str) -> str:
+    """Returns a text without the comments above tables and what is made from them."""
+    return VERDICTS.sub('', MARK.sub('', page))

@@ -1,0 +1,109 @@
+"""The figures of docs/results and noise.md: rsum of stored rows, as SVG that follows the light or dark scheme."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.results import DOCS
+from experiments import catalog
+from jitm.pages.figures import new_figure, to_bytes
+
+INK = '#333333'  # replaced by the color of the scheme
+SCHEMES = b'<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
+EPOCHS = range(9)
+# Name -> label of the x axis, and of each line {x: experiment}, or its one experiment, whose rsum is drawn by epoch.
+FIGURES = {
+    'negatives': (
+        'number of negatives',
+        {
+            'max of hinges': {n: f'mean_max_n{n}' for n in (2, 4, 8, 16, 32, 64, 127)},
+            'sum of hinges, all 127': dict.fromkeys((2, 127), 'mean_sum'),
+        },
+    ),
+    'plateau': (
+        'epoch',
+        {
+            'VSE(MLP), SelHN': 'mlp_selhn',
+            'VSE(MLP), max of hinges': 'mlp_max',
+            'RVSE(MLP), SelHN': 'rvse_selhn',
+            'RVSE(MLP), max of hinges': 'rvse_max',
+        },
+    ),
+    'temperatures': (
+        'temperature of softmax, or margin of the hinges',
+        {
+            'softmax': {t / 100: f'mean_softmax_t{t:02}' for t in (2, 3, 7, 10, 15, 20)} | {0.05: 'mean_softmax'},
+            'SelHN': {0.2: 'mean_selhn'} | {m / 100: f'mean_selhn_m{m}' for m in (30, 40, 50)},
+            'max of hinges': {0.2: 'mean_sum_max'} | {m / 100: f'mean_sum_max_m{m}' for m in (30, 40, 50)},
+        },
+    ),
+    'batches': (
+        'batch size',
+        {
+            name: {size: f'mean_{loss}_steps_b{size}' for size in (64, 128, 256)}
+            for name, loss in (('max of hinges', 'max'), ('SelHN', 'selhn'), ('softmax, temperature 0.05', 'softmax'))
+        }
+        | {
+            'softmax, 0.07': {size: f'mean_softmax_t07_steps_b{size}' for size in (64, 128)},
+            'softmax, 0.07, queue of 4,096': {size: f'mean_queue4096_steps_b{size}' for size in (64, 128)},
+        },
+    ),
+    'noise': (
+        'mismatched captions, %',
+        {
+            name: {0: f'mean_{loss}'} | {rate: f'noise{rate}_{loss}' for rate in (20, 40, 60)}
+            for name, loss in (
+                ('CRCL', 'crcl'),
+                ('RCL', 'rcl'),
+                ('softmax, temperature 0.05', 'softmax'),
+                ('SelHN', 'selhn'),
+                ('max of hinges', 'sum_max'),
+                ('sum of hinges', 'sum'),
+            )
+        },
+    ),
+}
+
+
+def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[float]]:
+    """Returns {x: rsum of each seed} of a line of a figure."""
+
+    def seeds(name: str) -> list[dict]:
+        return [row for (of, _), row in runs.items() if of == name]
+
+    if isinstance(line, str):
+        return {epoch: [dict(row['rsum_by_epoch'])[epoch] for row in seeds(line)] for epoch in EPOCHS}
+    return {x: [row['metrics']['rsum'] for row in seeds(line[x])] for x in sorted(line)}
+
+
+def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> bytes:
+    """Returns an SVG of lines {label: {x: rsum of each seed}}: means, with whiskers from minimum to maximum."""
+    import matplotlib as mpl
+
+    colors = {f'{part}.color': INK for part in ('text', 'xtick', 'ytick')} | {
+        f'axes.{p}color': INK for p in ('edge', 'label')
+    }
+    with mpl.rc_context(colors | {'axes.facecolor': 'none', 'savefig.facecolor': 'none'}):
+        figure = new_figure(6.4, 3.2)
+        panel = figure.subplots()
+        for (name, values), color in zip(lines.items(), mpl.color_sequences['petroff10'], strict=False):
+            means = [sum(found) / len(found) for found in values.values()]
+            ends = [[mean - min(found), max(found) - mean] for mean, found in zip(means, values.values(), strict=True)]
+            panel.errorbar([*values], means, [*zip(*ends, strict=True)], color=color, marker='.', capsize=3, label=name)
+        ticks = sorted({x for values in lines.values() for x in values})
+        if ticks[0] and ticks[-1] > 4 * ticks[0]:
+            panel.set_xscale('log')
+            panel.minorticks_off()
+        panel.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+        panel.set(xlabel=label, ylabel='rsum')
+        panel.spines[['top', 'right']].set_visible(False)
+        panel.grid(alpha=0.3)
+        figure.legend(loc='outside right upper', frameon=False)
+        svg = to_bytes(figure, 'svg').replace(INK.encode(), b'currentColor')
+    return svg.replace(b'<defs>', SCHEMES + b'<defs>', 1)
+
+
+def drawn() -> Iterator[tuple[Path, bytes]]:
+    """Yields the path of each figure and its bytes."""
+    runs = catalog.read_runs(catalog.size(small=True))
+    for name, (label, lines) in FIGURES.items():
+        yield DOCS / 'results' / f'{name}.svg', draw(label, {key: points(runs, line) for key, line in lines.items()})
