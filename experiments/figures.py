@@ -9,8 +9,9 @@ from jitm.pages.figures import new_figure, to_bytes
 
 INK = '#333333'  # replaced by the color of the scheme
 SCHEMES = b'<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
+COLORS = '#4a90d9', '#e8961e', '#d9534f', '#2fa58a', '#a06cd5', '#8c8c8c'  # visible in both
 EPOCHS = range(9)
-# Name -> label of the x axis, and of each line {x: experiment}, or its one experiment, whose rsum is drawn by epoch.
+# Name -> label of the x axis, and of each line {x: experiment}, or the one experiment whose rsum by epoch it shows.
 FIGURES = {
     'negatives': (
         'number of negatives',
@@ -33,7 +34,7 @@ FIGURES = {
         {
             'softmax': {t / 100: f'mean_softmax_t{t:02}' for t in (2, 3, 7, 10, 15, 20)} | {0.05: 'mean_softmax'},
             'SelHN': {0.2: 'mean_selhn'} | {m / 100: f'mean_selhn_m{m}' for m in (30, 40, 50)},
-            'max of hinges': {0.2: 'mean_sum_max'} | {m / 100: f'mean_sum_max_m{m}' for m in (30, 40, 50)},
+            'max of hinges, sum first': {0.2: 'mean_sum_max'} | {m / 100: f'mean_sum_max_m{m}' for m in (30, 40, 50)},
         },
     ),
     'batches': (
@@ -56,7 +57,7 @@ FIGURES = {
                 ('RCL', 'rcl'),
                 ('softmax, temperature 0.05', 'softmax'),
                 ('SelHN', 'selhn'),
-                ('max of hinges', 'sum_max'),
+                ('max of hinges, sum first', 'sum_max'),
                 ('sum of hinges', 'sum'),
             )
         },
@@ -85,7 +86,7 @@ def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> by
     with mpl.rc_context(colors | {'axes.facecolor': 'none', 'savefig.facecolor': 'none'}):
         figure = new_figure(6.4, 3.2)
         panel = figure.subplots()
-        for (name, values), color in zip(lines.items(), mpl.color_sequences['petroff10'], strict=False):
+        for (name, values), color in zip(lines.items(), COLORS, strict=False):
             means = [sum(found) / len(found) for found in values.values()]
             ends = [[mean - min(found), max(found) - mean] for mean, found in zip(means, values.values(), strict=True)]
             panel.errorbar([*values], means, [*zip(*ends, strict=True)], color=color, marker='.', capsize=3, label=name)
@@ -96,7 +97,7 @@ def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> by
         panel.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
         panel.set(xlabel=label, ylabel='rsum')
         panel.spines[['top', 'right']].set_visible(False)
-        panel.grid(alpha=0.3)
+        panel.grid(alpha=0.2)
         figure.legend(loc='outside right upper', frameon=False)
         svg = to_bytes(figure, 'svg').replace(INK.encode(), b'currentColor')
     return svg.replace(b'<defs>', SCHEMES + b'<defs>', 1)

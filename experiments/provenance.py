@@ -6,8 +6,7 @@ Every number with a decimal, and every mean with its deviation, must be one of
 
     a recall, rsum or mean distance of a run at its best epoch, or its rsum after another one,
     the mean of one of these over all seeds of an experiment, with its deviation,
-    the difference of two experiments in a metric, or in rsum after the last epoch, for one seed, or the mean with its
-    deviation,
+    the same for two experiments on the seeds that both have, and their difference, also in rsum after the last epoch,
     the smallest difference in rsum that their seeds would show,
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
@@ -116,7 +115,7 @@ def of_runs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> set[str]:
 
 
 def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]], pairs: Iterable[Sequence[str]]) -> set[str]:
-    """Returns the numbers of pairs of experiments: differences over seeds, and the smallest that they would detect."""
+    """Returns the numbers of pairs on common seeds: metrics, differences, and the smallest that they would detect."""
     cells = set()
     for size, pair, metric in itertools.product(SIZES, pairs, (*METRICS, 'last')):
         values = {
@@ -124,8 +123,10 @@ def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]], pairs: Iter
             for (of, name, seed), row in runs.items()
             if of == size and name in pair
         }
-        found = [*intervals.differences(values, *pair).values()]
-        cells |= _cells(found, _digits(metric))
+        by_seed = intervals.differences(values, *pair)
+        found = [*by_seed.values()]
+        for cell in (found, *([values[name, seed] for seed in by_seed] for name in pair)):
+            cells |= _cells(cell, _digits(metric))
         if metric == 'rsum' and len(found) > 1:
             cells.add(f'{intervals.detectable(found):.1f}')
     return cells

@@ -141,7 +141,7 @@ def verdicts(pages: Mapping[str, str]) -> Iterator[Row]:
             if found := re.search(VERDICT, section):
                 anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
                 claim = f'[{heading}]({name}.md#{anchor})'
-                q = (found[3] or '').split(', ')  # of several the one that decides
+                q = (found[3] or '').split(', ')  # the one that decides
                 q = max(q, key=_order) if found[1] in ('Confirmed', 'Contradicted') else min(q, key=_order)
                 yield {'': paper, 'claim': claim, 'verdict': found[1].lower(), 'seeds': found[2], 'q': q}
                 paper = ''
