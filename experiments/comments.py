@@ -1,7 +1,7 @@
 """The comments of docs/*.md and docs/results/*.md that state which experiments a table shows, and their tables.
 
-A comment names the file of rows, further columns, and one experiment of `experiments.catalog`, or the difference of one
-from its control, a line:
+A comment names the file of rows, further columns, and one experiment of `experiments.catalog`, or the difference
+between one and its control, a line:
 
     <!-- runs small mean_distance 1
     mean_sum: sum of hinges

@@ -140,10 +140,10 @@ def verdicts(pages: Mapping[str, str]) -> Iterator[Row]:
         for heading, section in zip(parts[::2], parts[1::2], strict=True):
             if found := re.search(VERDICT, section):
                 anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-                claim = f'[{heading}]({name}.md#{anchor})'
+                claim, word = f'[{heading}]({name}.md#{anchor})', found[1].lower().replace(' ', '\N{NO-BREAK SPACE}')
                 q = (found[3] or '').split(', ')  # the one that decides
                 q = max(q, key=_order) if found[1] in ('Confirmed', 'Contradicted') else min(q, key=_order)
-                yield {'': paper, 'claim': claim, 'verdict': found[1].lower(), 'seeds': found[2], 'q': q}
+                yield {'': paper, 'claim': claim, 'verdict': word, 'seeds': found[2], 'q': q}
                 paper = ''
 
 

@@ -323,7 +323,7 @@ def test_tables_of_the_docs_are_those_of_the_results():
 
 
 def test_commands_of_the_docs_are_accepted():
-    pages = ''.join(path.read_text() for path in sorted(DOCS.glob('*.md')))
+    pages = ''.join(path.read_text() for path in sorted(DOCS.rglob('*.md')))
     lines = re.findall(r'^python -m (benchmarks|experiments) (\w+)(.*)$', pages, flags=re.MULTILINE)
     assert len(lines) > 10
     for package, name, arguments in lines:

@@ -7,11 +7,22 @@ PAGE = '[a](data.md#x) [b](../jitm/api.py) [c](https://x.y/z) [d](#e)\n\n```\n[f
 
 def test_links_that_leave_the_docs_lead_to_pages_of_their_files():
     moved = PAGE.replace('../jitm/api.py', 'source/jitm/api.py.md')
-    assert docs_site.moved(PAGE, 'docs') == moved
+    assert docs_site.moved(PAGE, 'docs', 'data.md') == moved
     assert [*docs_site.linked(PAGE, 'docs')] == ['jitm/api.py']
     page = '[a](vsepp.md) [b](../data.md#x) [c](../../jitm/api.py)'
-    assert docs_site.moved(page, 'docs/results') == '[a](vsepp.md) [b](../data.md#x) [c](../source/jitm/api.py.md)'
-    assert docs_site.moved('[a](docs/data.md#x), [b](LICENSE)', '.') == '[a](data.md#x), [b](source/LICENSE.md)'
+    assert (
+        docs_site.moved(page, 'docs/results', 'results/aoq.md')
+        == '[a](vsepp.md) [b](../data.md#x) [c](../source/jitm/api.py.md)'
+    )
+    assert (
+        docs_site.moved('[a](docs/data.md#x), [b](LICENSE)', '.', 'index.md')
+        == '[a](data.md#x), [b](source/LICENSE.md)'
+    )
+
+
+def test_links_of_files_outside_docs_lead_to_pages():
+    page = docs_site.moved('[a](docs/data.md), [b](configs)', '', 'source/CHANGELOG.md.md')
+    assert page == '[a](../data.md), [b](configs.md)'
 
 
 def test_files_and_folders_are_shown():

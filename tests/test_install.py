@@ -115,7 +115,7 @@ def benchmark_imports(package: str, name: str, lines: str = '^ *') -> set[str]:
     return {*found}.union(*(benchmark_imports(package, other, '^') for other in others.split(', ') if other))
 
 
-@pytest.mark.parametrize('page', sorted((ROOT / 'docs').glob('*.md')), ids=lambda page: page.name)
+@pytest.mark.parametrize('page', sorted((ROOT / 'docs').rglob('*.md')), ids=lambda page: page.name)
 def test_printed_benchmarks_need_what_their_page_installs(page):
     text, known = page.read_text(), packages_distributions()
     extras = set(re.findall(r"pip install -e '\.\[(.+?)]'", text))

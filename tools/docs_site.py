@@ -31,14 +31,13 @@ def source_page(path: str) -> str:
     return f'source/{path}.md'
 
 
-def moved(text: str, folder: str) -> str:
-    """Returns a page of a folder of the repository with the links that it has on the site."""
-    at = posixpath.relpath(folder, 'docs') if folder.startswith('docs') else '.'
+def moved(text: str, folder: str, page: str) -> str:
+    """Returns the text of a file in a folder of the repository with the links that it has as a page of the site."""
 
     def target(match: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[0]))
-        page = path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
-        return posixpath.relpath(page, at)
+        found = path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
+        return posixpath.relpath(found, posixpath.dirname(page) or '.')
 
     parts = FENCE.split(text)
     return ''.join(part if part.startswith('```') else LINK.sub(target, part) for part in parts)
@@ -84,9 +83,11 @@ def generated() -> dict[str, str]:
     outside = {*linked(readme, '.')}
     for page in (ROOT / 'docs').rglob('*.md'):
         outside |= {*linked(page.read_text(encoding='utf-8'), f'{page.parent.relative_to(ROOT)}')}
+    for path in [path for path in outside if path.endswith('.md')]:
+        outside |= {*linked(show(path), posixpath.dirname(path))}
     api = ''.join(f'::: {name}\n\n' for name in API)
     return {
-        'index.md': moved(readme, '.'),
+        'index.md': moved(readme, '.', 'index.md'),
         'reference/commands.md': commands(),
         'reference/options.md': docs_options.page(),
         'reference/api.md': f'# Python\n\n{api}',
@@ -102,6 +103,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lets the links of a page of docs/ that leave docs/ lead to the pages of their files."""
-    folder = posixpath.join('docs', posixpath.dirname(page.file.src_uri)).rstrip('/')
-    return markdown if page.file.generated_by else moved(markdown, folder)
+    """Lets the links of a page that leave docs/ lead to the pages of their files."""
+    name = page.file.src_uri
+    path = re.sub(r'^source/(.*\.md)\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
+    return markdown if path == name else moved(markdown, posixpath.dirname(path), name)

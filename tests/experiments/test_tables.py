@@ -104,11 +104,6 @@ def test_q_is_adjusted_for_all_tests():
     )
 
 
-def test_pages_are_as_their_rows_make_them():
-    for path, text in tables.pages():
-        assert path.read_text(encoding='utf-8') == text, path.name
-
-
 @pytest.mark.parametrize(
     'path', sorted([ROOT / 'README.md', *DOCS.glob('*.md'), *DOCS.glob('results/*.md')]), ids=lambda path: path.stem
 )
