@@ -29,7 +29,7 @@ PAPERS = {
     'aoq': 'Chen et al. 2020',
     'dbl': 'Diao et al. 2024',
     'tags': 'Fan et al. 2022',
-    'questions': 'our questions',
+    'questions': 'Our questions',
 }
 PAGES = {
     name: DOCS / f'{name}.md'
@@ -38,7 +38,7 @@ PAGES = {
 LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
 VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'
 TABLE = r'(?:\|[^\n]*\n)+'
-MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE}(?:\n<details>.*?</details>\n)?)?\n*'
+MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE}(?:\n<details.*?</details>\n)?)?\n*'
 MARK = re.compile(rf'(<!-- runs (small|full)([^\n]*)\n(.*?)\n-->\n){MADE}', re.DOTALL)
 VERDICTS = re.compile(rf'(<!-- verdicts -->\n)(?:\n{TABLE})?\n*')
 

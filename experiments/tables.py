@@ -123,28 +123,27 @@ def made(table: Table, runs: Runs, q: Mapping[Test, float], stored: Stored) -> I
     yield from results.markdown(result(table, line, runs, q) for line in table.lines)
     rows = [by_seed(table, line, runs, stored) for line in table.lines if line.pair]
     if rows and len(table.seeds(runs)) > 1:
-        yield from ('', '<details><summary>By seed, with intervals of 95 % over the images</summary>', '')
+        yield from ('', '<details markdown="1"><summary>By seed, with intervals of 95 % over the images</summary>', '')
         yield from results.markdown(rows)
         yield from ('', '</details>')
-
-
-def _order(cell: str) -> float:
-    return float(cell.strip('<') or 0)
 
 
 def verdicts(pages: Mapping[str, str]) -> Iterator[Row]:
     """Yields the line of each section with a verdict, from the texts of the pages by their name in docs/results."""
     for name, page in pages.items():
-        paper = PAPERS[name]
+        yield {'claim': f'**{PAPERS[name]}**', 'verdict': '', 'seeds': '', 'q': ''}
         _, *parts = SECTION.split(page)
         for heading, section in zip(parts[::2], parts[1::2], strict=True):
             if found := re.search(VERDICT, section):
+                word, seeds, several = found.groups(default='')
+                decides = max if word in ('Confirmed', 'Contradicted') else min
                 anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-                claim, word = f'[{heading}]({name}.md#{anchor})', found[1].lower().replace(' ', '\N{NO-BREAK SPACE}')
-                q = (found[3] or '').split(', ')  # the one that decides
-                q = max(q, key=_order) if found[1] in ('Confirmed', 'Contradicted') else min(q, key=_order)
-                yield {'': paper, 'claim': claim, 'verdict': word, 'seeds': found[2], 'q': q}
-                paper = ''
+                yield {
+                    'claim': f'[{heading}]({name}.md#{anchor})',
+                    'verdict': word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
+                    'seeds': seeds,
+                    'q': decides(several.split(', '), key=lambda q: float(q.strip('<') or 0)),
+                }
 
 
 def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], stored: Stored) -> str:
