@@ -10,7 +10,7 @@ Every benchmark prints a Markdown table, row by row, and adds the rows to a file
 from benchmarks import command
 
 NAMES = (
-    *('train_step', 'scoring', 'torch_loops', 'members', 'bert_step', 'tags_step', 'mining', 'precision'),
+    *('train_step', 'scoring', 'torch_loops', 'members', 'peers', 'tags_step', 'mining', 'precision'),
     *('loader', 'memory', 'gradient_cache', 'accelerators', 'start_up', 'scene_graphs', 'tables'),
 )
 

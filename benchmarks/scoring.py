@@ -2,11 +2,9 @@
 
     python -m benchmarks scoring --captions data/f8k_precomp/dev_caps.txt
     python -m benchmarks scoring --models saf sgr --dtype bfloat16
-    python -m benchmarks scoring --models scan_t2i saf --train
 
 Both sides score 1,000 images and 5,000 captions of random unit vectors in alternating processes; the ratio is the
-median over the rounds. Blocks of texts are sampled evenly over all lengths until the time limit. With `--train`, a step
-is the max of hinges of a batch and its gradient with respect to regions, words and parameters. The loop requires
+median over the rounds. Blocks of texts are sampled evenly over all lengths until the time limit. The loop requires
 PyTorch, which another interpreter may provide (`--torch_python`).
 """
 
@@ -33,7 +31,6 @@ from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.inference.engine import score
 from jitm.inference.memory import MAX_TEXTS
-from jitm.losses.ranking import max_of_hinges
 from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.types import DTYPES, Elements
@@ -118,51 +115,10 @@ def pairs_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarr
     return pairs / spent, words / pairs
 
 
-def training_scores(model: Matcher, images: Elements, texts: Elements) -> jax.Array:
-    """Scores a batch in training, with global vectors, which the loop computes in its step too."""
-    if getattr(model, 'image_whole', None) is not None:
-        images = images.replace(whole=model.image_whole(images.vectors, images.mask, True))
-        texts = texts.replace(whole=model.text_whole(texts.vectors, texts.mask, True))
-    return model.similarity(images, texts, True)
-
-
-def steps_per_second(args: argparse.Namespace, model: Matcher, lengths: np.ndarray) -> float:
-    """Returns the gradient steps per second for a batch's max of hinges."""
-    lengths = lengths[: args.batch]
-    images = make_elements(args.batch, np.full(args.batch, args.regions), args.regions, args.dim, args.dtype)
-    texts = make_elements(args.batch, lengths, bucket(lengths.max(), LENGTH_MULTIPLE), args.dim, args.dtype)
-    keys = {'params': jax.random.key(0), 'dropout': jax.random.key(1)}
-    variables = model.init(keys, images, texts, method=training_scores)
-
-    def loss(params, regions, words):
-        encoded = images.replace(vectors=regions), texts.replace(vectors=words)
-        trained = {**variables, 'params': params}
-        scores, _ = model.apply(trained, *encoded, method=training_scores, mutable=['batch_stats'], rngs=keys)
-        positives = jnp.eye(args.batch, dtype=bool)
-        return sum(jnp.sum(max_of_hinges(s, positives, margin=0.2)) for s in (scores, scores.T))
-
-    step = jax.jit(jax.grad(loss, (0, 1, 2)))
-    arguments = variables.get('params', {}), images.vectors, texts.vectors
-    jax.block_until_ready(step(*arguments))
-    start, steps = time.perf_counter(), 0
-    while time.perf_counter() - start < args.seconds:
-        jax.block_until_ready(step(*arguments))
-        steps += 1
-    return steps / (time.perf_counter() - start)
-
-
-def unit(args: argparse.Namespace) -> str:
-    """Returns the unit of speed."""
-    return 'steps/s' if args.train else 'pairs/s'
-
-
 def measure(args: argparse.Namespace, name: str) -> Row:
     """Measures our implementation, scoring with the devices that `jitm eval` uses."""
-    if not args.train:
-        parallel.use_all_cores()
+    parallel.use_all_cores()
     lengths, model = caption_lengths(args.captions, args.texts), make_model(name, args.dim)
-    if args.train:
-        return {'model': name, 'steps/s': steps_per_second(args, model, lengths), 'MiB': _peak_mib()}
     gflops = matmul_gflops()
     speed, length = pairs_per_second(args, model, lengths)
     share = speed * product_flops(name, args.regions, args.dim, length) / gflops / 1e9
@@ -176,8 +132,7 @@ def _peak_mib() -> float:
 def measure_in_process(args: argparse.Namespace, name: str, ours: bool) -> Row:
     """Measures our implementation or the loop in a separate process."""
     python, benchmark = (sys.executable, 'scoring') if ours else (args.torch_python, 'torch_loops')
-    shared = ('images', 'texts', 'regions', 'dim', 'batch', 'seconds')
-    flags = [f'--{key}={getattr(args, key)}' for key in shared] + ['--train'] * args.train
+    flags = [f'--{key}={getattr(args, key)}' for key in ('images', 'texts', 'regions', 'dim', 'seconds')]
     flags += [f'--captions={args.captions}'] if args.captions else []
     flags += ['--models', name, '--ours', f'--dtype={args.dtype}'] if ours else ['--model', name]
     with tempfile.TemporaryDirectory() as folder:
@@ -199,8 +154,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--dim', type=int, default=1024)
     parser.add_argument('--captions', type=Path, help='a text file, one caption per line; random lengths if not given')
     parser.add_argument('--dtype', choices=DTYPES, default='float32', help='dtype of our encodings')
-    parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
-    parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
     parser.add_argument('--seconds', type=float, default=10.0, help='duration of each measurement')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--torch_python', default=sys.executable, help='an interpreter with PyTorch')
@@ -210,18 +163,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def compare(args: argparse.Namespace, name: str) -> Row:
     """Measures a model and its loop in turns; returns the medians over the rounds and the largest memory."""
     rounds = [[measure_in_process(args, name, ours) for ours in (True, False)] for _ in range(args.rounds)]
-    (ours, loops), speed = zip(*rounds, strict=True), unit(args)
-    row = {
+    ours, loops = zip(*rounds, strict=True)
+    return {
         'model': name,
         'dtype': args.dtype,
-        f'jitm {speed}': statistics.median(one[speed] for one in ours),
-        f'loop {speed}': statistics.median(one[speed] for one in loops),
-        'ratio': statistics.median(one[speed] / loop[speed] for one, loop in rounds),
+        'jitm pairs/s': statistics.median(one['pairs/s'] for one in ours),
+        'loop pairs/s': statistics.median(one['pairs/s'] for one in loops),
+        'ratio': statistics.median(one['pairs/s'] / loop['pairs/s'] for one, loop in rounds),
         'jitm MiB': max(one['MiB'] for one in ours),
         'loop MiB': max(one['MiB'] for one in loops),
+        '% of the float32 product rate': statistics.median(one['% of the float32 product rate'] for one in ours),
     }
-    shares = [one.get('% of the float32 product rate') for one in ours]
-    return row if args.train else row | {'% of the float32 product rate': statistics.median(shares)}
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:

@@ -1,14 +1,13 @@
-"""Scores and trains cross-attention models in PyTorch like their published code: in a loop over captions.
+"""Scores with cross-attention models in PyTorch like their published code: in a loop over captions.
 
     python -m benchmarks torch_loops --model saf --images 1000 --texts 5000
-    python -m benchmarks torch_loops --model saf --captions data/f30k_precomp/test_caps.txt --train --batch 128
+    python -m benchmarks torch_loops --model saf --captions data/f30k_precomp/test_caps.txt
 
-The baseline for the compiled models of jitm, which tests/parity compares with it. Layers have the names of the authors'
-checkpoints. Each caption, cut to its true length, is scored with all images of a shard
-at once; attended vectors are materialized; captions are processed in a Python loop. Inputs are unit vectors, regions
-[I, R, D] and words [T, L, D], so encoders are excluded on both sides. A training step computes the scores of a batch,
-the max of hinges, and its gradients with respect to regions, words and parameters, without an optimizer. The threshold
-of NAAF is constant. Requires PyTorch, in the extra `parity`: pip install -e '.[parity]'.
+The baseline for the compiled models of jitm, which tests/parity compares with it, and a part of `torch_networks`.
+Layers have the names of the authors' checkpoints. Each caption, cut to its true length, is scored with all images of a
+shard at once; attended vectors are materialized; captions are processed in a Python loop. Inputs are unit vectors,
+regions [I, R, D] and words [T, L, D], so encoders are excluded on both sides. Requires PyTorch, in the extra `parity`:
+pip install -e '.[parity]'.
 """
 
 import argparse
@@ -244,24 +243,6 @@ def score(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, s
     return torch.cat([model(part, words, lengths) for part in regions.split(shard)])
 
 
-def max_of_hinges(scores: Tensor, margin: float = 0.2) -> Tensor:
-    """Returns the sum of the hardest hinges of all rows and columns of scores [B, B]."""
-    matched = scores.diagonal()
-    same = torch.eye(len(scores), dtype=torch.bool)
-    texts = (margin + scores - matched[:, None]).clamp(min=0).masked_fill(same, 0)
-    images = (margin + scores - matched[None, :]).clamp(min=0).masked_fill(same, 0)
-    return texts.max(1)[0].sum() + images.max(0)[0].sum()
-
-
-def train_step(model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-    """Computes the max of hinges of a batch and its gradients with respect to regions, words and parameters."""
-    model.train().zero_grad()
-    regions.grad = words.grad = None
-    loss = max_of_hinges(model(regions.requires_grad_(), words.requires_grad_(), lengths))
-    loss.backward()
-    return loss.detach()
-
-
 def pairs_per_second(
     model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, shard: int, seconds: float
 ) -> float:
@@ -281,22 +262,6 @@ def pairs_per_second(
     while (passed := time.perf_counter() - start) < seconds:
         pairs += next(done)
     return pairs / passed
-
-
-def steps_per_second(
-    model: CaptionLoop, regions: Tensor, words: Tensor, lengths: Tensor, batch: int, seconds: float
-) -> float:
-    """Runs training steps until the time limit, after one step of warm-up."""
-    steps, start = -1, 0.0
-    while steps < 1 or time.perf_counter() - start < seconds:
-        texts = torch.arange(batch) + (steps + 1) * batch
-        texts, images = texts % len(words), texts % len(regions)
-        longest = int(lengths[texts].max())
-        train_step(model, regions[images], words[texts, :longest], lengths[texts])
-        steps += 1
-        if steps == 0:
-            start = time.perf_counter()
-    return steps / (time.perf_counter() - start)
 
 
 def matmul_gflops(size: int = 2048, products: int = 5) -> float:
@@ -319,8 +284,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--captions', type=Path, help='a text file, one caption per line; random lengths if not given')
     parser.add_argument('--shard', type=int, default=128, help='images scored at once')
     parser.add_argument('--seconds', type=float, default=30.0)
-    parser.add_argument('--train', action='store_true', help='time training steps instead of scoring')
-    parser.add_argument('--batch', type=int, default=128, help='images and captions of a training step')
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
@@ -332,14 +295,10 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     model = LOOPS[args.model](args.dim, args.regions)
     regions = unit(torch.randn(args.images, args.regions, args.dim))
     words = unit(torch.randn(args.texts, int(lengths.max()), args.dim))
-    if args.train:
-        speed = {'steps/s': steps_per_second(model, regions, words, lengths, args.batch, args.seconds)}
-    else:
-        speed = {'pairs/s': pairs_per_second(model, regions, words, lengths, args.shard, args.seconds)}
     yield {
         'model': args.model,
         'threads': torch.get_num_threads(),
-        **speed,
+        'pairs/s': pairs_per_second(model, regions, words, lengths, args.shard, args.seconds),
         'MiB': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         'GFLOP/s of a product': matmul_gflops(),
     }

@@ -9,6 +9,8 @@ from benchmarks import (
     loader,
     members,
     memory,
+    peer_jitm,
+    peers,
     results,
     scene_graphs,
     start_up,
@@ -21,7 +23,8 @@ from experiments import tables as written
 from jitm.data.scene_graphs import parse
 from jitm.devices import parallel
 from jitm.layers.transformer import SIZES
-from tests.conftest import ROOT, SHARED
+from tests.conftest import CACHE, ROOT, SHARED
+from tests.losses import formulas
 
 DOCS = ROOT / 'docs'
 FACTUAL = SHARED / 'data' / 'factual_sg' / 'dev.csv'
@@ -38,7 +41,7 @@ def loops():
 
 
 @pytest.mark.parametrize('name', MODELS)
-def test_torch_loops_score_and_train(loops, name):
+def test_torch_loops_ignore_padding(loops, name):
     assert list(loops.LOOPS) == MODELS
     torch = loops.torch
     torch.manual_seed(0)
@@ -49,32 +52,71 @@ def test_torch_loops_score_and_train(loops, name):
     scores = loops.score(model, regions, words, lengths, shard=2)
     assert scores.shape == (5, 5)
     torch.testing.assert_close(scores, loops.score(model, regions, words.masked_fill(padding, torch.nan), lengths))
-    loss = loops.train_step(model, regions, words, lengths)
-    assert 0 < loss < 50
-    assert not words.grad[padding.expand_as(words)].any()
-    for tensor in (regions, words, *model.parameters()):
-        assert tensor.grad.isfinite().all()
-    assert regions.grad.any()
-    assert words.grad.any()
 
 
-def test_max_of_hinges_of_torch_loops(loops):
-    # Hardest hinges: rows 0.7, 0.2 and 0, columns 0, 0.9 and 0.
-    scores = loops.torch.tensor([[0.5, 1.0, 0.4], [0.3, 0.3, 0.2], [0.1, 0.6, 0.9]])
-    assert loops.max_of_hinges(scores).item() == pytest.approx(1.8)
-
-
-@pytest.mark.parametrize('train', [False, True])
-def test_torch_loops_are_timed(loops, tmp_path, measured, train):
+def test_torch_loops_are_timed(loops, tmp_path, measured):
     captions = tmp_path / 'caps.txt'
     captions.write_text('a dog\na red house by the sea\n' * 6)
-    sizes = ['--images=5', '--texts=12', '--dim=8', '--regions=4', '--batch=4', '--seconds=0.01']
-    [row] = measured('torch_loops', '--model=saf', f'--captions={captions}', *sizes, *['--train'] * train)
-    speed = 'steps/s' if train else 'pairs/s'
-    assert set(row) == {'model', 'threads', speed, 'MiB', 'GFLOP/s of a product'}
+    sizes = ['--images=5', '--texts=12', '--dim=8', '--regions=4', '--seconds=0.01']
+    [row] = measured('torch_loops', '--model=saf', f'--captions={captions}', *sizes)
+    assert set(row) == {'model', 'threads', 'pairs/s', 'MiB', 'GFLOP/s of a product'}
     assert row['model'] == 'saf'
-    assert min(row[speed], row['MiB'], row['GFLOP/s of a product']) > 0
+    assert min(row['pairs/s'], row['MiB'], row['GFLOP/s of a product']) > 0
     assert loops.caption_lengths(captions, 2).tolist() == [4, 8]
+
+
+PEERS = ('--batch_size=4', '--images=8', '--features=6', '--embed_dim=8', '--cores=1')
+
+
+@pytest.mark.parametrize('name', ['vsepp', 'dbl'])
+def test_peers_compute_the_same(tmp_path, precomp_folder, loops, name):
+    from benchmarks import peer_torch
+
+    threads = loops.torch.get_num_threads()
+    args = command.make_parser('benchmarks', 'peers').parse_args([*PEERS, f'--data_root={precomp_folder}'])
+    system = peers.SYSTEMS[name]
+    config = peers.without_dropout(peers.make_config(system, args, precomp_folder))
+    for steps, work, bound in ((3, [0, 1, 2], 1e-5), (0, None, 0)):
+        peers.write_inputs(tmp_path, system, config, steps)
+        (_, ours), (_, theirs) = (side.make(tmp_path, 1)(work) for side in (peer_jitm, peer_torch))
+        assert ours == pytest.approx(theirs, rel=bound)
+        assert len({*ours}) == max(1, steps)
+    loops.torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops):
+    monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', CACHE)
+    flags = ('--systems', 'vsepp', '--rounds=2', f'--data_root={precomp_folder}', *PEERS)
+    [row] = measured('peers', '--steps=1', *flags)
+    assert (row['system'], row['batch']) == ('vsepp', 4)
+    assert row['difference of losses'] < 1e-5
+    assert min(row[name] for name in ('jitm steps/s', 'PyTorch steps/s', 'ratio', 'jitm MiB', 'PyTorch MiB')) > 0
+    [row] = measured('peers', '--evaluate', *flags)
+    assert row['difference of rsum'] == 0
+    assert min(row[name] for name in ('jitm s', 'PyTorch s', 'jitm s, first', 'ratio')) > 0
+
+
+@pytest.mark.parametrize('name', ['max_of_hinges', 'mean_of_hinges', 'selective_hard_negative', 'relative_max'])
+def test_losses_of_the_peer_are_those_of_the_formulas(loops, name):
+    from benchmarks.peer_torch import LOSSES
+    from benchmarks.torch_networks import Ranking
+
+    torch = loops.torch
+    torch.manual_seed(0)
+    rows = [torch.rand(6, 6) for _ in range(2)]
+    positives = torch.eye(6, dtype=torch.bool)
+    negatives = ~positives & (torch.rand(6, 6) > 0.2)
+    ranking, anchor = (Ranking(scores, positives, negatives) for scores in rows)
+    keywords = {'margin': 0.2} | ({'epsilon': 0.3} if name == 'selective_hard_negative' else {})
+    anchored = {'anchor_scores': rows[1]} if name == 'relative_max' else {}
+    for n, got in enumerate(LOSSES[name](ranking, *[anchor] * len(anchored), **keywords)):
+        listed = [
+            formulas.Row(s[n][positives[n]].tolist(), s[n][negatives[n]].tolist())
+            for s in (rows[0], *anchored.values())
+        ]
+        expected = getattr(formulas, name)(listed[0], **dict(zip(anchored, listed[1:], strict=True)), **keywords)
+        assert got.item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.slow

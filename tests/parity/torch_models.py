@@ -18,6 +18,7 @@ from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
 from benchmarks import torch_loops as loops
 from benchmarks.torch_loops import attention, cosine
+from benchmarks.torch_networks import move_thresholds
 
 FEATURES, DIM, WORD_DIM, ALIGNMENT_DIM, BLOCKS = 12, 16, 10, 8, 4
 WORDS, SLOTS = 12, 4  # the number of words, and the largest number of regions
@@ -280,19 +281,9 @@ class NAAF(CrossAttention):
                 pair = [(text @ images[row].T).amax(1) for row in (n, scores.argmin())]
                 words = torch.cat([words, torch.stack(pair).detach()], dim=1)
             if words.shape[1] > self.minimum_words:
-                thresholds = self.move(thresholds, words)
+                thresholds = move_thresholds(thresholds, words, self.alpha)
         self.opt.thres, self.opt.thres_safe = thresholds
         return torch.stack(columns, dim=1)
-
-    def move(self, thresholds: Tensor, words: Tensor) -> Tensor:
-        """Moves the thresholds to where the normal density of matches is alpha times that of mismatches."""
-        (p, n), (sp, sn) = words.mean(1), words.std(1)
-        a, b = sp**2 - sn**2, 2 * (p * sn**2 - n * sp**2)
-        c = (n * sp) ** 2 - (p * sn) ** 2 + 2 * (sp * sn) ** 2 * torch.log(sn / (self.alpha * sp))
-        if b**2 <= 4 * a * c:
-            return thresholds
-        new = torch.stack([(torch.sqrt(b**2 - 4 * a * c) - b) / (2 * a), p - 3 * sp])
-        return 0.7 * torch.where((new >= 0) & (new <= 1), new, 0) + 0.3 * thresholds
 
 
 class SGRAF(CrossAttention):
