@@ -30,6 +30,7 @@ from benchmarks.results import Row
 from benchmarks.workers import Answer, Worker
 from jitm import configs
 from jitm.data.splits import pad_texts, take_images
+from jitm.errors import UserError
 from jitm.importers import key_maps
 from jitm.importers.clip_weights import HUGGING_FACE
 from jitm.importers.joint_checkpoints import UNITER_NAMES
@@ -96,6 +97,7 @@ SYSTEMS = {
     'clip': System('clip:b32,softmax,f30k', 'torch_transformers.CLIP', HUGGING_FACE, 32, at_one_rate),
     'uniter': System('uniter:uniter,base,f30k', 'torch_transformers.UNITER', UNITER_NAMES, 4, with_few_candidates),
 }
+EVALUATED = [name for name in SYSTEMS if name != 'uniter']  # which reads each of 5 million pairs
 
 
 def write_data(folder: Path, root: Path, features: int, images: int) -> None:
@@ -122,7 +124,7 @@ def make_config(system: System, args: argparse.Namespace, data: Path) -> dict[st
     terms = {name: term for name, term in config.terms.to_dict().items() if name != 'warm_up'}
     config.terms = {name: dict(term, start_epoch=0) for name, term in terms.items()}
     system.change(config, batch_size)
-    if args.embed_dim:
+    if args.embed_dim and 'embed_dim' in config.model:
         config.model.embed_dim = args.embed_dim
     return config.to_dict()
 
@@ -261,10 +263,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
     """Measures each system."""
-    measure = evaluate if args.evaluate else train
-    known = [name for name in SYSTEMS if name != 'uniter' or not args.evaluate]  # UNITER reads 5 million pairs
+    measure, systems = (evaluate, EVALUATED) if args.evaluate else (train, [*SYSTEMS])
+    if unknown := [name for name in args.systems or () if name not in systems]:
+        raise UserError(f'{unknown[0]} would read 5 million pairs: leave it out of --systems, or leave out --evaluate')
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder), args.data_root, args.features, args.images)
-        for name in args.systems or known:
+        for name in args.systems or systems:
             config = make_config(SYSTEMS[name], args, Path(folder))
             yield {'system': name, **measure(SYSTEMS[name], config, args)}

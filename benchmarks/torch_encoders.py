@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 Batch = Mapping[str, Tensor]
-Section = Mapping[str, Any]  # of the config
+Section = Mapping[str, Any]  # a section of the config
 
 
 def unit(x: Tensor, dim: int = -1) -> Tensor:
