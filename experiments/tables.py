@@ -117,11 +117,12 @@ def verdict(table: Table, runs: Runs, q: Mapping[Test, float]) -> str:
 
 
 def made(table: Table, runs: Runs, q: Mapping[Test, float], stored: Stored) -> Iterator[str]:
-    """Yields the lines of a table, with its verdict before it and its differences by seed behind it."""
+    """Yields the lines of a table, with its verdict before it and behind it the differences that decide it by seed."""
     if found := verdict(table, runs, q):
         yield from (found, '')
     yield from results.markdown(result(table, line, runs, q) for line in table.lines)
-    rows = [by_seed(table, line, runs, stored) for line in table.lines if line.pair]
+    deciding = [line for line in table.lines if line.decides] or [line for line in table.lines if line.pair]
+    rows = [by_seed(table, line, runs, stored) for line in deciding]
     if rows and len(table.seeds(runs)) > 1:
         yield from ('', '<details markdown="1"><summary>By seed, with intervals of 95 % over the images</summary>', '')
         yield from results.markdown(rows)
