@@ -59,6 +59,7 @@ def _from(run: str, *members: str) -> dict[str, str]:
 CELLS = {'data.root': 'data/f8k_cells_precomp'}  # features of SqueezeNet
 LITE = {'data.root': 'data/f8k_lite'}  # cells of EfficientNet-Lite0 and tokens of MiniLM
 SHORT = {'epochs': 2, 'optimizer.decay_epochs': 2}
+PASS = {'epochs': 1, 'optimizer.decay_epochs': 1}
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
@@ -392,10 +393,10 @@ GROUPS = {
         },
         'lite_gru': Experiment('vse:fc,softmax', LITE),
         'lite_minilm': Experiment('heads:gpo,softmax', LITE | {'epochs': 8, 'optimizer.decay_epochs': 6}),
-        'lite_minilm_frozen': Experiment('heads:gpo,softmax', LITE | SHORT),
-        'lite_minilm_all': Experiment('vse:fc,softmax,minilm', LITE | SHORT),
-        'lite_minilm_lora': Experiment('vse:fc,softmax,minilm,lora', LITE | SHORT),
-        'lite_minilm_layerwise': Experiment('vse:fc,softmax,minilm,layerwise', LITE | SHORT),
+        'lite_minilm_frozen': Experiment('heads:gpo,softmax', LITE | PASS),
+        'lite_minilm_all': Experiment('vse:fc,softmax,minilm', LITE | PASS),
+        'lite_minilm_lora': Experiment('vse:fc,softmax,minilm,lora', LITE | PASS),
+        'lite_minilm_layerwise': Experiment('vse:fc,softmax,minilm,layerwise', LITE | PASS),
     },
 }
 
