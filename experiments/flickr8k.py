@@ -28,6 +28,7 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
+    nine           every network on nine regions, reported on a split that selects nothing (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
@@ -49,6 +50,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import ROOT, Row
 from experiments.catalog import (
@@ -63,6 +65,8 @@ from experiments.catalog import (
     two_stages,
 )
 from jitm.errors import UserError
+from jitm.evaluation.saved import METRICS
+from jitm.files import parse_json
 from jitm.report.groups import read_groups
 from jitm.report.rows import read_rows, update_rows
 
@@ -84,7 +88,10 @@ def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
     run = str(scored(workdir, name))
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f'{workdir.name}.log', 'a') as log:
-        for arguments in (command(name, seed, folder, small), ['eval', '--workdir', run, '--save_sims']):
+        evaluation = ['eval', '--workdir', run, '--save_sims']
+        if final := EXPERIMENTS[name].final:
+            evaluation += ['--split', final]
+        for arguments in (command(name, seed, folder, small), evaluation):
             subprocess.run([sys.executable, '-m', 'jitm', *arguments], cwd=ROOT, stdout=log, stderr=log, check=True)
 
 
@@ -104,6 +111,12 @@ def _commit() -> str:
         ['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return found.stdout.strip()
+
+
+def _final(workdir: Path, name: str) -> dict[str, Any]:
+    """Returns the metrics of the split that is evaluated after training."""
+    split = EXPERIMENTS[name].final
+    return {split: parse_json((workdir / 'eval' / split / METRICS).read_text())['metrics']} if split else {}
 
 
 def _row(name: str, seed: int, folder: Path) -> str:
@@ -150,8 +163,9 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
             started[needed, seed].result()
         start = time.perf_counter()
         train(name, seed, folder, args.small)
+        workdir = scored(directory(folder, name, seed), name)
         with writing:
-            update_rows(read_groups([scored(directory(folder, name, seed), name)]), rows, {'commit': commit})
+            update_rows(read_groups([workdir]), rows, {'commit': commit} | _final(workdir, name))
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

@@ -5,13 +5,14 @@ import pytest
 
 from benchmarks import command
 from benchmarks.results import DOCS
-from experiments import catalog, flickr8k
+from experiments import catalog, flickr8k, held_out
 from jitm import configs
 from jitm.commands import cli
 from jitm.commands.sections import override
 from jitm.config import build as config_lib
 from jitm.config import schema
 from jitm.configs.common import first_stage
+from jitm.data import precomp
 from jitm.report.rows import read_rows
 from tests.configs.settings import start
 
@@ -93,3 +94,21 @@ def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):
     )
     assert float(found['rsum']) > 540
     assert float(nothing['rsum']) < 200
+
+
+def test_held_out_images_select_and_dev_is_reported(tmp_path, measured):
+    cells = np.arange(4 * 16 * 3, dtype=np.float32).reshape(4, 16, 3)
+    grid = cells.reshape(4, 4, 4, 3)
+    np.testing.assert_allclose(held_out.pooled(cells, 2)[:, 1], grid[:, :2, 2:].mean((1, 2)))
+    for split, images in (('train', 502), ('dev', 4)):
+        np.save(tmp_path / f'{split}_ims.npy', np.resize(cells, (images, 16, 3)))
+        lines = ''.join(f'photo {image} of {split}\n' for image in range(images) for _ in range(5))
+        (tmp_path / f'{split}_caps.txt').write_text(lines)
+    measured('held_out', f'--data_root={tmp_path}', '--pool=2', f'--out={tmp_path}/out', package='experiments')
+    train, dev, test = (precomp.load(split, root=str(tmp_path / 'out')) for split in ('train', 'dev', 'test'))
+    assert (train.num_images, dev.num_images, test.num_images) == (2, 500, 4)
+    assert not {*train.captions} & {*dev.captions}
+    assert test.regions.shape == (4, 4, 3)
+    original = precomp.load('train', root=str(tmp_path))
+    image = int(dev.captions[0].split()[1])
+    np.testing.assert_allclose(dev.regions[0], held_out.pooled(original.regions[image : image + 1], 2)[0])

@@ -1,0 +1,69 @@
+"""Writes a folder in which no image that selects an epoch is reported, with fewer cells of each image.
+
+    python -m experiments held_out --data_root data/f8k_precomp --pool 2 --out data/f8k_nine_precomp
+
+500 images of train, drawn once, become dev; dev becomes test. `--pool 2` averages squares of 2 x 2 cells, so that
+36 cells become nine regions, and cross-attention takes a quarter of the time.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from einops import reduce
+
+from benchmarks.results import Row
+from jitm.data import precomp
+from jitm.data.precomp_writer import PrecompWriter
+from jitm.data.splits import Split
+from jitm.files.outputs import OutputFolder
+
+HELD_OUT = 500
+
+
+def pooled(cells: np.ndarray, side: int) -> np.ndarray:
+    """Averages squares of cells, `[images, cells, features]`, of a square grid.
+
+    Args:
+      cells: Row by row.
+      side: The number of cells of a side of a square; divides the number of cells of a side of the grid.
+    """
+    grid = round(cells.shape[1] ** 0.5)
+    return reduce(cells, 'n (h a w b) f -> n (h w) f', 'mean', h=grid // side, w=grid // side, a=side, b=side)
+
+
+def write(split: Split, side: int, writer: PrecompWriter) -> None:
+    """Writes the features and captions of a split."""
+    regions = np.asarray(split.regions[:])
+    with writer.features(split.num_images) as append:
+        append(pooled(regions.astype(np.float32), side).astype(regions.dtype))
+    writer.write_lines('_caps.txt', split.captions)
+    writer.write_lines('_ids.txt', split.image_ids)
+    writer.write_array('_image_of_text.npy', split.image_of_text)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    parser.add_argument('--data_root', required=True, help='a *_precomp folder with train and dev')
+    parser.add_argument('--pool', type=int, default=1, help='the side of the squares of cells that are averaged')
+    parser.add_argument('--out', type=Path, required=True, help='the folder to write')
+
+
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Writes the splits, and yields their numbers of images.
+
+    Raises:
+      UserError: If the folder cannot be read or written.
+    """
+    train, dev = (precomp.load(split, root=args.data_root) for split in ('train', 'dev'))
+    order = np.random.default_rng(0).permutation(train.num_images)
+    splits = {
+        'train': train.take(np.sort(order[HELD_OUT:])),
+        'dev': train.take(np.sort(order[:HELD_OUT])),
+        'test': dev,
+    }
+    output = OutputFolder(args.out, 'features of held-out splits')
+    for name, split in splits.items():
+        write(split, args.pool, PrecompWriter(output, name))
+        yield {'split': name, 'images': split.num_images, 'captions': split.num_texts}
