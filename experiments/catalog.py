@@ -68,7 +68,7 @@ NINE = {  # nine regions, 128 dimensions, and splits of which dev selects the ep
     'length_multiple': 12,
     'epochs': 6,
     'optimizer.decay_epochs': 5,
-    'terms.warm_up.end_epoch': 2,  # of the sum of hinges; the published loss from then on
+    'terms.warm_up.end_epoch': 2,  # the sum of hinges first, the published loss from then on
     'terms.ranking.start_epoch': 2,
     'model.embed_dim': 128,
 }
