@@ -50,6 +50,10 @@ PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see d
 Precision = Literal[*PRECISIONS]
 
 
+Profile = tuple[tuple[int, int], ...]
+"""Segments of texts sorted by length, the longest first: numbers of tokens, and of the texts that have them."""
+
+
 class Images(struct.PyTreeNode):
     """Images as sets of region features, a global feature vector being one region, or as pixels.
 
@@ -84,11 +88,14 @@ class Texts(struct.PyTreeNode):
       ids: int32 [T, L], 0 where padded.
       lengths: int32 [T], the number of valid ids.
       vectors: float16 or float32 [T, L, F], the vectors of the ids by a frozen encoder, 0 where padded; None without.
+      profile: Bounds how many of these T texts are long, see `jitm.data.profile`; None if it is not known. It is
+        static: a step is compiled for each.
     """
 
     ids: chex.Array
     lengths: chex.Array
     vectors: chex.Array | None = None
+    profile: Profile | None = struct.field(pytree_node=False, default=None)
 
     @property
     def mask(self) -> chex.Array:
@@ -127,11 +134,13 @@ class TextFormat(NamedTuple):
       kind: 'words' or 'word pieces'; None for either.
       max_length: The maximum number of ids, special tokens included; None for any length.
       vectors: Whether the model reads the vectors of the ids.
+      recurrent: Whether the model reads the ids one after the other, so that it takes the time of a `Texts.profile`.
     """
 
     kind: str | None
     max_length: int | None = None
     vectors: bool = False
+    recurrent: bool = False
 
 
 class Pairs(struct.PyTreeNode):

@@ -11,12 +11,13 @@ import numpy as np
 
 from jitm.data.images.pixels import Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
+from jitm.data.profile import cut, fits, make_profile
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.data.text.word_level import Tokens, join
 from jitm.files import hash_arrays, hash_json
-from jitm.types import Batch, Images, Pairs, Texts
+from jitm.types import Batch, Images, Pairs, Profile, Texts
 
 CROP = 3  # separates the random numbers of crops from the sources' numbers
 
@@ -69,6 +70,7 @@ class Pipeline:
         augmentation.
       augmentation: The augmentation of the examples.
       max_length: The maximum length of the padded texts; None for any length.
+      recurrent: Whether a model reads texts with a recurrent encoder, for which batches have a `profile`.
       reads: The fields of `Images` in the batches.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
@@ -84,6 +86,7 @@ class Pipeline:
     length_multiple: int
     augmentation: Augmentation
     max_length: int | None = None
+    recurrent: bool = False
     reads: tuple[str, ...] = ('regions',)
     drop_last: bool = True
     num_devices: int = 1
@@ -129,11 +132,30 @@ class Pipeline:
         return order[position * self.batch_size : (position + 1) * self.batch_size]
 
     @functools.cached_property
+    def profile(self) -> Profile | None:
+        """Bounds the lengths of the texts of a device in a whole batch; None without recurrent encoders."""
+        rows = self.batch_size // self.num_devices
+        return make_profile(self.tokens.lengths, rows, self.length_multiple) if self.recurrent else None
+
+    def shape(self, texts: np.ndarray, longest: int = 0) -> tuple[int, Profile | None]:
+        """Returns the padded length of the texts of a global batch, and their profile if they fit it.
+
+        Args:
+          texts: The rows of the texts, int [B].
+          longest: The length of the longest text that a source has drawn.
+        """
+        lengths = self.tokens.lengths[texts]
+        length = bucket(max(longest, lengths.max()), self.length_multiple, self.max_length)
+        whole = self.profile and len(texts) == self.batch_size
+        if not whole or not fits(self.profile, lengths.reshape(self.num_devices, -1)):
+            return length, None
+        return length, cut(self.profile, length)
+
+    @functools.cached_property
     def num_shapes(self) -> int:
         """The number of shapes of the captions in the batches of the first epoch; each compiles a step."""
         batches = [self.text_index(step) for step in range(self.steps_per_epoch)]
-        longest = ((len(texts), self.tokens.lengths[texts].max()) for texts in batches)
-        return len({(count, bucket(length, self.length_multiple, self.max_length)) for count, length in longest})
+        return len({(len(texts), *self.shape(texts)) for texts in batches})
 
     def one_pair(self) -> Batch:
         """Makes a batch of one pair, without samples of sources, for the shapes of a model's inputs."""
@@ -153,13 +175,17 @@ class Pipeline:
         """
         text_index = self.text_index(step)
         picked = {name: sampler.pick(step, text_index) for name, sampler in self.samplers.items()}
-        lengths = np.concatenate([self.tokens.lengths[text_index], *(lengths for _, lengths in picked.values())])
-        part = Part(self, step, bucket(lengths.max(), self.length_multiple, self.max_length), shard, num_shards)
+        longest = max((lengths.max(initial=0) for _, lengths in picked.values()), default=0)
+        length, profile = self.shape(text_index, longest)
+        part = Part(self, step, length, shard, num_shards)
         rows = part.cut(text_index)
         image_index = self.split.image_of_text[rows]
         images, texts = self.take_images(step, image_index, rows), part.texts(rows)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, part.length)
+        if profile:
+            views = self.augmentation.num_views
+            texts = texts.replace(profile=tuple((tokens, views * count) for tokens, count in profile))
         return Batch(
             step=np.int32(step),
             images=images,

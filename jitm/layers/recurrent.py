@@ -1,6 +1,9 @@
 """Gated recurrent units with PyTorch's equations and initialization."""
 
 import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import chex
@@ -10,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.layers.linear import Linear
+from jitm.types import Profile
 
 
 class Parameters(NamedTuple):
@@ -49,30 +53,35 @@ def take_step(state: chex.Array, x: chex.Array, parameters: Parameters, mask: ch
     return Step(state, reset, update, nn.tanh(inputs[2] + reset * hidden[2]), hidden[2])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def read(reverse: bool, x: chex.Array, mask: chex.Array | None, parameters: Parameters) -> chex.Array:
-    """Returns the states [L, N, H] after each element of [L, N, D], from zero; for the mask [L, N, 1] see `take_step`.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def read(reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters) -> chex.Array:
+    """Reads the elements [L, N, D] that a profile has, from the state zero; for the mask [L, N, 1] see `take_step`.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
+
+    Returns:
+      The state after each element [L, N, H], zero where the profile has none.
     """
-    return _read(reverse, x, mask, parameters)[0]
+    return _read(reverse, profile, x, mask, parameters)[0]
 
 
 def _read(
-    reverse: bool, x: chex.Array, mask: chex.Array | None, parameters: Parameters
-) -> tuple[chex.Array, tuple[chex.Array, Parameters, Step]]:
+    reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
+) -> tuple[chex.Array, tuple[list[chex.Array], Parameters, list[Step]]]:
     def step(state, one):
         taken = take_step(state, one[0], parameters, one[1])
         return taken.after, (taken.after, taken)
 
-    kernel, _ = parameters.state[0]
-    zero = jnp.zeros((x.shape[1], len(kernel)), jnp.result_type(x, kernel))
-    _, (states, steps) = jax.lax.scan(step, zero, (x, mask), reverse=reverse)
-    return states, (x, parameters, steps)
+    parts, kernel = _cut(profile, (x, mask)), parameters.state[0][0]
+    states, steps = zip(*_scan(step, parts, len(kernel), jnp.result_type(x, kernel), reverse), strict=True)
+    return _fill(states), ([part for part, _ in parts], parameters, list(steps))
 
 
 def _pull_back(
-    reverse: bool, residuals: tuple[chex.Array, Parameters, Step], gradients: chex.Array
+    reverse: bool,
+    profile: Profile,
+    residuals: tuple[list[chex.Array], Parameters, list[Step]],
+    gradients: chex.Array,
 ) -> tuple[chex.Array, None, Parameters]:
     x, parameters, steps = residuals
     kernels = [kernel.T for kernel, _ in parameters.state]
@@ -87,14 +96,58 @@ def _pull_back(
         carry = to_reset @ kernels[0] + to_update @ kernels[1] + to_scaled @ kernels[2] + gradient * update
         return carry, (to_reset, to_update, to_new, to_scaled)
 
-    scan = functools.partial(jax.lax.scan, step, jnp.zeros_like(gradients[0]), reverse=not reverse)
-    _, (to_reset, to_update, to_new, to_scaled) = scan((gradients, steps))
-    to_x, to_inputs = jax.vjp(affine, x, parameters.inputs)[1]((to_reset, to_update, to_new))
-    _, to_state = jax.vjp(affine, steps.before, parameters.state)[1]((to_reset, to_update, to_scaled))
-    return to_x, None, Parameters(to_inputs, to_state)
+    parts = list(zip(_cut(profile, gradients), steps, strict=True))
+    found = _scan(step, parts, gradients.shape[-1], gradients.dtype, not reverse)
+    to_reset, to_update, to_new, to_scaled = map(_rows, zip(*found, strict=True))
+    to_rows, to_inputs = jax.vjp(affine, _rows(x), parameters.inputs)[1]((to_reset, to_update, to_new))
+    before = _rows([part.before for part in steps])
+    _, to_state = jax.vjp(affine, before, parameters.state)[1]((to_reset, to_update, to_scaled))
+    sizes = [math.prod(segment) for segment in profile]
+    ends = zip(itertools.accumulate(sizes), sizes, x, strict=True)
+    to_x = [to_rows[end - size : end].reshape(part.shape) for end, size, part in ends]
+    return _fill(to_x), None, Parameters(to_inputs, to_state)
 
 
 read.defvjp(_read, _pull_back)
+
+
+def _cut(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
+    """Returns the segments of leaves [L, N, ...]."""
+    ends = itertools.accumulate(tokens for tokens, _ in profile)
+    return [
+        jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, : size[1]], tree)
+        for end, size in zip(ends, profile, strict=True)
+    ]
+
+
+def _fill(parts: Sequence[chex.Array]) -> chex.Array:
+    """Concatenates segments [., n, ...] as one array [L, N, ...], filled up with zeros."""
+    return jnp.concatenate([_resize(part, parts[0].shape[1]) for part in parts])
+
+
+def _resize(x: chex.Array, rows: int) -> chex.Array:
+    """Returns the first rows of [..., n, H], filled up with zeros."""
+    missing = rows - x.shape[-2]
+    return x[..., :rows, :] if missing <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
+
+
+def _rows(parts: Sequence[chex.Array]) -> chex.Array:
+    """Returns all elements of some segments as one axis; a single segment keeps its two."""
+    flat = [einops.rearrange(part, 'l n h -> (l n) h') for part in parts]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(flat)
+
+
+def _scan(
+    step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
+) -> list[chex.ArrayTree]:
+    """Scans segments one after the other, from zeros; rows that start in a later segment start from zero."""
+    carry, results = None, []
+    for part in reversed(parts) if reverse else parts:
+        rows = jax.tree.leaves(part)[0].shape[1]
+        carry = jnp.zeros((rows, size), dtype) if carry is None else _resize(carry, rows)
+        carry, result = jax.lax.scan(step, carry, part, reverse=reverse)
+        results.append(result)
+    return results[::-1] if reverse else results
 
 
 class GRUCell(nn.Module):
@@ -136,18 +189,29 @@ class GRU(nn.Module):
     bidirectional: bool = False
 
     @nn.compact
-    def __call__(self, x: chex.Array, lengths: chex.Array) -> chex.Array:
+    def __call__(self, x: chex.Array, lengths: chex.Array, profile: Profile | None = None) -> chex.Array:
         """Reads every sequence of [N, L, D] up to its length, int [N].
+
+        Sequences that have a profile are sorted by their lengths, and those that have ended are read no further. A
+        profile of another number of sequences is ignored.
 
         Returns the state after each element [N, L, H], zero where padded; for two directions the mean of both states.
         """
+        count, length = x.shape[:2]
+        order = None
+        if profile and profile[0][1] == count:
+            order = jnp.argsort(lengths, descending=True)
+            x, lengths = x[order], jnp.asarray(lengths)[order]
+        else:
+            profile = ((length, count),)
         x = einops.rearrange(x, 'n l d -> l n d')
-        mask = einops.rearrange(jnp.arange(len(x)), 'l -> l 1 1') < einops.rearrange(lengths, 'n -> n 1')
+        mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < einops.rearrange(lengths, 'n -> n 1')
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
         for name in directions:
             reverse = name == 'backward'
             parameters = GRUCell(self.features, name=name).parameters(x.shape[-1])
             # Padding keeps the zero that reading backward starts from; reading forward it comes last.
-            states.append(read(reverse, x, mask if reverse else None, parameters))
-        return einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l n h -> n l h')
+            states.append(read(reverse, profile, x, mask if reverse else None, parameters))
+        states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l n h -> n l h')
+        return states if order is None else states[jnp.argsort(order)]

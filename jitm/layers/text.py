@@ -40,7 +40,10 @@ class GRUEncoder(nn.Module):
     word_init: str = 'uniform'
     recurrent: bool = True
 
-    text_format = TextFormat('words')
+    @property
+    def text_format(self) -> TextFormat:
+        """Words."""
+        return TextFormat('words', recurrent=self.recurrent)
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
@@ -50,7 +53,7 @@ class GRUEncoder(nn.Module):
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         if self.recurrent:
-            return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths)
+            return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths, texts.profile)
         return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
 
 

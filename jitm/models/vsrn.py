@@ -14,7 +14,7 @@ from jitm.layers.pooling import last
 from jitm.layers.recurrent import GRU
 from jitm.layers.text import GRUEncoder
 from jitm.models.matcher import DualEncoder, Encoding
-from jitm.types import Count, Images, Index, Rate, SequenceLength, Texts, TokenPredictions
+from jitm.types import Count, Images, Index, Rate, SequenceLength, TextFormat, Texts, TokenPredictions
 
 
 class VSRN(DualEncoder):
@@ -50,7 +50,7 @@ class VSRN(DualEncoder):
     caption_length: SequenceLength
 
     reads = ('regions',)
-    text_format = GRUEncoder.text_format
+    text_format = TextFormat('words', recurrent=True)
 
     def setup(self):
         """Creates the layers of both encoders and of the captioner."""

@@ -270,7 +270,8 @@ class _Loop:
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         """Takes a step; one that compiles, for a new length of the captions, prints so unless the last was fast."""
-        shapes = [leaf.shape for leaf in jax.tree.leaves(batch)]
+        leaves, structure = jax.tree.flatten(batch)
+        shapes = structure, [leaf.shape for leaf in leaves]
         if shapes in self._compiled:
             return self._setup.train_step(state, batch)
         self._compiled.append(shapes)

@@ -9,6 +9,7 @@ from jitm.data import scenes
 from jitm.data.pairs import cider, masking
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
+from jitm.data.profile import cut, fits
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
 from jitm.data.text.word_level import Vocabulary, tokenize_split
@@ -129,6 +130,53 @@ def test_lengths_are_padded_to_few_values(pipeline):
         np.testing.assert_array_equal(texts.ids != 0, np.arange(texts.ids.shape[1]) < texts.lengths[:, None])
     steps = range(pipeline.steps_per_epoch)
     assert pipeline.num_shapes == len({pipeline.batch(step).texts.ids.shape for step in steps}) > 1
+
+
+@pytest.fixture(scope='module')
+def profiled(pipeline):
+    split = scenes.load('train', train_images=30)
+    tokens = tokenize_split(split.captions, pipeline.vocabulary)
+    changes = {'split': split, 'tokens': tokens, 'batch_size': 64, 'num_devices': 2, 'drop_last': False}
+    return dataclasses.replace(pipeline, **changes, length_multiple=2, recurrent=True)
+
+
+def test_whole_batches_that_fit_have_a_profile_up_to_their_length(profiled):
+    plain = dataclasses.replace(profiled, recurrent=False)
+    rows = [bound for _, bound in profiled.profile]
+    assert rows[0] == 32
+    assert rows == sorted(rows, reverse=True)
+    for step in range(6):
+        batch, padded = profiled.batch(step), plain.batch(step)
+        jax.tree.map(np.testing.assert_array_equal, batch.replace(texts=batch.texts.replace(profile=None)), padded)
+        whole = len(batch.text_index) == 64
+        assert whole == (step % 3 < 2)
+        length = batch.texts.ids.shape[1]
+        assert batch.texts.profile == (cut(profiled.profile, length) if whole else None)
+    assert profiled.num_shapes == plain.num_shapes
+
+
+def test_a_batch_with_too_many_long_captions_has_no_profile(profiled):
+    lengths = profiled.tokens.lengths
+    assert profiled.shape(profiled.text_index(0))[1]
+    longest = np.argsort(lengths)[-64:]
+    assert profiled.shape(longest) == (bucket(lengths.max(), 2), None)
+
+
+def test_views_of_a_pair_are_as_many_texts_more_of_the_profile(profiled):
+    augmentation = Augmentation(**{**UNCHANGED, 'num_views': 2, 'change_words': 0.2})
+    changes = {'augmentation': augmentation, 'vocabulary': profiled.vocabulary.with_mask()}
+    texts = dataclasses.replace(profiled, **changes).batch(0).texts
+    assert len(texts.ids) == 128
+    plain = profiled.batch(0).texts.profile
+    assert texts.profile == tuple((tokens, 2 * rows) for tokens, rows in plain)
+    assert fits(texts.profile, texts.lengths.reshape(2, 64))
+
+
+def test_the_profile_is_as_long_as_texts_that_a_source_draws(profiled):
+    whole = sum(tokens for tokens, _ in profiled.profile)
+    for longest in (whole - 1, whole + 5):
+        length, profile = profiled.shape(profiled.text_index(0), longest)
+        assert length == bucket(longest, 2) == sum(tokens for tokens, _ in profile)
 
 
 def test_padding_fills_with_zero(pipeline):

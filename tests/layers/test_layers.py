@@ -73,6 +73,26 @@ def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
+@pytest.mark.parametrize('bidirectional', [False, True])
+def test_a_profile_changes_neither_states_nor_gradients(bidirectional):
+    rng = np.random.default_rng(0)
+    x, lengths = rng.normal(size=(5, 6, 3)).astype(np.float32), np.array([3, 6, 1, 2, 4])
+    weights, gru = rng.normal(size=(5, 6, 4)).astype(np.float32), GRU(4, bidirectional)
+    params = jax.jit(gru.init)(jax.random.key(0), x, lengths)['params']
+
+    def read(profile):
+        def value(params, x):
+            states = gru.apply({'params': params}, x, lengths, profile)
+            return jnp.sum(weights * states), states
+
+        return jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
+
+    got, want = (read(profile)(params, x) for profile in (((2, 5), (1, 3), (3, 2)), None))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+    text = [read(profile).lower(params, x).as_text() for profile in (((2, 4), (4, 2)), ((2, 5), (4, 2)), None)]
+    assert text[0] == text[2] != text[1]  # a profile of four sequences says nothing about five
+
+
 def test_gru_is_initialised_like_pytorch():
     features = 64
     cell = GRUCell(features)

@@ -1,0 +1,67 @@
+from math import comb
+
+import numpy as np
+import pytest
+
+from jitm.data.profile import cut, fits, make_profile
+
+# As many captions of 5 to 40 tokens as a bell curve with a long tail has.
+LENGTHS = np.round(np.random.default_rng(0).gamma(8, 1.7, 5000)).clip(5, 40).astype(int)
+
+
+def quantile(rows, share):
+    """The smallest number of captions that a binomial number does not exceed in 99.9 % of the batches."""
+    below, n = 0, -1
+    while below < 0.999:
+        n += 1
+        below += comb(rows, n) * share**n * (1 - share) ** (rows - n)
+    return n
+
+
+@pytest.mark.parametrize(('rows', 'step'), [(128, 8), (64, 4), (24, 2)])
+def test_bounds_are_quantiles_of_binomial_numbers_rounded_up(rows, step):
+    bounds = [bound for tokens, bound in make_profile(LENGTHS, rows, 4) for _ in range(tokens // 4)]
+    want = [quantile(rows, np.mean(start < LENGTHS)) for start in range(0, 40, 4)]
+    want = [min(rows, -(-n // step) * step) for n in want if n]
+    assert bounds == want
+    assert len(set(bounds)) > 3
+
+
+def test_nearly_all_batches_fit_and_have_fewer_tokens():
+    profile, rng = make_profile(LENGTHS, 64, 4), np.random.default_rng(1)
+    batches = [rng.choice(LENGTHS, (2, 64), replace=False) for _ in range(500)]
+    assert np.mean([fits(profile, lengths) for lengths in batches]) > 0.98
+    padded = np.mean([64 * 4 * np.ceil(device.max() / 4) for lengths in batches for device in lengths])
+    assert sum(tokens * rows for tokens, rows in profile) < 0.8 * padded
+
+
+def test_captions_of_one_length_or_few_captions_have_no_profile():
+    assert make_profile(np.full(50, 7), 64, 4) is None
+    assert make_profile(LENGTHS, 2, 4) is None
+    assert make_profile(LENGTHS, 64, 40) is None
+
+
+@pytest.mark.parametrize(
+    ('lengths', 'fit'),
+    [
+        ([[4, 9, 5, 1], [1, 12, 8, 8]], True),
+        ([[4, 9, 5, 1], [1, 12, 9, 8]], False),  # two of the second device are longer than 8
+        ([[4, 9, 5, 1], [5, 12, 8, 8]], False),  # four of it are longer than 4
+        ([[4, 13, 5, 1], [1, 12, 8, 8]], False),  # one is longer than the profile
+    ],
+)
+def test_each_device_has_at_most_as_many_long_captions_as_the_profile(lengths, fit):
+    assert fits(((4, 4), (4, 3), (4, 1)), np.array(lengths)) is fit
+
+
+@pytest.mark.parametrize(
+    ('length', 'want'),
+    [
+        (12, ((4, 4), (4, 3), (4, 1))),
+        (10, ((4, 4), (4, 3), (2, 1))),
+        (8, ((4, 4), (4, 3))),
+        (15, ((4, 4), (4, 3), (7, 1))),
+    ],
+)
+def test_a_profile_is_cut_or_extended_to_the_padded_length(length, want):
+    assert cut(((4, 4), (4, 3), (4, 1)), length) == want
