@@ -33,7 +33,7 @@ PAPERS = {
 }
 PAGES = {
     name: DOCS / f'{name}.md'
-    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'heads')
+    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'heads', 'finetuning')
 }
 LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
 VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'
