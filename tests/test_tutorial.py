@@ -8,7 +8,7 @@ import pytest
 
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.importers.packages import located
+from jitm.files.packages import located
 from tests.conftest import ROOT
 from tests.test_readme import shorten
 

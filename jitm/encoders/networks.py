@@ -16,7 +16,7 @@ from jitm.config import schema
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays
-from jitm.importers.packages import PACKAGES
+from jitm.files.packages import PACKAGES
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.inference.engine import pad
 from jitm.layers.normalization import l2_normalize

@@ -17,7 +17,7 @@ from jitm.data.text.word_level import Tokens
 from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays
-from jitm.importers.packages import located
+from jitm.files.packages import located
 from jitm.importers.text_folders import load_text_encoder
 from jitm.inference.engine import Engine
 from jitm.runs.run import Run, load_run

@@ -10,8 +10,8 @@ import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
+from jitm.files.packages import located
 from jitm.importers.containers import Tensors, open_checkpoint
-from jitm.importers.packages import located
 from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 
 _PARTS = ('expand', 'depthwise', 'project')  # layers in a block of a mobile network

@@ -19,10 +19,10 @@ from jitm.config.hints import check_value
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import check_within, parse_json
+from jitm.files.packages import located
 from jitm.importers.bert_weights import load_bert, read_size
 from jitm.importers.clip_config import read_json, values_of
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.packages import located
 from jitm.importers.tensors import KeyMap, convert
 from jitm.layers.text import BERTEncoder
 from jitm.layers.transformer import BERTSize
@@ -181,7 +181,7 @@ def load_text_encoder(path: str) -> tuple[BERTEncoder, chex.ArrayTree, Tokenizer
       UserError: If a file is missing or damaged, or it is another kind of model.
     """
     folder = read_folder(path)
-    vocabulary = load_vocabulary(located(folder.path), folder.max_length)
+    vocabulary = load_vocabulary(folder.path, folder.max_length)
     encoder = BERTEncoder(len(vocabulary), 1, folder.size, folder.max_length)
     texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), texts, method='features'))['params']
@@ -222,7 +222,7 @@ def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
         read['dense'] = read_pooling(path).weights
     if not weights or all(member.get('init_from') or member.get('of') for member in config['members'].values()):
         read = {}
-    vocabulary = {**config['vocabulary'], 'path': located(folder.path)}
+    vocabulary = {**config['vocabulary'], 'path': folder.path}
     return {**config, 'vocabulary': vocabulary, 'initialize': {**config['initialize'], **read}}
 
 

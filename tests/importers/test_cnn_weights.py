@@ -13,9 +13,9 @@ from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm.errors import UserError
+from jitm.files.packages import located
 from jitm.importers.cnn_weights import NAMES, RULES, load_network
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.packages import located
 from jitm.importers.tensors import export, rename
 from jitm.layers import cnn
 from jitm.layers.convolutions import normalize_pixels

@@ -17,9 +17,9 @@ from jitm.data.text.word_level import tokenize_split
 from jitm.data.text.wordpiece import WordPiece
 from jitm.encoders.text_network import of_folder, restore
 from jitm.errors import UserError
+from jitm.files.packages import PACKAGES, located
 from jitm.importers.authors import export_checkpoint
 from jitm.importers.bert_weights import load_bert
-from jitm.importers.packages import PACKAGES, located
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.importers.text_folders import complete, load_dense, load_text_encoder, read_folder, read_pooling
 from jitm.layers.pooling import mean

