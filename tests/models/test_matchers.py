@@ -21,7 +21,7 @@ from jitm.models.joint import JointEncoder, has_heads, read_pairs
 from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.types import Images, Texts
+from jitm.types import Images, TextFormat, Texts
 from tests.golden.steps import SCORES, reduce
 
 VOCABULARY = 12
@@ -249,10 +249,10 @@ def name(request):
 
 
 def test_text_format(name):
-    formats = {'rvsepp': ('word pieces', 512, False), 'uniter': (None, 512, False), 'oscar': (None, 70, False)}
-    formats |= dict.fromkeys(OF_PIXELS, (None, 12, False))
-    formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), (None, None, True))
-    assert MATCHERS[name].text_format == formats.get(name, ('words', None, False))
+    formats = {'rvsepp': TextFormat('word pieces', 512), 'uniter': TextFormat(None, 512), 'oscar': TextFormat(None, 70)}
+    formats |= dict.fromkeys(OF_PIXELS, TextFormat(None, 12))
+    formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), TextFormat(None, vectors=True))
+    assert MATCHERS[name].text_format == formats.get(name, TextFormat('words', recurrent=True))
 
 
 def test_only_what_a_model_reads_of_images_is_required(name):
