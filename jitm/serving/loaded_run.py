@@ -1,6 +1,5 @@
 """A loaded run: a trained model that encodes, compares and searches images and captions."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -19,6 +18,7 @@ from jitm.data.splits import Split, pad_texts
 from jitm.encoders import features, text_network
 from jitm.encoders.networks import FeatureNetwork, restore
 from jitm.errors import UserError, did_you_mean, require
+from jitm.files.packages import located
 from jitm.inference.engine import Engine, concatenate, pad
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
@@ -78,23 +78,19 @@ class LoadedRun:
     def network(self) -> FeatureNetwork:
         """The network that encoded the training features; a UserError if it is unknown, or not found."""
         check_photos(self.run, 'photos')
-        return self._restored(restore)
+        return restore(self.run.encoded_by, self.run.workdir, self._moved_to(text=False))
 
     @functools.cached_property
     def text_network(self) -> text_network.TextNetwork:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
-        return self._restored(text_network.restore)
+        return text_network.restore(self.run.encoded_by, self.run.workdir, self._moved_to(text=True))
 
-    def _restored(self, restore: Callable[..., Any]) -> Any:
-        """Returns a network, of `encoder` or, if that names only the other one of the run, from where it was."""
-        described, workdir = self.run.encoded_by, self.run.workdir
-        try:
-            return restore(described, workdir, self._moved)
-        except UserError:
-            if self._moved and text_network.is_folder(described):
-                with contextlib.suppress(UserError):
-                    return restore(described, workdir)
-            raise
+    def _moved_to(self, *, text: bool) -> str | Path | None:
+        """Returns `encoder` for the network that it names, where a run has one for photos and a folder for texts."""
+        if not self._moved or not text_network.is_folder(self.run.encoded_by):
+            return self._moved
+        path = Path(located(str(self._moved)))
+        return self._moved if text == (path.is_dir() and not (path / 'checkpoints').is_dir()) else None
 
     def restore_networks(self) -> None:
         """Restores the networks for captions and of `encoder`; a UserError if one is not found."""
