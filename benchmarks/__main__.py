@@ -2,7 +2,7 @@
 
     python -m benchmarks                                    # lists the benchmarks
     python -m benchmarks scoring --models saf sgr           # runs one; its flags: `scoring --help`
-    python -m benchmarks members --json docs/timings.jsonl  # keeps the result for the tables of docs/timings.md
+    python -m benchmarks members --json docs/timings.jsonl  # keeps the result for the tables of docs/notes/timings.md
 
 Every benchmark prints a Markdown table, row by row, and adds the rows to a file of JSON lines.
 """

@@ -306,7 +306,7 @@ def read_rows(path: Path) -> dict[tuple[str, str, str, str], Row]:
 
 
 def tables(path: Path) -> dict[str, list[Row]]:
-    """Makes the tables of docs/accelerators.md from a file of rows: name in the comment above a table -> rows."""
+    """Makes the tables of docs/notes/accelerators.md from a file of rows: name in the comment above a table -> rows."""
     rows = read_rows(path)
     settings = list(dict.fromkeys((*SETTINGS, *(setting for _, setting, _, _ in rows))))
     places = settings, PROGRAMS, topologies.TARGETS

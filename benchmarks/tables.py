@@ -1,4 +1,4 @@
-"""Rewrites the tables of the pages of docs/ that have measurements of speed and memory, from stored rows.
+"""Rewrites the tables of the pages of docs/notes that have measurements of speed and memory, from stored rows.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
@@ -27,7 +27,7 @@ def tables() -> dict[str, list[Row]]:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    for page in (DOCS / f'{name}.md' for name in PAGES):
+    for page in (DOCS / 'notes' / f'{name}.md' for name in PAGES):
         yield page, results.rewritten(page.read_text(encoding='utf-8'), tables())
 
 

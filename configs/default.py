@@ -17,7 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.encode_chunk = ml_collections.config_dict.placeholder(int)  # images or captions that a device encodes at
     # a time, with the loss and the gradient of the whole batch (GradCache); None for all
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
-    config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/precision.md
+    config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/notes/precision.md
     config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
 
     # The data set: a `load` function in jitm.data and its arguments.
@@ -66,7 +66,7 @@ def get_config() -> ml_collections.ConfigDict:
             norm_padding=False,  # batch normalization includes regions padded to the batch's longest image, as released
         ),
         text=dict(
-            name='text.GRUEncoder',  # or 'text.BERTEncoder' with path=a folder of Hugging Face, see docs/captions.md
+            name='text.GRUEncoder',  # or 'text.BERTEncoder' with path=a folder of Hugging Face, see docs/finetuning.md
             word_dim=300,
             bidirectional=False,
             dropout=0.0,  # rate for word embeddings

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import results
 from benchmarks.results import DOCS
 from experiments import catalog
 from jitm.errors import UserError
@@ -33,7 +34,7 @@ PAPERS = {
 }
 PAGES = {
     name: DOCS / f'{name}.md'
-    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'heads', 'finetuning')
+    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'pixels', 'finetuning')
 }
 LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
 VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'
@@ -139,4 +140,4 @@ def differences(size: str) -> Iterator[tuple[str, str]]:
 
 def prose(page: str) -> str:
     """Returns a text without the comments above tables and what is made from them."""
-    return VERDICTS.sub('', MARK.sub('', page))
+    return results.MARK.sub('', VERDICTS.sub('', MARK.sub('', page)))

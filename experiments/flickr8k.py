@@ -30,8 +30,8 @@ The groups, by question (small: with --small):
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
     nine           every network on nine regions, reported on a split that selects nothing (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
-    public         losses, OSS and OAS on features that anyone can make from public files (docs/data.md; small)
-    heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/heads.md; small)
+    public         losses, OSS and OAS on features that anyone can make from public files (docs/results/how.md; small)
+    heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/pixels.md; small)
     encoders       cells of EfficientNet-Lite0 against others, and MiniLM frozen and fine-tuned (small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run

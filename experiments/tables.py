@@ -1,10 +1,10 @@
-"""Rewrites the tables, verdicts and figures of docs/results, recipes.md, noise.md, choices.md and heads.md.
+"""Rewrites the tables, verdicts and figures of docs/results and of the other pages of `experiments.comments`.
 
     python -m experiments tables
 
 `experiments.comments` describes the comments above the tables. Differences are tested by paired t-tests over the seeds;
 q is p adjusted for all tests of the pages (Benjamini and Hochberg, 1995). `<!-- verdicts -->` lists the verdicts of all
-pages, and a table of data.md follows a comment that names its command: `<!-- experiments cca ... -->`.
+pages, and a table of how.md follows a comment that names its command: `<!-- experiments cca ... -->`.
 """
 
 import argparse
@@ -170,9 +170,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield from ((PAGES[name], text) for name, text in texts.items())
     rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
     listed = ''.join(f'{line}\n' for line in results.markdown(rows))
-    index, data = DOCS / 'results' / 'index.md', DOCS / 'data.md'
+    index, how = DOCS / 'results' / 'index.md', DOCS / 'results' / 'how.md'
     yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', index.read_text(encoding='utf-8'))
-    yield data, results.rewritten(data.read_text(encoding='utf-8'), results.read(DOCS / 'cca.jsonl'))
+    yield how, results.rewritten(how.read_text(encoding='utf-8'), results.read(DOCS / 'cca.jsonl'))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ PerText = Annotated[chex.Array, 'float [N]']
 """A number for each text."""
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}  # encoders and encodings
-PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see docs/precision.md
+PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see docs/notes/precision.md
 Precision = Literal[*PRECISIONS]
 
 

@@ -23,6 +23,10 @@ ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
 BADGE = re.compile(r'^(?:\[!\[.*\n)+\n', re.MULTILINE)
 FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
+CODE = re.compile(r'<code.*?</code>', re.DOTALL)
+CELL = re.compile(r'<td.*?</td>', re.DOTALL)
+OPTION = re.compile(r'(?<![\w-])--[a-z][\w.]*')
+MARKUP = re.compile(r'(<[^>]+>|&\w+;)')
 API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
 
 
@@ -107,3 +111,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = page.file.src_uri
     path = re.sub(r'^source/(.*\.md)\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
     return markdown if path == name else moved(markdown, posixpath.dirname(path), name)
+
+
+def breakable(code: str) -> str:
+    """Returns code of a table with the places where its lines may break."""
+    return ''.join(
+        part if MARKUP.fullmatch(part) else re.sub(r'(?<=[\w)])([._,:/=]+)(?=[\w(])', r'\1<wbr>', part)
+        for part in MARKUP.split(code)
+    )
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keeps options such as `--config` on one line, and lets code in cells of tables break."""
+    html = CELL.sub(lambda cell: CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
+    return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)

@@ -33,7 +33,7 @@ class GSMN(CrossAttentionMatcher):
     """Compares words with attended regions, and regions with attended words, in blocks of their dimensions.
 
     The score is the sum of both directions' mean over nodes, words or regions, of a small network's output. The graphs
-    are left out: as released, no node receives anything from its neighbours (docs/cross_attention.md).
+    are left out: as released, no node receives anything from its neighbours (docs/models.md).
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.

@@ -99,9 +99,7 @@ def test_q_is_adjusted_for_all_tests():
     )
 
 
-@pytest.mark.parametrize(
-    'path', sorted([ROOT / 'README.md', *DOCS.glob('*.md'), *DOCS.glob('results/*.md')]), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize('path', sorted([ROOT / 'README.md', *DOCS.rglob('*.md')]), ids=lambda path: path.stem)
 def test_rows_of_tables_have_the_cells_of_their_header(path):
     text = re.sub(r'^```.*?^```|(?<!`)`[^`\n]+`(?!`)|\\\|', '', path.read_text(), flags=re.DOTALL | re.MULTILINE)
     cells = None

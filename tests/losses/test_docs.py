@@ -1,4 +1,4 @@
-"""docs/losses.md lists every loss, with names that lead from the papers to the functions and from the words to both."""
+"""docs/losses.md lists every loss, with names that lead from papers to functions and from presets to both."""
 
 import re
 
@@ -9,22 +9,22 @@ from jitm.commands import settings
 from tests.conftest import ROOT
 
 PAGE = (ROOT / 'docs' / 'losses.md').read_text()
-ROWS = re.findall(r'^\| ([^|]+) \| \[`([\w.]+)`\]\(([^)]+)\) \|.*\| ([^|]+) \| `([^`]+)` \|$', PAGE, flags=re.MULTILINE)
+ROWS = re.findall(r'^\| ([^|]+) \| \[`([\w.]+)`\]\(([^)]+)\), .*\| ([^|]+) \| `([^`]+)` \|$', PAGE, flags=re.MULTILINE)
 
 
 def test_the_table_has_every_public_loss():
     assert {name.partition('.')[2] for _, name, *_ in ROWS} == set(losses.__all__)
 
 
-@pytest.mark.parametrize(('paper', 'name', 'link', 'reduction', 'words'), ROWS, ids=[row[0] for row in ROWS])
-def test_a_name_leads_to_its_function_and_words(paper, name, link, reduction, words):
+@pytest.mark.parametrize(('paper', 'name', 'link', 'reduction', 'preset'), ROWS, ids=[row[0] for row in ROWS])
+def test_a_name_leads_to_its_function_and_preset(paper, name, link, reduction, preset):
     module, _, function = name.partition('.')
     loss = getattr(losses, function)
     assert link == f'../jitm/losses/{module}.py'
     assert loss.__module__ == f'jitm.losses.{module}'
     for symbol in paper.split(', '):
         assert symbol.lower() in loss.__doc__.lower()
-    terms = [term for term in configs.load(words).terms.to_dict().values() if term['loss'] == name]
+    terms = [term for term in configs.load(preset).terms.to_dict().values() if term['loss'] == name]
     assert terms
     assert all(term['reduction'] in reduction for term in terms)
 

@@ -1,1 +1,1 @@
-"""jitm against PyTorch, each comparison within the difference that docs/parity.md states for it."""
+"""jitm against PyTorch, each comparison within the difference that docs/notes/parity.md states for it."""

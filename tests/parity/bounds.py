@@ -1,4 +1,4 @@
-"""The differences that docs/parity.md states, and comparisons with them."""
+"""The differences that docs/notes/parity.md states, and comparisons with them."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-PAGE = Path(__file__).parents[2] / 'docs' / 'parity.md'
+PAGE = Path(__file__).parents[2] / 'docs' / 'notes' / 'parity.md'
 ROW = re.compile(r'^\| (?P<name>[^|]+) \|.*\| (?P<bound>\d[\de.-]*) \|$', re.MULTILINE)
 BOUNDS = {row['name']: float(row['bound']) for row in ROW.finditer(PAGE.read_text())}
 
@@ -20,7 +20,7 @@ def difference(ours, theirs) -> float:
 
 
 def assert_within(name: str, ours, theirs) -> None:
-    """Raises AssertionError if the arrays differ by more than twice what the row `name` of docs/parity.md says."""
+    """Raises AssertionError if the arrays differ by more than twice the bound of `name` in docs/notes/parity.md."""
     found = difference(ours, theirs)
     assert found <= 2 * BOUNDS[name], f'{name}: {found:.1e}, which is more than twice {BOUNDS[name]}'
 

@@ -51,7 +51,7 @@ CHANGES = {'dropout': 0.0, 'output_dropout': 0.0, 'dtype': 'float32'}  # of keys
 
 
 class Case(NamedTuple):
-    """A row of docs/parity.md, a network, the system that jitm reads it as, and changes of the config's model."""
+    """A row of docs/notes/parity.md, a network, the system that jitm reads it as, and changes of the config's model."""
 
     row: str
     make: Callable[[], Any]

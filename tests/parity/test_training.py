@@ -69,7 +69,7 @@ def cross_entropy(scores, epoch):
     return sum(F.cross_entropy(x / 0.05, torch.arange(len(x))) for x in (scores, scores.T)) / 2
 
 
-SYSTEMS = {  # name in docs/parity.md -> preset, its epochs of the sum of hinges, scores and loss in PyTorch
+SYSTEMS = {  # name in docs/notes/parity.md -> preset, its epochs of the sum of hinges, scores and loss in PyTorch
     'VSE++': ('vsepp:vsepp,f30k', 1, score_vsepp, sum_then_max_of_hinges),
     'SCAN': ('scan:t2i,avg,softmax,f30k', 0, score_scan, cross_entropy),
 }
