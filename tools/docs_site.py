@@ -24,9 +24,11 @@ LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, wit
 BADGE = re.compile(r'^(?:\[!\[.*\n)+\n', re.MULTILINE)
 FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
 CODE = re.compile(r'<code.*?</code>', re.DOTALL)
-CELL = re.compile(r'<td.*?</td>', re.DOTALL)
+CELL = re.compile(r'<t[dh]\b.*?</t[dh]>', re.DOTALL)
 OPTION = re.compile(r'(?<![\w-])--[a-z][\w.]*')
 MARKUP = re.compile(r'(<[^>]+>|&\w+;)')
+# Pages of definitions come before pages of numbers in the results of the search.
+BOOST = {'losses.md': 4, 'recipes.md': 2, 'training.md': 2, 'published.md': 0.2, 'reference/options.md': 0.5}
 API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
 
 
@@ -107,8 +109,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lets the links of a page that leave docs/ lead to the pages of their files."""
+    """Lets the links of a page that leave docs/ lead to the pages of their files, which the search leaves out."""
     name = page.file.src_uri
+    page.meta['search'] = {'exclude': name.startswith(('source/', 'notes/')), 'boost': BOOST.get(name, 1)}
     path = re.sub(r'^source/(.*\.md)\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
     return markdown if path == name else moved(markdown, posixpath.dirname(path), name)
 
@@ -122,6 +125,7 @@ def breakable(code: str) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Keeps options such as `--config` on one line, and lets code in cells of tables break."""
+    """Keeps options such as `--config` on one line, and lets code in tables break."""
+    del page, config, files
     html = CELL.sub(lambda cell: CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
     return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
