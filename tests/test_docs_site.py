@@ -1,6 +1,9 @@
+import markdown
+import pytest
+
 from jitm import losses
 from tests.conftest import ROOT
-from tools import docs_options, docs_site
+from tools import docs_api, docs_math, docs_options, docs_site
 
 PAGE = '[a](data.md#x) [b](../jitm/api.py) [c](https://x.y/z) [d](#e)\n\n```\n[f](../g.py)\n```\n'
 
@@ -45,3 +48,32 @@ def test_options_list_all_that_a_config_can_name():
     assert {name.rpartition('.')[2] for name in named['terms.*.loss']} == {*losses.__all__}
     assert 'vse.VSE' in named['model.name']
     assert 'cnn.ResNet' in named['model.*.name']
+
+
+def test_api_has_the_formula_and_the_arguments_of_every_loss():
+    page = docs_api.page()
+    assert all(f'::: jitm.losses.{name}\n' in page for name in losses.__all__)
+    assert page.count('::: jitm.losses.') == len(losses.__all__)
+    selhn = page.partition('::: jitm.losses.selective_hard_negative')[2].partition(':::')[0]
+    assert '\\epsilon`$' in selhn
+    assert '| `epsilon` | a number at least 0 |  |' in selhn
+    assert '](../data.md#relevance' in page
+
+
+def test_formulas_become_mathml():
+    text = 'the loss $`[m + s_n]_+`$\n\n| a | b |\n|---|---|\n| $`\\lvert x \\rvert`$ | `$x$` |\n'
+    html = markdown.markdown(text, extensions=['tables', 'tools.docs_math'])
+    assert html.count('<math') == 2
+    assert '<td><math' in html
+    assert '<code>$x$</code>' in html
+    assert 'display="block"' in docs_math.fence('x')
+    with pytest.raises(ValueError, match=r'\\minimum is unknown in the formula'):
+        docs_math.mathml(r'\minimum_n s_n')
+
+
+def test_code_in_tables_breaks_and_options_do_not():
+    html = '<td><code>a.b_c --d.e=f</code></td><code>a.b --d</code> a.b'
+    assert docs_site.on_page_content(html, None, None, None) == (
+        '<td><code>a.<wbr>b_<wbr>c <span class="option">--d.</span><wbr>e=<wbr>f</code></td>'
+        '<code>a.b <span class="option">--d</span></code> a.b'
+    )

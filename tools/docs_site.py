@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tools import docs_options
+from tools import docs_api, docs_options
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
@@ -26,10 +26,10 @@ FENCE = re.compile(r'(^```.*?^```)', re.DOTALL | re.MULTILINE)
 CODE = re.compile(r'<code.*?</code>', re.DOTALL)
 CELL = re.compile(r'<t[dh]\b.*?</t[dh]>', re.DOTALL)
 OPTION = re.compile(r'(?<![\w-])--[a-z][\w.]*')
+VERDICT = re.compile(r'<td>(confirmed|contradicted|no difference|open)</td>')
 MARKUP = re.compile(r'(<[^>]+>|&\w+;)')
 # Pages of definitions come before pages of numbers in the results of the search.
 BOOST = {'losses.md': 4, 'recipes.md': 2, 'training.md': 2, 'published.md': 0.2, 'reference/options.md': 0.5}
-API = ('jitm.api', 'jitm.losses', 'jitm.metrics', 'jitm.models.matcher', 'jitm.mining', 'jitm.types')
 
 
 def source_page(path: str) -> str:
@@ -91,12 +91,11 @@ def generated() -> dict[str, str]:
         outside |= {*linked(page.read_text(encoding='utf-8'), f'{page.parent.relative_to(ROOT)}')}
     for path in [path for path in outside if path.endswith('.md')]:
         outside |= {*linked(show(path), posixpath.dirname(path))}
-    api = ''.join(f'::: {name}\n\n' for name in API)
     return {
         'index.md': moved(readme, '.', 'index.md'),
         'reference/commands.md': commands(),
         'reference/options.md': docs_options.page(),
-        'reference/api.md': f'# Python\n\n{api}',
+        'reference/api.md': docs_api.page(),
         **{source_page(path): show(path) for path in sorted(outside)},
     }
 
@@ -125,7 +124,8 @@ def breakable(code: str) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Keeps options such as `--config` on one line, and lets code in tables break."""
+    """Keeps options such as `--config` on one line, lets code in tables break, and gives verdicts their colour."""
     del page, config, files
+    html = VERDICT.sub(lambda cell: f'<td class="verdict {cell[1].replace(" ", "-")}">{cell[1]}</td>', html)
     html = CELL.sub(lambda cell: CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
     return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
