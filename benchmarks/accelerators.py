@@ -314,56 +314,42 @@ def tables(path: Path) -> dict[str, list[Row]]:
     def place(key: tuple[str, str, str]) -> tuple[int, ...]:
         return tuple(known.index(name) for known, name in zip(places, key, strict=True))
 
-    after = {key[1:]: row for key, row in rows.items() if key[0] == 'after'}
-    after = {key: after[key] for key in sorted(after, key=place)}
+    found = {key[1:]: rows[key] for key in sorted(rows, key=lambda key: place(key[1:]))}
 
-    def changed(setting: str, program: str, target: str) -> Row:
-        old, new = (rows.get((label, setting, program, target)) for label in ('before', 'after'))
-        columns = ('CPU s', 'peak GB', 'GB moved', 'estimated ms')
-        cells = {name: f'{_cell(old, name)} → {_cell(new, name)}' for name in columns}
+    def step(setting: str, row: Row) -> Row:
         return {
             'setting': setting,
-            'compile s': _cell(new, 'compile s'),
-            **cells,
-            'bound ms': _cell(new, 'bound ms'),
-            'ratio': _cell(new, 'estimated / bound'),
+            **{name: _cell(row, name) for name in ('compile s', 'CPU s', 'peak GB')},
+            'peak GB, h100:1': _cell(found.get((setting, 'step', 'h100:1')), 'peak GB'),
+            **{name: _cell(row, name) for name in ('GB moved', 'estimated ms', 'bound ms')},
+            'ratio': _cell(row, 'estimated / bound'),
         }
 
-    def by_target(program: str, column: str, targets: Sequence[str]) -> list[Row]:
-        settings = {setting: None for setting, known, target in after if known == program and target in targets}
-        return [
-            {'setting': setting} | {target: _cell(after.get((setting, program, target)), column) for target in targets}
-            for setting in settings
-        ]
+    def cells(row: Row, *names: str) -> Row:
+        return {name: _cell(row, name) for name in names}
 
-    gpus = [target for target in topologies.TARGETS if target.startswith('h100')]
-    tpus = [target for target in topologies.TARGETS if target not in gpus]
     return {
-        'accelerators changes': [changed(*key) for key in after if key[1:] == ('step', 'v5e:2x2')],
-        'accelerators collectives': [
-            {'setting': setting, 'traced': row.get('traced collectives', UNKNOWN), 'compiled': row['collectives']}
-            for (setting, program, target), row in after.items()
-            if (program, target) == ('step', 'v5e:2x2')
+        'accelerators steps': [
+            step(setting, row) for (setting, *of), row in found.items() if of == ['step', 'v5e:2x2']
         ],
         'accelerators scaling': [
-            {'setting': setting, 'traced': row.get('traced collectives', UNKNOWN), 'compiled': row['collectives']}
-            | {name: _cell(row, name) for name in ('links ms', 'products ms', 'memory ms', 'estimated ms')}
-            for (setting, program, target), row in after.items()
-            if (program, target) == ('step', 'v5e:16x16')
+            {'setting': setting, 'compiled': row['collectives']}
+            | cells(row, 'links ms', 'products ms', 'memory ms', 'estimated ms')
+            for (setting, *of), row in found.items()
+            if of == ['step', 'v5e:16x16']
         ],
-        'accelerators memory': by_target('step', 'peak GB', topologies.TARGETS),
-        'accelerators time': by_target('step', 'estimated ms', tpus),
         'accelerators inference': [
             {'setting': setting, 'program': program}
-            | {name: _cell(row, name) for name in ('CPU s', 'peak GB', 'estimated ms', 'bound ms', 'estimated / bound')}
-            for (setting, program, target), row in after.items()
+            | cells(row, 'CPU s', 'peak GB', 'estimated ms', 'bound ms', 'estimated / bound')
+            for (setting, program, target), row in found.items()
             if target == 'v5e:2x2' and program != 'step'
         ],
         'accelerators gpus': [
             {'setting': setting, 'target': target}
-            | {name: _cell(row, name) for name in ('CPU s', 'temporary GB', 'peak GB', 'collectives')}
-            for (setting, program, target), row in after.items()
-            if target in gpus and program == 'step'
+            | cells(row, 'CPU s', 'temporary GB', 'peak GB')
+            | {'collectives': row['collectives']}
+            for (setting, _, target), row in found.items()
+            if target in ('h100:8', 'h100:2x8')
         ],
     }
 
