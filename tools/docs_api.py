@@ -27,8 +27,7 @@ for hit in run.search('a red ring above a blue square', images, top_k=3):
 print(jitm.evaluate(run, 'test')['rsum'])
 ```
 
-`jitm.losses` takes plain arrays and needs no run. Errors that a user can cause are a `jitm.errors.UserError` of one
-sentence.
+`jitm.losses` takes plain arrays and needs no run. Errors that a user can cause are a `jitm.errors.UserError`.
 
 ## Load, evaluate, score
 
