@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
         source='precomp.load',
         root='data/f30k_precomp',  # folder with {split}_ims.npy and {split}_caps.txt
         dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
-    )  # and of any source train_share=, to train on this share of the images, with train_seed=, 0 by default
+    )  # and, for any source, train_share=, the share of the images to train on, and train_seed=, 0 by default
     config.vocabulary = dict(
         path='',  # a published vocabulary (JSON, .pkl), or BERT's vocab.txt; '' builds one from the training captions
         min_count=4,  # words with a lower count become <unk>

@@ -2,6 +2,8 @@ import markdown
 import pytest
 
 from jitm import losses
+from jitm.config.build import flatten
+from jitm.configs import default
 from tests.conftest import ROOT
 from tools import docs_api, docs_math, docs_options, docs_site
 
@@ -39,6 +41,16 @@ def test_options_have_the_values_and_defaults_of_hints():
     assert '| `margin` | a number at least 0 | `0.2` |' in page.partition('#### anchored.relative_max')[2]
     assert "| `dtype` | `'float32'`, `'bfloat16'` |  |" in page.partition('### evaluation')[2]
     assert '| `num_negatives` | an integer at least 1 or None | `None` |' in page.partition('#### in_batch')[2]
+
+
+def test_options_have_every_default_with_its_comment():
+    page = docs_options.page().partition('## Types and ranges')[0]
+    for key, value in flatten(default.get_config().to_dict()).items():
+        assert f'| `{key}` | `{value!r}` |' in page.replace('dict()', '{}'), key
+    assert "| `data.root` | `'data/f30k_precomp'` | folder with {split}_ims.npy and {split}_caps.txt |" in page
+    members = page.partition('### Section members')[2].partition('###')[0]
+    assert 'Also model=, if it differs' in members
+    assert members.rstrip().endswith('see jitm/layers/lora.py.')
 
 
 def test_options_list_all_that_a_config_can_name():

@@ -1,9 +1,13 @@
 """The page of the config options: the defaults with their comments, and the arguments of all that a config can name."""
 
+import ast
 import importlib
 import inspect
+import io
+import itertools
 import pkgutil
 import re
+import tokenize
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -37,10 +41,11 @@ INTRODUCTION = """# Config options
 
 ## Defaults
 
-These are all keys of a config. A value such as `'ranking.max_of_hinges'` names a function or class, and its
-[arguments](#arguments-by-name) are keys of the same section.
+These are all keys of a config, with the values of VSE++ on Flickr30K. A value such as `'ranking.max_of_hinges'` names a
+function or class, and its [arguments](#arguments-by-name) are keys of the same section.
 
 """
+HEAD = '| key | default | |\n|---|---|---|\n'
 SECTIONS = {
     'vocabulary': VocabularyKeys,
     'augmentation': Augmentation,
@@ -51,6 +56,65 @@ SECTIONS = {
     'evaluation': EvaluationKeys,
     'run': RunKeys,
 }
+
+
+def read_comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Returns the comments behind code and the comments of whole lines of a module, by line."""
+    beside, alone = {}, {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            found = beside if token.line[: token.start[1]].strip() else alone
+            found[token.start[0]] = token.string.lstrip('# ')
+    return beside, alone
+
+
+def keys_of(node: ast.expr, name: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the keys of a value of the defaults with their values; a dict has those of its entries."""
+    if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'dict' and node.keywords:
+        for keyword in node.keywords:
+            yield from keys_of(keyword.value, f'{name}.{keyword.arg}')
+    else:
+        yield name, node
+
+
+def defaults(source: str) -> str:
+    """Returns the tables of the defaults in the source of their module: keys of the top, then those of each section."""
+    beside, alone = read_comments(source)
+    code = ['', *source.splitlines()]
+
+    def behind(line: int) -> str:
+        lines = itertools.takewhile(lambda number: code[number].lstrip().startswith(')'), itertools.count(line, -1))
+        text = ' '.join([beside.get(number, '') for number in lines][::-1]).strip()
+        return text and f'Also {escaped(text.removeprefix("and").lstrip(", "))}.\n\n'
+
+    def after(line: int) -> str:
+        rest = (alone[number] for number in itertools.takewhile(alone.__contains__, itertools.count(line + 1)))
+        return ' '.join([beside[line], *rest]) if line in beside else ''
+
+    def before(line: int) -> str:
+        lines = itertools.takewhile(alone.__contains__, itertools.count(line - 1, -1))
+        return ' '.join([alone[number] for number in lines][::-1])
+
+    top, sections = [], []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Attribute):
+            continue
+        rows = [
+            f'| `{key}` | {"`None`" if isinstance(one, ast.Call) and one.args else f"`{ast.unparse(one)}`"} '
+            f'| {escaped(after(one.end_lineno))} |'
+            for key, one in keys_of(node.value, target.attr)
+        ]
+        if isinstance(node.value, ast.Call) and not node.value.args:
+            table = HEAD + '\n'.join(rows) + '\n\n' + (behind(node.end_lineno) if len(rows) > 1 else '')
+            sections.append(f'### Section {target.attr}\n\n{escaped(before(node.lineno))}\n\n{table}')
+        else:
+            top += rows
+    return HEAD + '\n'.join(top) + '\n\n' + ''.join(sections)
+
+
+def escaped(comment: str) -> str:
+    """Returns a comment as Markdown."""
+    return re.sub(r'(<[^>]+>)', r'`\1`', comment).replace('|', r'\|').replace('*', r'\*')
 
 
 def values(hint: Any) -> str:
@@ -131,7 +195,7 @@ def table(function: Callable) -> str:
 
 def page() -> str:
     """Returns the page in Markdown."""
-    parts = [INTRODUCTION, f'```python\n{(CONFIGS / "default.py").read_text()}```\n\n## Types and ranges\n\n']
+    parts = [INTRODUCTION, defaults((CONFIGS / 'default.py').read_text()), '## Types and ranges\n\n']
     parts += [f'### {key}\n\n{table(function)}' for key, function in SECTIONS.items()]
     parts.append('## Arguments by name\n\nA key without a default is required.\n\n')
     for key, found in named().items():

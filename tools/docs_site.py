@@ -29,7 +29,10 @@ OPTION = re.compile(r'(?<![\w-])--[a-z][\w.]*')
 VERDICT = re.compile(r'<td>(confirmed|contradicted|no difference|open)</td>')
 MARKUP = re.compile(r'(<[^>]+>|&\w+;)')
 # Pages of definitions come before pages of numbers in the results of the search.
-BOOST = {'losses.md': 4, 'recipes.md': 2, 'training.md': 2, 'published.md': 0.2, 'reference/options.md': 0.5}
+BOOST = {
+    **{'losses.md': 3, 'noise.md': 2, 'recipes.md': 2, 'training.md': 2},
+    **{'published.md': 0.2, 'references.md': 0.2, 'reference/options.md': 0.5},
+}
 
 
 def source_page(path: str) -> str:
