@@ -20,7 +20,7 @@ from jitm.files import leads_out, parse_json
 if TYPE_CHECKING:
     from PIL import Image
 
-EDGE = 320  # pixels of the longer side of an embedded photograph
+EDGE, LARGE = 320, 640  # pixels of the longer side of a photograph, beside others and alone
 SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
 SUFFIXES = ('', '.jpg', '.jpeg', '.png')
 NO_PICTURES = 'no pictures: add --photos FOLDER'
@@ -38,31 +38,32 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _reduced(image: 'Image.Image') -> 'Image.Image':
-    """Returns a photograph with at most `EDGE` pixels on each side."""
+def _reduced(image: 'Image.Image', edge: int = EDGE) -> 'Image.Image':
+    """Returns a photograph with at most `edge` pixels on each side."""
     small = image.copy()
-    small.thumbnail((EDGE, EDGE))
+    small.thumbnail((edge, edge))
     return small
 
 
-def thumbnail(photo: Photo) -> bytes:
-    """Returns a photograph, decoded as for models, as JPEG of at most `EDGE` pixels on each side.
+def thumbnail(photo: Photo, edge: int = EDGE) -> bytes:
+    """Returns a photograph, decoded as for models, as JPEG of at most `edge` pixels on each side.
 
     Raises:
       UserError: If the file is not an image.
     """
     buffer = io.BytesIO()
-    decode(photo, _reduced, smallest=EDGE).save(buffer, format='JPEG', quality=80)
+    decode(photo, lambda image: _reduced(image, edge), smallest=edge).save(buffer, format='JPEG', quality=80)
     return buffer.getvalue()
 
 
-def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dict[int, str]:
+def pictures_of(split: Split, images: Iterable[int], photos: Path | None, edge: int = EDGE) -> dict[int, str]:
     """Returns the pictures of some images as data URIs.
 
     Args:
       split: Its pixels are used if it has them.
       images: Indices of the images.
       photos: A folder with the files `IMAGE_ID`, with or without a suffix of an image, or None.
+      edge: The longest side of a photograph in pixels.
 
     Returns:
       {image: data URI}; empty without pixels and folder.
@@ -71,9 +72,9 @@ def pictures_of(split: Split, images: Iterable[int], photos: Path | None) -> dic
       UserError: If the folder lacks one of the images, or the file is not an image.
     """
     if photos is not None:
-        return {image: uri(thumbnail(_find(photos, split.image_ids[image])), 'jpeg') for image in images}
+        return {image: uri(thumbnail(_find(photos, split.image_ids[image]), edge), 'jpeg') for image in images}
     if isinstance(split.pixels, Photos):
-        return {image: uri(thumbnail(split.pixels.files[image]), 'jpeg') for image in images}
+        return {image: uri(thumbnail(split.pixels.files[image], edge), 'jpeg') for image in images}
     if split.pixels is not None:
         return {image: uri(png(split.pixels[image]), 'png') for image in images}
     return {}

@@ -90,10 +90,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def breakable(text: str) -> 'Markup':
-    """Returns escaped text that may be broken after slashes, commas and equals signs, and after dots before letters."""
+    """Returns escaped text that may be broken after any of / , = _ and after dots before letters."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r'(?<=[/,=])(?=\w)|(?<=\.)(?=[^\W\d])', '<wbr>', str(escape(printable(text)))))
+    return Markup(re.sub(r'(?<=[/,=_])(?=\w)|(?<=\.)(?=[^\W\d])', '<wbr>', str(escape(printable(text)))))
 
 
 @functools.cache

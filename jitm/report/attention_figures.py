@@ -112,6 +112,16 @@ def is_grid(boxes: np.ndarray) -> bool:
     return cells is not None and np.allclose(boxes, cells, atol=1e-3)
 
 
+def heat(row: np.ndarray, largest: float) -> np.ndarray:
+    """Returns the opacities of a word's weights [R] in a heat map; 0 where it has at most the mean of its weights.
+
+    Args:
+      row: The weights.
+      largest: The largest weight of all words, which is as opaque as can be.
+    """
+    return 0.8 * np.clip((row - row.mean()) / max(largest - row.mean(), 1e-3 * largest, 1e-9), 0, 1)
+
+
 def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
     """Draws the image once for each word, with the word's weights [W, R] on its regions."""
     panels, largest = _panels(part, len(words)), weights.max()
@@ -121,9 +131,8 @@ def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np
         panel.set_title(word, fontsize=9, parse_math=False)
         top = top_regions(row)
         panel.set_xlabel('  '.join(f'{row[region]:.2f}' for region in top) or 'none', fontsize=7, color='gray')
-        if is_grid(boxes):  # a heat map, without colour where a word has at most the mean of its weights
-            cells = row.reshape(math.isqrt(len(row)), -1)
-            alpha = 0.8 * np.clip((cells - row.mean()) / max(largest - row.mean(), 1e-3 * largest, 1e-9), 0, 1)
+        if is_grid(boxes):
+            cells, alpha = (values.reshape(math.isqrt(len(row)), -1) for values in (row, heat(row, largest)))
             panel.imshow(cells, cmap=COLORS, vmin=0, vmax=largest, alpha=alpha, extent=(0, width, height, 0))
         else:
             _draw_boxes(panel, boxes[top] * [width, height, width, height], row[top])

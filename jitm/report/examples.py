@@ -63,7 +63,8 @@ class Shown:
     """Examples of two groups, with the data to show them.
 
     Attributes:
-      names: The names of the two groups.
+      groups: The indices of the two groups.
+      names: Their names.
       runs: The name of the run in each group that the examples come from.
       comparisons: The comparison of each direction.
       split: Images and captions.
@@ -73,6 +74,7 @@ class Shown:
       hint: A hint how to get pictures if there are none; '' if there are.
     """
 
+    groups: tuple[int, int]
     names: tuple[str, str]
     runs: tuple[str, str]
     comparisons: Mapping[str, Comparison]
@@ -132,6 +134,7 @@ def read_examples(
         roots = [data_root, *(run.config['data'].get('root') for run in runs)]
         photos = next(filter(None, (recorded_photos(split, root) for root in roots)), None)
     return Shown(
+        groups=pair,
         names=tuple(groups[n].name for n in pair),
         runs=tuple(run.workdir.name for run in runs),
         comparisons=comparisons,

@@ -24,6 +24,7 @@ TOPICS = (
     ('terms.ranking.loss',),
     ('model.name',),
     ('model.image.network.name', 'model.image.name'),
+    ('model.text.name',),
     ('data.root', 'data.source'),
 )
 
@@ -239,9 +240,9 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Returns short descriptions of the differences of configs: 'max_of_hinges', 'learning_rate=0.002', 'no epsilon'.
 
-    The ranking loss, the model, its image network and the data are included if they differ. Another key is included if
-    it separates configs that agree in all keys before it. Losses come before models, models before the rest; within
-    each, keys that all configs have come before others, and names before numbers.
+    The ranking loss, the model, its image network, its text encoder and the data are included if they differ. Another
+    key is included if it separates configs that agree in all keys before it. Losses come before models, models before
+    the rest; within each, keys that all configs have come before others, and names before numbers.
 
     Args:
       configs: The `config_keys` of different configs.

@@ -4,12 +4,12 @@ import itertools
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from jitm.pages.figures import to_bytes
-from jitm.pages.pictures import uri
 from jitm.pages.render import Cell, Column, Table, render
 from jitm.pages.tables import mean_and_deviation
-from jitm.report import bootstrap, training
+from jitm.report import bootstrap
+from jitm.report.charts import charts
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
 from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
@@ -48,7 +48,6 @@ def page(
       UserError: If a run has no validation or no line of training.
     """
     runs = [run for group in groups for run in group.runs]
-    trained = [group for group in groups if group.runs[0].config['epochs']]
     counted = (f'{len(found):,} {noun}{"s" * (len(found) > 1)}' for found, noun in ((groups, 'group'), (runs, 'run')))
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
@@ -56,10 +55,14 @@ def page(
         title='Comparison of ' + ', '.join(counted),
         data=', '.join(roots),
         num_groups=len(groups),
+        names=[group.name for group in groups],
+        lead=_lead(groups, found),
+        standings=_standings(groups),
+        validated_on=_validated_on(runs),
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        curves=uri(to_bytes(training.draw(trained), 'svg'), 'svg+xml') if trained else '',
+        charts=charts(groups),
         left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
@@ -115,8 +118,8 @@ def _recalls(groups: Sequence[Group]) -> Table:
             row.append(Cell(text, best=True) if mean == best > 0 else text)
     columns.append(Column('best epoch'))
     rows = [(*row, one.epochs) for row, one in zip(cells, found, strict=True)]
-    splits = {run.config['evaluation']['split']: None for group in groups for run in group.runs}
-    caption = f'Best validation of each run on {", ".join(splits)}, in percent'
+    splits = _validated_on([run for group in groups for run in group.runs])
+    caption = f'Best validation of each run on {splits}, in percent'
     return Table(f'{caption}; bold: the best of a column' if len(groups) > 1 else caption, columns, rows)
 
 
@@ -136,10 +139,64 @@ def _differences(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -
     rows = []
     for pair in itertools.combinations(found, 2):
         result = bootstrap.difference(*(found[n] for n in pair))
-        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}') for n in pair)
-        difference = Cell(f'{result.rsum:+.1f}'.replace('-', MINUS), best=result.low > 0 or result.high < 0)
-        interval = f'{result.low:+.1f} to {result.high:+.1f}'.replace('-', MINUS)
-        rows.append((*names, difference, interval, f'{result.ahead:.1%}'))
+        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}{_one_seed(groups[n])}') for n in pair)
+        several = all(len(groups[n].runs) > 1 for n in pair)
+        difference = Cell(_signed(result.rsum), best=several and _excludes_0(result))
+        rows.append((*names, difference, _interval(result), f'{result.ahead:.1%}'))
     columns = [Column('first (rsum)'), Column('second (rsum)', text=True)]
     columns += map(Column, ('difference', f'{bootstrap.LEVEL:.0%} interval', 'first is ahead in'))
-    return Table('Differences of rsum; bold: the interval excludes 0', columns, rows)
+    caption = 'Differences of rsum; bold: the interval excludes 0, and both groups have several seeds'
+    return Table(caption, columns, rows)
+
+
+def _lead(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> dict[str, Any] | None:
+    """Returns the difference between the two groups of the highest rsum; None without two groups to compare."""
+    if len(found) < 2:
+        return None
+    first, second = sorted(found, key=lambda n: -found[n].rsum())[:2]
+    result = bootstrap.difference(found[first], found[second])
+    return {
+        'first': groups[first].name,
+        'second': groups[second].name,
+        'difference': _signed(result.rsum),
+        'interval': _interval(result),
+        'decided': _excludes_0(result),
+        'alone': ' and of '.join(groups[n].name for n in (first, second) if len(groups[n].runs) == 1),
+    }
+
+
+def _standings(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Returns the groups in descending order of the rsum of their best validations."""
+    found = best_validations(groups)
+    means = [statistics.mean(one.values['rsum'] or [0]) for one in found]
+    recalls = [f'R@1 {one.cells["i2t/recall@1"]} i2t, {one.cells["t2i/recall@1"]} t2i' for one in found]
+    return [
+        {
+            'group': n,
+            'name': groups[n].name,
+            'rsum': found[n].cells['rsum'],
+            'share': f'{means[n] / (max(means) or 1):.3f}',
+            'note': recalls[n] + _one_seed(groups[n]),
+        }
+        for n in sorted(range(len(groups)), key=lambda n: -means[n])
+    ]
+
+
+def _validated_on(runs: Sequence[RunLog]) -> str:
+    return ', '.join(dict.fromkeys(run.config['evaluation']['split'] for run in runs))
+
+
+def _one_seed(group: Group) -> str:
+    return ', one seed' if len(group.runs) == 1 else ''
+
+
+def _signed(value: float) -> str:
+    return f'{value:+.1f}'.replace('-', MINUS)
+
+
+def _interval(result: bootstrap.Difference) -> str:
+    return f'{_signed(result.low)} to {_signed(result.high)}'
+
+
+def _excludes_0(result: bootstrap.Difference) -> bool:
+    return result.low > 0 or result.high < 0

@@ -16,16 +16,16 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import doubtful_pairs
 from jitm.metrics import evenly_spaced
-from jitm.pages.figures import to_bytes
-from jitm.pages.pictures import NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
+from jitm.pages.pictures import LARGE, NO_PICTURES, are_small, pictures_of, pixels_of, thumbnail, uri
 from jitm.pages.render import Result, render
-from jitm.report import attention_figures, explanations
+from jitm.report import attention_maps, explanations
 from jitm.serving.explorer.explored import Explored, check_caption
 from jitm.serving.search import Hit, best_and_first
 
 IMAGES = 12  # shown for a query
 NEGATIVES = 6  # images and captions shown for a pair
 CAPTIONS = 20  # shown for an image
+EXAMPLES = 4  # captions offered as queries
 NO_PHOTOS = 'The model reads region features of an unknown network, so a photo cannot be the query'
 
 
@@ -61,7 +61,9 @@ class Site:
         if not caption:
             some = evenly_spaced(IMAGES, len(self.data.image_ids))
             results = [self._image_result(image) for image in some]
-            return self._render('home', results=results, problem='' if self._reads_photos else NO_PHOTOS)
+            examples = sorted({result.note for result in results if result.note}, key=len)[:EXAMPLES]
+            problem = '' if self._reads_photos else NO_PHOTOS
+            return self._render('home', results=results, examples=examples, problem=problem)
         runs = [
             {
                 'name': run.name,
@@ -100,7 +102,7 @@ class Site:
                 'captions_command': self._search(run, CAPTIONS, *flags, '--find', 'captions'),
             }
 
-        picture = uri(thumbnail(photo), 'jpeg')
+        picture = uri(thumbnail(photo, LARGE), 'jpeg')
         return self._render('photo', name, name=name, picture=picture, runs=list(map(describe, self.runs)))
 
     def image(self, image: int, caption: str) -> str:
@@ -134,7 +136,7 @@ class Site:
             self.data.image_ids[image],
             caption,
             name=self.data.image_ids[image],
-            picture=pictures_of(self.data, [image], self.photos).get(image, ''),
+            picture=pictures_of(self.data, [image], self.photos, LARGE).get(image, ''),
             captions=[(text, self.data.captions[text]) for text in np.flatnonzero(owners == image)],
             runs=list(map(describe, self.runs)),
             explanation=explanations.EXPLANATION,
@@ -204,7 +206,7 @@ class Site:
     def _render(self, kind: str, title: str = '', caption: str = '', **values: Any) -> str:
         return render(
             f'explorer_{kind}.html',
-            title=f'{title} · {self.data.name}' if title else self.data.name,
+            title=f'{title or self.data.name} · jitm explorer',
             data=self.data.name,
             num_images=len(self.data.image_ids),
             num_captions=len(self.data.captions),
@@ -252,5 +254,4 @@ class Site:
         pixels = pixels_of(self.data, image, self.photos, run.view)
         if 'mismatch' in pair:
             return explanations.shown(pair, [pixels])
-        figure = attention_figures.draw(pair, None if pixels is None else [pixels])
-        return {'caption': caption, 'figure': uri(to_bytes(figure, 'png'), 'png')}
+        return attention_maps.shown(pair, pixels)
