@@ -26,6 +26,7 @@ from jitm.pages.render import Cell, Column, Table, breakable
 from jitm.report.bootstrap import RESAMPLES
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
+from jitm.report.page import MINUS
 from jitm.report.rows import read_rows
 from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
@@ -60,12 +61,6 @@ class Page(HTMLParser):
     def handle_data(self, data):
         for tag in {*self._open}:
             self.texts[tag][-1] += data
-
-
-@pytest.fixture(autouse=True)
-def without_curves(monkeypatch):
-    """Drawing takes a second; tests of the curves undo this."""
-    monkeypatch.setattr('jitm.report.page.training.draw', lambda groups: Figure(figsize=(1, 1)))
 
 
 @pytest.fixture
@@ -105,6 +100,11 @@ def read(page):
     return Page(page.read_text(encoding='utf-8'))
 
 
+def commands(parsed):
+    """Returns the commands that a page lists."""
+    return [item for item in parsed.texts['li'] if item.startswith('jitm ')]
+
+
 @pytest.fixture
 def four_runs(make_run):
     """Two groups of two seeds each."""
@@ -116,17 +116,18 @@ def four_runs(make_run):
     ]
 
 
-def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, monkeypatch, capsys):
-    monkeypatch.undo()
+def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, capsys):
     output = tmp_path / 'new' / 'page.html'
     assert report(*four_runs, '--output', output) == 0
     assert capsys.readouterr().out == f'written to {output}\n'
     parsed = read(output)
     assert parsed.texts['title'] == ['Comparison of 2 groups, 4 runs']
-    assert parsed.texts['h2'] == ['Runs', 'Recalls', 'Curves', 'Significance', 'Examples']
+    assert parsed.texts['h2'] == ['Recalls', 'Significance', 'Curves', 'Examples', 'Runs']
     assert parsed.addresses
     assert all(address.startswith('data:image/') for address in parsed.addresses)
-    assert sum(address.startswith('data:image/svg+xml') for address in parsed.addresses) == 1
+    assert parsed.texts['figcaption'][:3] == ['validation rsum', 'image to text R@1', 'text to image R@1']
+    lines = [values['style'] for tag, values in parsed.attributes if values.get('class') == 'line']
+    assert lines == ['--color: var(--s0)', '--color: var(--s1)'] * len(parsed.texts['figcaption'])
     assert 'script' not in parsed.texts
     assert not re.search(r'url\(|@import', parsed.texts['style'][0])
     assert len(parsed.texts['caption']) == len(parsed.texts['table']) == 5
@@ -145,7 +146,7 @@ def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
     (four_runs[2] / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     save_sims(four_runs[2], 0, 2.0)
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
-    runs, keys, recalls, _, _ = read(tmp_path / 'page.html').texts['table']
+    recalls, _, _, runs, keys = read(tmp_path / 'page.html').texts['table']
     assert 'sum_s0, sum_s1' in runs
     assert '0, 1330' in runs  # seeds, epochs, steps
     assert 'terms.ranking.loss' in keys
@@ -167,7 +168,7 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
     sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
     a, b, c, d = (by_image(one) for one in sims)
     differences = (a + b - c - d) / 2
-    shown = read(tmp_path / 'page.html').texts['table'][3].replace('\N{MINUS SIGN}', '-')
+    shown = read(tmp_path / 'page.html').texts['table'][1].replace('\N{MINUS SIGN}', '-')
     assert f'{differences.mean():+.1f}' in shown
     low, high = map(float, re.search(r'([+-]\d+\.\d) to ([+-]\d+\.\d)', shown).groups())
     resamples = np.random.default_rng(0).integers(10, size=(RESAMPLES, 10))
@@ -175,12 +176,31 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
     np.testing.assert_allclose((low, high), expected, atol=0.1 * (high - low))
 
 
+def test_the_headline_is_the_difference_of_the_best_two_groups(four_runs, make_run, tmp_path):
+    output, third = tmp_path / 'page.html', make_run('softmax', loss='ranking.softmax', signal=1.5)
+    assert report(*four_runs, '--output', output) == 0
+    parsed = read(output)
+    difference, interval = re.search(rf'([+{MINUS}]\d+\.\d)(\S+ to \S+\d)\d+\.\d%$', parsed.texts['tr'][5]).groups()
+    assert difference.startswith(MINUS)  # the second group is the better one
+    shown = difference.replace(MINUS, '+')
+    assert parsed.texts['h1'] == [f'sum_of_hinges {shown} rsum against max_of_hinges']
+    low, high = (end.replace(MINUS, '+') for end in interval.split(' to ')[::-1])
+    assert f'interval {low} to {high} over the queries of dev' in parsed.texts['p'][1]
+    assert 'One seed' not in output.read_text()
+    assert '<span class="best">' in output.read_text().partition('<h2>Significance')[2]
+    assert report(*four_runs[:3], third, '--output', output) == 0
+    parsed = read(output)
+    assert parsed.texts['h1'][0].startswith('sum_of_hinges +')
+    assert 'One seed of sum_of_hinges and of softmax:' in parsed.texts['p'][2]
+    assert '<span class="best">' not in output.read_text().partition('<h2>Significance')[2].partition('<h2>')[0]
+
+
 def test_examples_have_captions_pictures_and_ranks(four_runs, tmp_path):
     """The best group is the second; each of its examples has a rank of the other group, and two pictures or one."""
     output = tmp_path / 'page.html'
     assert report(*four_runs, '--output', output, '--queries', 2) == 0
     parsed = read(output)
-    counts = parsed.texts['table'][4]
+    counts = parsed.texts['table'][2]
     assert all(word in counts for word in ('both', 'only sum_of_hinges', 'only max_of_hinges', 'none'))
     captions = scenes.load('dev', **DATA).captions
     assert 4 <= len(parsed.texts['article']) <= 8
@@ -197,17 +217,17 @@ def test_photographs_are_shown(four_runs, tmp_path):
         Image.new('RGB', (9, 9)).save(photos / f'{image_id}.jpg')
     assert report(*four_runs, '--output', output, '--photos', photos) == 0
     kinds = {address.partition(';')[0] for address in read(output).addresses}
-    assert kinds == {'data:image/svg+xml', 'data:image/jpeg'}
+    assert kinds == {'data:image/jpeg'}
 
 
 def test_runs_without_similarities_name_the_command(make_run, tmp_path):
     runs = [make_run('max', signal=1.0), make_run("it's", loss='ranking.sum_of_hinges')]
     assert report(*runs, '--output', tmp_path / 'page.html') == 0
     parsed = read(tmp_path / 'page.html')
-    assert parsed.texts['li'] == [f"jitm eval --workdir '{tmp_path}/runs/it'\"'\"'s' --save_sims"]
-    assert 'Two groups need saved similarities' in parsed.texts['section'][-1]
+    assert commands(parsed) == [f"jitm eval --workdir '{tmp_path}/runs/it'\"'\"'s' --save_sims"]
+    assert 'Two groups need saved similarities' in parsed.texts['section'][-2]
     assert report(*runs, '--output', tmp_path / 'page.html', '--split', 'test') == 0
-    items = read(tmp_path / 'page.html').texts['li']
+    items = commands(read(tmp_path / 'page.html'))
     assert len(items) == 2
     assert all(item.endswith('--save_sims --split test') for item in items)
 
@@ -221,13 +241,13 @@ def test_groups_of_other_data_are_left_out_of_the_comparison(four_runs, make_run
     for runs, compared in ((four_runs, False), ([*four_runs, third], True)):
         assert report(*runs, '--output', tmp_path / 'page.html') == 0
         parsed = read(tmp_path / 'page.html')
-        *_, significance, examples = parsed.texts['section']
+        _, significance, _, examples, _ = parsed.texts['section']
         assert re.search(r'Left out of the comparison, .*max_s1/eval/dev/sims.npy of other/dev\.', significance)
         assert ('Two groups need saved similarities to be compared' in significance) == (not compared)
         assert ('Two groups need saved similarities of the same images' in examples) == (not compared)
         assert ('only softmax' in examples) == compared
     assert len(parsed.texts['table']) == 5
-    assert 'max_of_hinges' not in parsed.texts['table'][3]
+    assert 'max_of_hinges' not in parsed.texts['table'][1]
 
 
 def test_similarities_of_data_that_moved_are_found(make_run, tmp_path, monkeypatch):
@@ -253,7 +273,7 @@ def test_a_converted_run_is_compared(finished, make_run, tmp_path, capsys):
     assert report('summary', run, converted) == 0
     assert re.search(r'^\| .* \| - \| - \| - \| - \| .* \| 0 \| converted \|$', capsys.readouterr().out, re.MULTILINE)
     assert report(run, converted, '--output', tmp_path / 'page.html', '--rows', tmp_path / 'rows.jsonl') == 0
-    assert read(tmp_path / 'page.html').texts['li'] == [f'jitm eval --workdir {converted} --save_sims']
+    assert commands(read(tmp_path / 'page.html')) == [f'jitm eval --workdir {converted} --save_sims']
     assert report('summary', tmp_path / 'rows.jsonl') == 0
     assert report('by_key', converted, '--keys', 'seed') == 2
     assert 'converted has no validation; evaluate it' in capsys.readouterr().err
@@ -264,7 +284,7 @@ def test_a_converted_run_is_compared(finished, make_run, tmp_path, capsys):
     metrics = dict.fromkeys(RECALLS, 12.5) | {'mean_distance': 1}
     save_sims(run, 1, 2.0, folder=folder, runs=runs, metrics=metrics, **alone)
     assert report(run, converted, '--output', tmp_path / 'page.html') == 0
-    *_, recalls, differences, outcomes = read(tmp_path / 'page.html').texts['table']
+    recalls, differences, outcomes, *_ = read(tmp_path / 'page.html').texts['table']
     assert '12.5' in recalls
     assert 'first is ahead in' in differences
     assert 'both' in outcomes
@@ -276,7 +296,7 @@ def test_one_group_has_a_page(make_run, tmp_path):
     assert report(make_run('a', signal=1.0), make_run('b', 1), '--output', tmp_path / 'page.html') == 0
     parsed = read(tmp_path / 'page.html')
     assert parsed.texts['title'] == ['Comparison of 1 group, 2 runs']
-    assert 'There is one group' in parsed.texts['section'][3]
+    assert 'There is one group' in parsed.texts['section'][1]
 
 
 def test_names_and_captions_are_escaped(make_run, tmp_path, monkeypatch):
@@ -289,7 +309,7 @@ def test_names_and_captions_are_escaped(make_run, tmp_path, monkeypatch):
     parsed = read(tmp_path / 'page.html')
     assert not {'script', 'i', 'b'} & {*parsed.texts}
     assert evil in parsed.texts['article'][0]
-    assert '<i>a&b' in parsed.texts['table'][0]
+    assert '<i>a&b' in parsed.texts['table'][3]
 
 
 def test_rows_are_written_with_the_page_and_make_the_summary(four_runs, tmp_path, capsys):
@@ -379,7 +399,7 @@ def test_unfinished_runs_can_be_included(four_runs, tmp_path):
     for folder in ('0', '1'):
         shutil.rmtree(four_runs[1] / 'eval', ignore_errors=True)
         assert report(*four_runs, '--output', tmp_path / folder / 'page.html', '--unfinished') == 0
-    assert ' of 3' in read(tmp_path / '1' / 'page.html').texts['table'][0]
+    assert ' of 3' in read(tmp_path / '1' / 'page.html').texts['table'][-2]
 
 
 def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
@@ -390,7 +410,7 @@ def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
     assert '--queries 0 leaves out the examples' in capsys.readouterr().err
     assert report(*runs, '--output', tmp_path / 'page.html', '--queries', 0) == 0
     parsed = read(tmp_path / 'page.html')
-    assert 'None were asked for' in parsed.texts['section'][-1]
+    assert 'None were asked for' in parsed.texts['section'][-2]
     assert len(parsed.texts['table']) == 4
 
 
@@ -461,4 +481,4 @@ def test_pages_need_jinja(make_run, tmp_path, monkeypatch, capsys):
 
 
 def test_numbers_are_not_broken():
-    assert breakable('a.b=0.5, c/d<') == 'a.<wbr>b=<wbr>0.5, c/<wbr>d&lt;'
+    assert breakable('a_b.c=0.5, c/d<') == 'a_<wbr>b.<wbr>c=<wbr>0.5, c/<wbr>d&lt;'

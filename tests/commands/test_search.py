@@ -54,7 +54,7 @@ def test_a_caption_finds_images_in_the_order_of_the_evaluation(finished, split, 
     parsed = Page(page.read_text())
     assert parsed.texts['h1'] == [split.captions[7]]
     *images, command = parsed.texts['code']
-    assert [text.partition(' ')[2] for text in images] == ranked
+    assert images == ranked
     words = f'--workdir={finished}', '--split=test', '--json', f'--html={page}', split.captions[7]
     assert command == shlex.join(['jitm', 'search', *words])
     assert len(parsed.addresses) == 10
@@ -75,7 +75,8 @@ def test_the_first_match_follows_the_results_that_lack_it(finished, split, sims,
     page = (tmp_path / 'a.html').read_text()
     assert len(Page(page).texts['article']) == 3
     right = page[page.index('<article class="right">') :]
-    assert f'<code>{ranks[text]}. {split.image_ids[split.image_of_text[text]]}</code>' in right
+    assert f'<span class="rank">{ranks[text]}</span>' in right
+    assert f'>{split.image_ids[split.image_of_text[text]]}</code>' in right
     assert f'<p>{split.captions[5 * split.image_of_text[text]]}</p>' in right
 
     image = int(np.flatnonzero(np.argmax(sims, axis=1) // 5 != np.arange(10))[0])

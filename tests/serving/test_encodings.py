@@ -99,7 +99,7 @@ def test_a_photo_is_a_query_of_the_explorer(root, encoded):
     commands = [f"{flags} 12 --image 'a <b>.png'", f"{flags} 20 --image 'a <b>.png' --find captions"]
     assert [text for text in Page(page).texts['code'] if text.startswith('jitm search')] == commands
     assert 'type="file"' in page
-    assert '; no pictures: add --photos FOLDER</p>' in page
+    assert '>no pictures: add --photos FOLDER</p>' in page
     assert 'no pictures' not in Site([explored], data, '', [], root / 'dev').photo('a', photo)
     with pytest.raises(UserError, match='the photo is not an image that Pillow can read'):
         Site([explored], data, 'jitm explorer', []).photo('a.png', b'x')

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import types
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import jax
 import numpy as np
@@ -68,8 +68,8 @@ def scan():
 
 
 def in_order(page):
-    """Returns the names of the images of a page, without their ranks."""
-    return [text.partition('. ')[2] for text in Page(page).texts['code'] if not text.startswith('jitm ')]
+    """Returns the names of the images of a page."""
+    return [text for text in Page(page).texts['code'] if not text.startswith('jitm ')]
 
 
 def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys):
@@ -96,7 +96,9 @@ def test_the_right_image_is_shown_where_it_was_missed(site, monkeypatch):
     page = site.home(captions[text])
     assert len(in_order(page)) == 2 * 3
     assert page.count('<article class="right">') == 2
-    assert page.count(f'<code>{ranks[text]}. {site.data.image_ids[site.data.image_of_text[text]]}</code>') == 2
+    right = page.split('<article class="right">')[1:]
+    name = site.data.image_ids[site.data.image_of_text[text]]
+    assert all(f'<span class="rank">{ranks[text]}</span>' in one and f'>{name}</code>' in one for one in right)
 
 
 def test_results_have_the_command_that_repeats_them(site, scan, finished):
@@ -170,7 +172,7 @@ def test_a_pair_shows_the_hardest_negatives(site):
     names = in_order(page)[: 1 + pages.NEGATIVES]
     best = [site.data.image_ids[hit.index] for hit in site.runs[0].rank_images(site.data.captions[7])]
     rank = best.index(site.data.image_ids[image]) + 1
-    assert Page(page).texts['code'][0] == f'{rank}. {site.data.image_ids[image]}'
+    assert page.count(f'<span class="rank">{rank}</span>') >= 1
     best.remove(site.data.image_ids[image])
     assert names == [site.data.image_ids[image], *best[: pages.NEGATIVES]]
     negatives = [hit.index for hit in site.runs[0].rank_captions(image) if site.data.image_of_text[hit.index] != image]
@@ -197,7 +199,14 @@ def test_any_caption_shows_its_attention(scan):
     page = scan.image(2, 'a red ring')
     assert '<h3>Attention</h3>' in page
     assert 'alt="Attention of the words of: a red ring"' in page
+    chips = [text.split() for text in Page(page).texts['label']]
+    assert [word for word, _ in chips] == ['<start>', 'a', 'red', 'ring', '<end>']
+    assert page.count('class="chip minor"') == 2
+    assert page.count(' checked') == 1
     assert '<h3>Attention</h3>' not in scan.image(2, '')
+    numbered = without_pictures(scan).image(2, 'a red ring')
+    assert numbered.count('<i style="opacity: ') == 5 * scan.data.counts[2]
+    assert numbered.count('opacity: 1.00') >= 1
     pair = scan.runs[0].words(2, 'a red ring')
     assert pair['words'][1:-1] == ['a', 'red', 'ring']
     weights = np.array(pair['attention']['t2i'])
@@ -209,8 +218,8 @@ def test_mismatched_words_are_shown(site, monkeypatch):
     pair = {'caption': 'red <b>', 'image_id': 'x', 'verdict': 'x, score 1'} | WORDS
     monkeypatch.setattr(site.runs[0], 'words', lambda image, caption: pair)
     page = site.image(2, 'red <b>')
-    assert '<h3>Mismatched words</h3>' in page
-    assert page.index('<h3>Mismatched words</h3>') < page.index('<div class="pair">')  # in the full width
+    assert page.count('<h3>Mismatched words of ') == 2
+    assert page.index('<h3>Mismatched words of ') < page.index('<div class="pair">')  # in the full width
     assert '<ins>ring</ins>' in page
     assert '<b>' not in page.replace('<b style', '')
 
@@ -228,9 +237,18 @@ def test_pages_escape_what_is_typed_and_read(site):
 
 def test_without_pictures_images_have_a_name_and_a_caption(site):
     page = without_pictures(site).home('a red ring')
-    assert Page(page).texts['code'][0].startswith('1. test-')
+    assert Page(page).texts['code'][0].startswith('test-')
+    assert '>no pictures: add --photos FOLDER</p>' in page
     assert '<img' not in page
-    assert all(f'<p>{caption}</p>' in page for caption in (site.data.captions_of(image)[0] for image in range(10)))
+    assert all(f'. {caption}</p>' in page for caption in (site.data.captions_of(image)[0] for image in range(10)))
+
+
+def test_the_first_page_offers_captions_as_queries(site):
+    chips = [values['href'] for _, values in Page(site.home('')).attributes if values.get('class') == 'chip']
+    captions = [parse_qs(urlsplit(address).query)['q'][0] for address in chips[:-1]]
+    assert len(captions) == pages.EXAMPLES
+    assert {*captions} < {*site.data.captions}
+    assert chips[-1] == '/doubtful'
 
 
 def test_empty_and_long_queries(site):
@@ -452,7 +470,7 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         assert page.locator('h2').inner_text() == 'Some images'
         caption = site.data.captions[7]
         type_query(page, caption)
-        names = [text.split('. ')[1] for text in page.locator('article code').all_inner_texts()]
+        names = page.locator('article code').all_inner_texts()
         found = names_of(search(capsys, '--workdir', finished, '--split', 'test', caption, '--json'))
         assert names == 2 * found
         page.locator('article a').first.click()
@@ -464,18 +482,23 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         assert page.locator('h3').first.inner_text() == 'The pair'
         type_query(page, HTML)
         assert page.input_value('input[name=q]') == HTML
-        assert page.title() == f'{HTML} · {site.data.name}'
+        assert page.title() == f'{HTML} · jitm explorer'
         page.set_viewport_size({'width': 400, 'height': 800})
         page.emulate_media(color_scheme='dark')
         style = 'getComputedStyle(document.body)'
-        assert page.evaluate(f'{style}.backgroundColor') == 'rgb(24, 24, 27)'
-        assert page.evaluate(f'{style}.color') == 'rgb(228, 228, 231)'
+        assert page.evaluate(f'{style}.backgroundColor') == 'rgb(22, 21, 20)'
+        assert page.evaluate(f'{style}.color') == 'rgb(236, 236, 234)'
         for address in ('/', '/?q=a+red+ring', '/image/2?q=a+red+ring', '/pair/7', '/doubtful'):
             page.goto(f'http://127.0.0.1:{port}{address}')
             assert page.evaluate('document.documentElement.scrollWidth') == 400, address
         type_query(page, 'dog ' * 2500)
         assert page.get_by_role('alert').inner_text() == 'the caption has 10,000 characters; give at most 1,000'
         page.goto(f'http://127.0.0.1:{scan_port}/image/2?q=a+red+ring')
-        figure = page.get_by_alt_text('Attention of the words of: a red ring')
-        assert figure.evaluate('image => image.naturalWidth') > 500
+        overlay = page.locator('.overlay:visible')
+        assert overlay.count() == 1
+        page.get_by_label('ring').check(force=True)
+        page.mouse.move(0, 0)
+        assert page.locator('label:has(.overlay:visible)').inner_text().startswith('ring')
+        picture = page.get_by_alt_text('Attention of the words of: a red ring')
+        assert picture.bounding_box() == overlay.bounding_box()
         assert dialogs == []
