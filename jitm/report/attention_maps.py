@@ -32,10 +32,10 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
 
 def _map(words: Sequence[str], weights: np.ndarray, boxes: np.ndarray | None, name: str) -> dict[str, Any]:
     """Returns the words with the weights [W, R] of one direction as CSS; special tokens and punctuation are minor."""
-    peaks, largest = weights.max(axis=1), max(weights.max(), 1e-9)
-    last, grid = len(words) - 1, boxes is not None and is_grid(boxes)
+    peaks, last, grid = weights.max(axis=1), len(words) - 1, boxes is not None and is_grid(boxes)
     minor = [n in (0, last) or not any(map(str.isalnum, word)) for n, word in enumerate(words)]
     first = max(range(len(words)), key=lambda n: (not minor[n], peaks[n]))
+    largest = max(peaks[first], 1e-9)
 
     def regions(row: np.ndarray) -> list[str]:
         if boxes is None or grid:
@@ -51,7 +51,7 @@ def _map(words: Sequence[str], weights: np.ndarray, boxes: np.ndarray | None, na
             'text': word,
             'minor': minor[n],
             'first': n == first,
-            'share': f'{peaks[n] / largest:.2f}',
+            'share': '0' if minor[n] else f'{peaks[n] / largest:.2f}',
             'weight': f'{peaks[n]:.2f}',
             'regions': regions(weights[n]),
         }

@@ -188,7 +188,7 @@ def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
     (folder / 'b.png').rename(folder / name)
     images = open_images(folder, RUN)
     found = Answer(name, [Result(name, 0.5)], True, name)
-    assert search.page(found, images, 'jitm').encode().count('��[31m��ü.png'.encode()) == 2
+    assert search.page(found, images, 'jitm').encode().count('>��[31m��ü.png</code>'.encode()) == 1
     assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 
