@@ -130,5 +130,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     """Keeps options such as `--config` on one line, lets code in tables break, and gives verdicts their colour."""
     del page, config, files
     html = VERDICT.sub(lambda cell: f'<td class="verdict {cell[1].replace(" ", "-")}">{cell[1]}</td>', html)
-    html = CELL.sub(lambda cell: CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
+    html = CELL.sub(
+        lambda cell: CODE.sub(lambda code: breakable(code[0]), cell[0]).replace(' ± ', '\u00a0±\u00a0'), html
+    )
     return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
