@@ -1,14 +1,22 @@
+import functools
 import itertools
+import json
 import re
 import runpy
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
 from jitm import configs
 from jitm.commands import settings
 from jitm.configs import blip, clip, common, siglip
 from jitm.configs.tuning import TUNING
+from jitm.importers.released import shapes_of
+from jitm.importers.text_folders import complete
+from jitm.training.plan import make_plan
+from jitm.types import Images, Texts
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
@@ -94,23 +102,57 @@ PRETRAINED = (
     'siglip:b16_224,sigmoid,f30k',
     'blip:base,softmax,f30k',
     'vse:rvsepp,selhn,f30k',
+    'uniter:base,f30k',
+    'oscar:alone,base,coco',
 )
+
+
+REGIONS = Images(
+    regions=np.zeros((1, 36, 2048), np.float32),
+    counts=np.full(1, 36, np.int32),
+    locations=np.zeros((1, 36, 7), np.float32),
+    tags=Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32)),
+)
+
+
+@functools.cache
+def parameters_of(section):
+    """The shapes of the parameters of a model section, as JSON, with ten words."""
+    model = json.loads(section)
+    size = model.get('image', {}).get('image_size')
+    images = Images(pixels=np.zeros((1, size, size, 3), np.uint8)) if size else REGIONS
+    return shapes_of(model, 10, images)['params']
+
+
+def check_trained(config):
+    """Adds the adapters of each trained model, and starts its optimizer, which checks the modules that it names."""
+    config = complete(config)
+    plan = make_plan(config)
+    for name, member in plan.members.items():
+        if member.trains:
+            params = parameters_of(json.dumps(plan.models[name]))
+            adapted = jax.eval_shape(member.lora.add, jax.random.key(0), params)
+            jax.eval_shape(member.lora.of_trained(plan.make_optimizer(10)[0]).init, adapted)
+            assert (adapted != params) == bool(member.lora.modules)
 
 
 @pytest.mark.parametrize('word', TUNING)
 @pytest.mark.parametrize('preset', PRETRAINED)
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
-    if preset.startswith('vse') and word.startswith('locked'):
-        with pytest.raises(ValueError, match=f"'{word}' needs a CLIP"):
-            load(f'{preset},{word}')
-        return
-    if word == 'minilm' and not preset.startswith('vse'):
-        with pytest.raises(ValueError, match="'minilm' needs a model whose text encoder is a GRU or a BERT"):
+    system = preset.partition(':')[0]
+    needed = {
+        'minilm': (('vse',), 'a model whose text encoder is a GRU or a BERT'),
+        **dict.fromkeys(('locked_image', 'locked_text'), (('clip', 'siglip', 'blip'), 'a CLIP, SigLIP or BLIP')),
+    }
+    systems, what = needed.get(word, ((system,), ''))
+    if system not in systems:
+        with pytest.raises(ValueError, match=f"'{word}' needs {what}"):
             load(f'{preset},{word}')
         return
     config = load(f'{preset},{word}')
     assert config != load(preset)
     start(config)
+    check_trained(config)
     assert load(preset.replace(':', f':{word},')) == config
 
 
