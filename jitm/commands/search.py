@@ -175,6 +175,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     encodes = 'pixels' not in run.run.model.reads and (are_photos or values.image)
     encodes = encodes or run.run.model.text_format.vectors
     shared.check_read(values, 'photos for a run on features', encodes, 'encoder')
+    if values.encoder:
+        run.restore_networks()
     if photos and are_photos:
         raise UserError('--photos is for images of features, but these are photos; leave it out')
     if second is not None:

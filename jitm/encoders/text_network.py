@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -20,6 +20,7 @@ from jitm.files import expand, hash_arrays
 from jitm.files.packages import located
 from jitm.importers.text_folders import load_text_encoder
 from jitm.inference.engine import Engine
+from jitm.runs.checkpoint_files import FOLDER
 from jitm.runs.run import Run, load_run
 from jitm.types import Precision, Texts
 
@@ -118,9 +119,24 @@ def of_run(run: Run, moved: str | Path | None = None) -> TextNetwork | None:
     return None
 
 
-def is_folder(encoded_by: Mapping[str, Any]) -> bool:
-    """Returns whether the text encoder of `Run.encoded_by` was a folder, which has no network for photos."""
-    return 'folder' in encoded_by.get(ENTRY, {}).get('origin', {})
+class Moved(NamedTuple):
+    """Where the networks of a run are that encoded its photos and its texts; None for one that has not moved."""
+
+    photos: str | Path | None
+    texts: str | Path | None
+
+
+def split_moved(encoded_by: Mapping[str, Any] | None, moved: str | Path | None) -> Moved:
+    """Returns which network is named: both networks of a tower, or either, if a folder encoded the texts.
+
+    Args:
+      encoded_by: See `Run.encoded_by`.
+      moved: The run directory, weights or folder of a network.
+    """
+    if not moved or 'folder' not in (encoded_by or {}).get(ENTRY, {}).get('origin', {}):
+        return Moved(moved, moved)
+    path = Path(located(str(moved)))
+    return Moved(None, moved) if path.is_dir() and not (path / FOLDER).is_dir() else Moved(moved, None)
 
 
 def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> TextNetwork:

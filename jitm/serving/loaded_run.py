@@ -18,7 +18,6 @@ from jitm.data.splits import Split, pad_texts
 from jitm.encoders import features, text_network
 from jitm.encoders.networks import FeatureNetwork, restore
 from jitm.errors import UserError, did_you_mean, require
-from jitm.files.packages import located
 from jitm.inference.engine import Engine, concatenate, pad
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.runs.run import Run, read_split
@@ -48,7 +47,7 @@ class LoadedRun:
           encoder: The run directory, or the weights, of the network that encoded the features of the run, or the folder
             of its text encoder, if it has moved.
         """
-        self.run, self._moved = run, encoder
+        self.run, self._moved = run, text_network.split_moved(run.encoded_by, encoder)
         evaluation = run.config['evaluation']
         self._engine = Engine(run.model, run.variables, evaluation['dtype'], evaluation['precision'])
 
@@ -78,27 +77,20 @@ class LoadedRun:
     def network(self) -> FeatureNetwork:
         """The network that encoded the training features; a UserError if it is unknown, or not found."""
         check_photos(self.run, 'photos')
-        return restore(self.run.encoded_by, self.run.workdir, self._moved_to(text=False))
+        return restore(self.run.encoded_by, self.run.workdir, self._moved.photos)
 
     @functools.cached_property
     def text_network(self) -> text_network.TextNetwork:
         """The text encoder whose vectors of tokens the run was trained on; a UserError if it is not found."""
-        return text_network.restore(self.run.encoded_by, self.run.workdir, self._moved_to(text=True))
-
-    def _moved_to(self, *, text: bool) -> str | Path | None:
-        """Returns `encoder` for the network that it names, where a run has one for photos and a folder for texts."""
-        if not self._moved or not text_network.is_folder(self.run.encoded_by):
-            return self._moved
-        path = Path(located(str(self._moved)))
-        return self._moved if text == (path.is_dir() and not (path / 'checkpoints').is_dir()) else None
+        return text_network.restore(self.run.encoded_by, self.run.workdir, self._moved.texts)
 
     def restore_networks(self) -> None:
         """Restores the networks for captions and of `encoder`; a UserError if one is not found."""
-        if self._moved and self.run.encoded_by is None:
+        if any(self._moved) and self.run.encoded_by is None:
             raise UserError(f'{self.run.workdir} was not trained on features of jitm encode: leave --encoder out')
         if self.run.model.text_format.vectors:
             _ = self.text_network
-        if self._moved:
+        if self._moved.photos:
             _ = self.network
 
     def encode_image(self, images: Any, boxes: Any = None, tags: Sequence[str] | None = None) -> Encoding:
