@@ -48,7 +48,18 @@ def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
     config['terms']['later']['start_epoch'] = 1
     result = loop.train_and_evaluate(config, tmp_path / 'run')
     assert loop.train_and_evaluate(config, tmp_path / 'run') == result  # resumes
-    shutil.rmtree(path)
+    path.rename(tmp_path / 'moved')
+    files = {file: file.read_bytes() for file in (tmp_path / 'run').rglob('*') if file.is_file()}
+    with pytest.raises(UserError, match=f'there is no folder {path}: .* put a link to it in its old place'):
+        loop.train_and_evaluate(config, tmp_path / 'run')
+    config['model']['text']['path'] = str(tmp_path / 'moved')
+    with pytest.raises(UserError, match=f'another config .initialize.bert: {path} -> {tmp_path}/moved.; .* old values'):
+        loop.train_and_evaluate(config, tmp_path / 'run')
+    assert files == {file: file.read_bytes() for file in (tmp_path / 'run').rglob('*') if file.is_file()}
+    path.symlink_to(tmp_path / 'moved')
+    config['model']['text']['path'] = str(path)
+    assert loop.train_and_evaluate(config, tmp_path / 'run') == result
+    path.unlink()
     assert cli.main(['eval', '--workdir', str(tmp_path / 'run')]) == 0
     run = jitm.load(tmp_path / 'run')
     assert run.run.config['model']['text_pooling'] == 'first'
@@ -81,3 +92,20 @@ def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys)
     elsewhere = jitm.load(tmp_path / 'head', encoder=moved)
     elsewhere.restore_networks()  # that of the photos is where it was
     np.testing.assert_array_equal(elsewhere.encode_text(data.captions[:3]), encoded)
+    # A wrong one is an error for whichever network it could be.
+    shutil.copytree(moved, folder)
+    other = write_folder(tmp_path / 'other', ['a', 'red', 'ring'], pooling={'pooling_mode_cls_token': True})
+    for wrong, what in (
+        (tmp_path / 'nowhere', 'features of a network that cannot be read'),
+        (tmp_path / 'head', 'features of a network that cannot be read'),
+        (photos, 'features of a network that cannot be read'),
+        (other, 'vectors of a text encoder that differs from the one found'),
+        (tmp_path, 'vectors of a text encoder that cannot be read'),
+    ):
+        capsys.readouterr()
+        search = ['search', '--workdir', f'{tmp_path}/head', '--split', 'dev', 'a red ring']
+        assert cli.main([*search, '--encoder', str(wrong)]) == 2
+        error = capsys.readouterr().err
+        assert f'was trained on {what}' in error
+        assert error.count('\n') == 1
+        assert 'with --encoder' in error
