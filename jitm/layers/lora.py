@@ -81,6 +81,11 @@ def input_size(path: Path, kernel: chex.Array) -> int:
     return math.prod(kernel.shape[:-1]) if path[-2] == 'out' else kernel.shape[0]
 
 
+def has_adapters(params: chex.ArrayTree) -> bool:
+    """Returns whether parameters have adapters."""
+    return any(path[-1] == A for path in paths_of(params))
+
+
 def merge(params: chex.ArrayTree) -> chex.ArrayTree:
     """Returns the parameters of the model: each kernel + s A B; numpy arrays stay numpy arrays."""
     flat = traverse_util.flatten_dict(params)
@@ -93,7 +98,7 @@ def merge(params: chex.ArrayTree) -> chex.ArrayTree:
 
 def select_frozen(params: chex.ArrayTree) -> chex.ArrayTree:
     """Returns for each parameter whether adapters freeze it: with any, all of the towers but themselves."""
-    roots = towers(params) if any(path[-1] == A for path in paths_of(params)) else {}
+    roots = towers(params) if has_adapters(params) else {}
 
     def is_frozen(keys: tuple, _: chex.Array) -> bool:
         path = path_of(keys)

@@ -15,7 +15,7 @@ from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import expand
-from jitm.layers.lora import merge
+from jitm.layers.lora import has_adapters, merge
 from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
 from jitm.runs import hub
@@ -176,17 +176,19 @@ def export_run(run: Run, folder: Path, separate: bool = False) -> None:
       separate: Whether its adapters are written beside the weights that they change, instead of merged with them.
 
     Raises:
-      UserError: If it cannot be written, or the model is defined outside of jitm.
+      UserError: If it cannot be written, the model is defined outside of jitm, or it has no adapters to separate.
     """
     if own := own_names(member_model(run.config, run.member)):
         raise UserError(
             f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
             'alone: publish the run directory with its module'
         )
+    variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
+    if separate and not has_adapters(variables['params']):
+        raise UserError(f'{run.workdir} has no adapters to separate from its weights: leave --separate out')
     described = describe_run(run) | {'step': run.step, 'member': run.member}
     name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
-    variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
     hub.write_folder(folder, variables, described, card)
 
 

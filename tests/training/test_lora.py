@@ -137,6 +137,10 @@ def test_an_exported_folder_has_merged_or_separate_adapters(trained, tmp_path, c
     capsys.readouterr()
     assert main(['convert', '--to', 'peft', '--separate', str(trained), '--out', str(tmp_path / 'other')]) == 2
     assert '--separate is not read without --to safetensors' in capsys.readouterr().err
+    merged, other = str(folders[False]), tmp_path / 'other'
+    assert main(['convert', '--to', 'safetensors', '--separate', merged, '--out', str(other)]) == 2
+    assert f'{merged} has no adapters to separate from its weights: leave --separate out' in capsys.readouterr().err
+    assert not other.exists()
 
 
 def test_adapters_are_exported_and_merged_with_a_base(trained, config, tmp_path, capsys):
