@@ -6,16 +6,31 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jitm.config import names
 from jitm.config.build import bind, bind_named, choose
 from jitm.data.arrays import check_finite
 from jitm.data.pairs import noise
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
-from jitm.data.splits import Split, sample_images
+from jitm.data.splits import Split
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from jitm.types import Count
+from jitm.types import Count, Index, Share
+
+
+def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) -> Split:
+    """Samples a part of the images, with all their texts, such as half of the training data (Diao et al., 2024, IV-C).
+
+    Args:
+      split: The training split.
+      train_share: The share of the images.
+      train_seed: The seed. With one seed, a larger part contains the smaller ones.
+    """
+    order = np.random.default_rng(train_seed).permutation(split.num_images)
+    return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
+
 
 # Optional keys of the section `data` with any source: arguments of the changes of the training split, in this order.
 CHANGES = {

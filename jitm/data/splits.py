@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Union
 
 import numpy as np
@@ -15,7 +15,7 @@ from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
 from jitm.files import hash_arrays, hash_json, hash_rows
-from jitm.types import Images, Index, Share, TextFormat, Texts
+from jitm.types import Images, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # scored texts are padded to such lengths
 BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
@@ -206,36 +206,33 @@ class Split:
         """
         position = np.full(self.num_images, -1, np.int32)
         position[images] = np.arange(len(images))
-        texts = np.flatnonzero(position[self.image_of_text] >= 0)
-        taken: dict[str, Any] = {'image_of_text': position[self.image_of_text[texts]]}
-        for names, rows in ((self.PER_IMAGE, images), (self.PER_TEXT, texts)):
-            taken |= {name: tuple(map(values.__getitem__, rows)) for name in names if (values := getattr(self, name))}
+        part = self.take_texts(np.flatnonzero(position[self.image_of_text] >= 0))
+        taken: dict[str, Any] = {'image_of_text': position[part.image_of_text], **self._rows(self.PER_IMAGE, images)}
         for name in ('counts', 'boxes', 'pixels'):
             values = getattr(self, name)
             if values is not None:
                 taken[name] = values.take(images) if isinstance(values, Photos) else values[images]
         if self.regions is not None:
             taken['regions'] = Rows(self.regions, images)
+        return dataclasses.replace(part, **taken)
+
+    def take_texts(self, texts: np.ndarray) -> 'Split':
+        """Returns all images with some of their texts, int [N]."""
+        taken = self._rows(self.PER_TEXT, texts)
+        if self.original_image_of_text is not None:
+            taken['original_image_of_text'] = self.original_image_of_text[texts]
         if self.token_vectors is not None:
             taken['token_vectors'] = self.token_vectors.take(texts)
-        return dataclasses.replace(self, **taken)
+        return dataclasses.replace(self, image_of_text=self.image_of_text[texts], **taken)
+
+    def _rows(self, names: Sequence[str], rows: np.ndarray) -> dict[str, Any]:
+        """Returns some rows of the tuples that have values."""
+        return {name: tuple(map(values.__getitem__, rows)) for name in names if (values := getattr(self, name))}
 
     def sample_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples one text of each of N images: int [N]."""
         texts, starts = self.texts_of_image
         return texts[rng.integers(starts[images], starts[images + 1])]
-
-
-def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) -> Split:
-    """Samples a part of the images, with all their texts, such as half of the training data (Diao et al., 2024, IV-C).
-
-    Args:
-      split: The training split.
-      train_share: The share of the images.
-      train_seed: The seed. With one seed, a larger part contains the smaller ones.
-    """
-    order = np.random.default_rng(train_seed).permutation(split.num_images)
-    return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
 
 
 _LACKS = {  # input of a model -> the field of a split, and the message for a split without it

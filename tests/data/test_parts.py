@@ -9,9 +9,9 @@ from jitm.commands import cli
 from jitm.commands.sections import override
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
-from jitm.data.load import bind_data, load_split
+from jitm.data.load import bind_data, load_split, sample_images
 from jitm.data.pairs import mined_lists
-from jitm.data.splits import Split, sample_images
+from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.training import setup
 from tests.mining.test_mining import make_lists, save_lists

@@ -82,14 +82,7 @@ def drop(split: Split, *, noise_dropped: bool) -> Split:
         return split
     if split.clean is None:
         raise ArgumentError('noise_dropped', 'is True without noise: set data.noise_rate or data.noise_file')
-    rows = np.flatnonzero(split.clean)
-    return dataclasses.replace(
-        split,
-        captions=tuple(split.captions[row] for row in rows),
-        image_of_text=split.image_of_text[rows],
-        original_image_of_text=split.original_image_of_text[rows],
-        token_vectors=split.token_vectors and split.token_vectors.take(rows),
-    )
+    return split.take_texts(np.flatnonzero(split.clean))
 
 
 def write(split: Split, folder: Path) -> None:

@@ -117,6 +117,8 @@ def test_mixed_pairs_are_dropped():
     assert kept.captions == tuple(mixed.captions[row] for row in rows)
     np.testing.assert_array_equal(kept.image_of_text, mixed.original_image_of_text[rows])
     assert kept.num_images == mixed.num_images
+    assert kept.caption_graphs == tuple(mixed.caption_graphs[row] for row in rows)
+    assert kept.swaps == tuple(mixed.swaps[row] for row in rows)
 
 
 def test_evaluation_never_sees_it():
