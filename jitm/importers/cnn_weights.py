@@ -46,6 +46,7 @@ _LITE_OF_TIMM = (  # whose first stage expands nothing
     *((rf'^(blocks\.\d+\.\d+)\.bn{n}\.', rf'\1.{part}_bn.') for n, part in enumerate(_PARTS, 1)),
 )
 _MOBILENET_OF_KERAS = (
+    (r'^(conv_dw_\d+/)kernel$', r'\1depthwise_kernel'),  # since Keras 3
     (r'^conv1/', 'conv_stem.'),
     (r'^conv1_bn/', 'bn1.'),
     (r'^conv_dw_(\d+)(_bn)?/', r'blocks.\1.depthwise\2.'),

@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -223,6 +224,14 @@ def test_mobilenet_has_the_features_of_torch(tmp_path, width, size, published):
         y = layer(y, f'conv_dw_{n}', f'conv_dw_{n}_bn', 2 if n in (2, 4, 6, 12) else 1)
         y = layer(y, f'conv_pw_{n}', f'conv_pw_{n}_bn')
     check_parity(path, f'mobile-{width}', y.numpy(), x, pooled=False)
+
+
+def test_mobilenet_is_read_with_the_names_of_keras_3(tmp_path):
+    """In which depthwise convolutions have a `kernel`, too."""
+    drawn = keras_tensors(0.25)
+    np.savez(tmp_path / 'old.npz', **drawn)
+    np.savez(tmp_path / 'new.npz', **{name.replace('depthwise_', ''): tensor for name, tensor in drawn.items()})
+    chex.assert_trees_all_equal(*(load(tmp_path / f'{name}.npz', 'mobile-0.25') for name in ('old', 'new')))
 
 
 @pytest.mark.parametrize(
