@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
+import collections
 import fcntl
 import importlib.abc
 import importlib.metadata
@@ -212,10 +213,18 @@ def precomp_folder(tmp_path) -> Path:
     return folder
 
 
+_HELD = collections.deque()
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(('localhost', 0))
-        return s.getsockname()[1]
+    """A port for the coordinator of a job, which no other process is given: the socket is held, and not listened to."""
+    if len(_HELD) == 64:
+        _HELD.popleft().close()
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that the coordinator, too, can bind to it
+    held.bind(('localhost', 0))
+    _HELD.append(held)
+    return held.getsockname()[1]
 
 
 @pytest.fixture

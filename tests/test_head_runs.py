@@ -20,7 +20,7 @@ from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import free_port, run_script
+from tests.conftest import run_script
 from tests.evaluation.test_compositional import choice
 from tests.same import assert_about_the_same_metrics, assert_same_run
 from tests.test_photos_runs import draw, write_config, write_initial
@@ -182,7 +182,7 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
         assert 'data:image/jpeg' in (tmp_path / page).read_text()
     # Without the tower the run is evaluated, and a search is one sentence.
     moved, served = clip_tower / 'moved', []
-    monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, port: served.append(site))
+    monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, bound: served.append(site))
     (clip_tower / 'run').rename(moved)
     try:
         capsys.readouterr()
@@ -198,7 +198,7 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
             explain = ['eval', '--workdir', str(tmp_path / 'scan'), '--explain', '1', *encoder]
             assert cli.main(explain) == code
             assert ('name its run directory, or its folder, with --encoder' in capsys.readouterr().err) == bool(code)
-            explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', str(free_port())]
+            explorer = ['explorer', '--workdir', str(tmp_path / 'scan'), '--port', '0']
             assert cli.main([*explorer, *encoder]) == code
             assert ('name its run directory, or its folder, with --encoder' in capsys.readouterr().err) == bool(code)
         assert [site.photos for site in served] == [root / 'dev']

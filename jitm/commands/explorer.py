@@ -7,16 +7,13 @@ Two runs are shown side by side. The page is served to this machine only unless 
 it has no password.
 """
 
-import contextlib
-import socket
-
 from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.devices import parallel
-from jitm.errors import UserError, require
+from jitm.errors import require
 from jitm.pages.pictures import NO_PICTURES, recorded_photos
-from jitm.serving.explorer.app import in_url, serve
+from jitm.serving.explorer.app import bind, in_url, serve
 from jitm.serving.explorer.explored import explore
 from jitm.serving.explorer.pages import Site
 
@@ -27,22 +24,9 @@ FLAGS = {
     'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
     'encoder': shared.text('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
-    'port': shared.count('The port.', 8765, upper_bound=65535),
+    'port': shared.number('The port; 0 for one that is free.', 8765, lower_bound=0, upper_bound=65535),
     **shared.common('data_root', 'compilation_cache'),
 }
-
-
-def _check_address(host: str, port: int) -> None:
-    """Raises a UserError if an address cannot be bound to."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-    except OSError as error:
-        raise UserError(
-            f'the page cannot be served at {in_url(host)}:{port} ({error.strerror}); choose --host or --port'
-        ) from None
 
 
 def main(values: flags.FlagValues) -> None:
@@ -50,13 +34,13 @@ def main(values: flags.FlagValues) -> None:
     for module in ('starlette', 'uvicorn', 'jinja2', 'matplotlib'):
         require(module, extra='explorer')
     parallel.use_all_cores()
-    _check_address(values.host, values.port)
-    photos = shared.photos_folder(values)
-    runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
-    photos = photos or recorded_photos(data, values.data_root or runs[0].run.run.config['data'].get('root'))
-    print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
-    if photos is None and data.pixels is None:
-        print(NO_PICTURES)
-    print(f'open http://{in_url(values.host)}:{values.port}; Ctrl-C stops', flush=True)
-    flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]
-    serve(Site(runs, data, shared.repeated('explorer', values), flags, photos), values.host, values.port)
+    with bind(values.host, values.port) as bound:
+        photos = shared.photos_folder(values)
+        runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
+        photos = photos or recorded_photos(data, values.data_root or runs[0].run.run.config['data'].get('root'))
+        print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
+        if photos is None and data.pixels is None:
+            print(NO_PICTURES)
+        print(f'open http://{in_url(values.host)}:{bound.getsockname()[1]}; Ctrl-C stops', flush=True)
+        flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]
+        serve(Site(runs, data, shared.repeated('explorer', values), flags, photos), values.host, bound)

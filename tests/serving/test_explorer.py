@@ -35,7 +35,6 @@ from jitm.serving.loaded_run import LoadedRun
 from jitm.types import Texts
 from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
-from tests.conftest import free_port
 from tests.models.test_matchers import DIM, make_scan
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
@@ -369,12 +368,14 @@ def test_names_of_this_machine_are_allowed_on_its_own_addresses(host, addresses,
 
 SERVED = """
 import time
-from jitm.serving.explorer.app import serve
+from jitm.serving.explorer.app import bind, serve
 class Site:
     def home(self, caption):
         print('asked', flush=True)
         time.sleep(5)
-serve(Site(), '127.0.0.1', {port})
+bound = bind('127.0.0.1', 0)
+print(bound.getsockname()[1], flush=True)
+serve(Site(), '127.0.0.1', bound)
 """
 
 
@@ -382,10 +383,11 @@ serve(Site(), '127.0.0.1', {port})
 def test_second_signal_ends_a_page_that_is_computed():
     pytest.importorskip('uvicorn')
     pytest.importorskip('starlette')
-    port = free_port()
-    code = SERVED.format(port=port)
-    process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, '-c', SERVED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
+        port = int(process.stdout.readline())
         while process.poll() is None:
             with contextlib.suppress(ConnectionRefusedError):
                 connection = socket.create_connection(('127.0.0.1', port))
@@ -406,19 +408,30 @@ def test_second_signal_ends_a_page_that_is_computed():
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
-        (['--photos', 'nowhere'], 'nowhere is not a folder'),
+        (['--photos', 'nowhere', '--port', '0'], 'nowhere is not a folder'),
         (['--host', '203.0.113.7'], 'the page cannot be served at 203.0.113.7:8765'),
         (['--host', '2001:db8::7'], 'the page cannot be served at [2001:db8::7]:8765'),
-        (['--split', 'nothing'], "'nothing'"),
+        (['--split', 'nothing', '--port', '0'], "'nothing'"),
     ],
 )
-def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys, monkeypatch):
+def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys):
     pytest.importorskip('starlette')
     pytest.importorskip('uvicorn')
-    if arguments[0] != '--host':
-        monkeypatch.setattr('jitm.commands.explorer._check_address', lambda host, port: None)
     assert cli.main(['explorer', '--workdir', str(finished), *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_a_free_one_is_printed(finished, capsys, monkeypatch):
+    pytest.importorskip('starlette')
+    pytest.importorskip('uvicorn')
+    ports = []
+    monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, bound: ports.append(bound.getsockname()[1]))
+    assert cli.main(['explorer', '--workdir', str(finished), '--port', '0']) == 0
+    assert f'open http://127.0.0.1:{ports[0]};' in capsys.readouterr().out
+    with app.bind('127.0.0.1', 0) as other:
+        taken = other.getsockname()[1]
+        assert cli.main(['explorer', '--workdir', str(finished), '--port', str(taken)]) == 2
+    assert f'cannot be served at 127.0.0.1:{taken} (Address already in use)' in capsys.readouterr().err
 
 
 def test_an_image_that_cannot_be_read_any_more_is_named(finished, site, monkeypatch):

@@ -37,6 +37,31 @@ def in_url(host: str) -> str:
     return f'[{host}]' if ':' in host else host
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens at an address, where connections wait for `serve`.
+
+    Args:
+      host: A name or an address.
+      port: The port; 0 for one that is free.
+
+    Raises:
+      UserError: If it cannot be bound to.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            bound = stack.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen()  # other sockets could bind to it until then
+        except OSError as error:
+            raise UserError(
+                f'the page cannot be served at {in_url(host)}:{port} ({error.strerror}); choose --host or --port'
+            ) from None
+        stack.pop_all()
+    return bound
+
+
 def allowed_hosts(host: str) -> list[str]:
     """Returns the host names that requests may use: only its own if all of its addresses belong to this machine.
 
@@ -125,13 +150,13 @@ def uploaded(body: bytes) -> tuple[str, bytes]:
     return name[1].decode(errors='replace'), photo
 
 
-def serve(site: Site, host: str, port: int) -> None:
+def serve(site: Site, host: str, bound: socket.socket) -> None:
     """Serves the pages until a signal, then finishes the pages in progress; a second signal ends the process.
 
     Args:
       site: The pages.
-      host: The address to bind to.
-      port: The port.
+      host: The name or address that it is bound to.
+      bound: The socket, see `bind`.
     """
     import uvicorn
 
@@ -143,4 +168,4 @@ def serve(site: Site, host: str, port: int) -> None:
 
     options = {'log_level': 'warning', 'lifespan': 'off', 'h11_max_incomplete_event_size': MAX_REQUEST}
     with contextlib.suppress(KeyboardInterrupt):
-        Server(uvicorn.Config(make_app(site, host), host=host, port=port, **options)).run()
+        Server(uvicorn.Config(make_app(site, host), **options)).run(sockets=[bound])
