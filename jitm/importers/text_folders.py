@@ -86,11 +86,6 @@ def read_folder(path: str) -> TextFolder:
       UserError: If a file is missing or damaged, or it is another kind of model.
     """
     folder = Path(located(path))
-    if not folder.is_dir():
-        raise UserError(
-            f'there is no folder {folder}: give one of Hugging Face or sentence-transformers; to resume a run whose '
-            'folder has moved, put a link to it in its old place'
-        )
     inner = next((one['path'] for one in _modules(folder) if one['kind'] == 'Transformer'), '')
     if not (folder / inner / 'config.json').is_file():
         raise UserError(f'{folder / inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
@@ -220,6 +215,11 @@ def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
     if not (path := _named_folder(config)):
         return config
     _check_unset(config)
+    if not Path(located(path)).is_dir():
+        raise UserError(
+            f'there is no folder {path}: give one of Hugging Face or sentence-transformers; to resume a run whose '
+            'folder has moved, put a link to it in its old place'
+        )
     folder = read_folder(path)
     config = _with_models(config, lambda model: _replaced(model, path, folder))
     read = {'bert': folder.path}

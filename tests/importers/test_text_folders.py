@@ -281,7 +281,7 @@ def test_damaged_folders(tmp_path, name, content, message):
         ('text', {'size': 'base'}, "'model.text.path' and 'model.text.size' both name sizes"),
         ('text', {'name': 'text.GRUEncoder'}, "'model.text.path' is set, but 'model.text.name' is 'text.GRUEncoder'"),
         ('text', {'path': 3}, "'model.text.path' is 3; it must be a string"),
-        ('text', {'path': 'gone'}, 'gone has no config.json: give'),
+        ('text', {'path': 'gone'}, 'there is no folder gone: give'),
     ],
 )
 def test_keys_that_do_not_go_with_a_folder(tmp_path, section, changes, message):

@@ -421,7 +421,7 @@ def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_one_sentence_and_a_free_one_is_printed(finished, capsys, monkeypatch):
+def test_a_taken_port_is_refused_and_a_free_one_printed(finished, capsys, monkeypatch):
     pytest.importorskip('starlette')
     pytest.importorskip('uvicorn')
     ports = []
