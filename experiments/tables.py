@@ -85,7 +85,7 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
     row[f'rsum, {seeds_of(len(seeds))}'] = cell('rsum')
     if any(other.pair for other in table.lines):
         found = differences(table, line, runs) if line.pair else []
-        row['difference'] = mean_and_deviation(found, '+.1f').replace('± +', '± ') if found else ''
+        row['difference'] = mean_and_deviation(found, '+.1f') if found else ''
         if len(seeds) >= intervals.MIN_SEEDS:
             row['p'] = probability(intervals.p_value(found) if found else None)
             row['q'] = probability(q.get(_test(table, line, runs)))

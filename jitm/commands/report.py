@@ -43,7 +43,7 @@ from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.groups import group_runs, read_groups
 from jitm.report.matrices import comparable, read_evaluated, read_matrices
-from jitm.report.page import page
+from jitm.report.page import headline, page
 from jitm.report.rows import read_rows, read_runs, update_rows
 from jitm.report.summary import summary
 
@@ -152,7 +152,8 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         print(f'rows written to {values.rows}')
     with replacing_own(output) as file:
         file.write(text.encode())
-    print(f'written to {output}' + (f' ({examples.hint})' if examples and examples.hint else ''))
+    print('\n'.join([*headline(groups, found, values.split), f'written to {output}']), end='')
+    print(f' ({examples.hint})' if examples and examples.hint else '')
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:

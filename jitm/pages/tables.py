@@ -9,7 +9,7 @@ def mean_and_deviation(values: Sequence[float], precision: str = '.1f') -> str:
     if not values:
         return '-'
     mean = format(statistics.mean(values), precision)
-    return mean if len(values) == 1 else f'{mean} ± {format(statistics.stdev(values), precision)}'
+    return mean if len(values) == 1 else f'{mean} ± {format(statistics.stdev(values), precision.lstrip("+"))}'
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -288,8 +288,9 @@ def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
 
 
 def _shorten(path: str, paths: Collection[str], separator: str = '.') -> str:
-    """Returns the shortest tail of a dotted path that is not also a tail of another path."""
+    """Returns the shortest tail of a dotted path that is not also a tail of another path; FILE.py:NAME is FILE.NAME."""
+    path, *others = (one.replace('.py:', '.') for one in (path, *(other for other in paths if other != path)))
     parts = path.split(separator)
     ends = (separator.join(parts[-n:]) for n in range(1, len(parts)))
-    others = {separator + other for other in paths if other != path}
+    others = {separator + other for other in others}
     return next((end for end in ends if not any(other.endswith(separator + end) for other in others)), path)

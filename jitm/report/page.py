@@ -76,6 +76,20 @@ def page(
     )
 
 
+def headline(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits], split_name: str) -> list[str]:
+    """Returns lines for a terminal: the differences of rsum from the first group that has similarities."""
+    first, *others = found or [0]
+    lines = []
+    for n in others:
+        result = bootstrap.difference(found[n], found[first])
+        interval = f'{bootstrap.LEVEL:.0%} interval over the images {result.low:+.1f} to {result.high:+.1f}'
+        change = f'{result.rsum:+.1f} from {groups[first].name} ({found[first].rsum():.1f}; {interval})'
+        lines.append(f'{groups[n].name}: rsum {found[n].rsum():.1f} on {split_name}, {change}')
+    if others and any(len(groups[n].runs) == 1 for n in found):
+        lines.append('a group has one seed: how much other seeds differ is not known')
+    return lines
+
+
 def _runs(groups: Sequence[Group]) -> Table:
     """Returns the seeds, epochs, steps and times of the runs."""
     columns = [Column('group'), Column('runs', text=True)]

@@ -51,12 +51,19 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
     return found
 
 
+def seed_differences(group: Group, baseline: Group) -> list[float]:
+    """Returns how much the best validation rsum of a group exceeds that of another, for each seed that both have."""
+    lines = ({run.config['seed']: run.best_validation() for run in one.runs} for one in (group, baseline))
+    rsums, others = ({seed: line['rsum'] for seed, line in found.items() if 'rsum' in line} for found in lines)
+    return [rsums[seed] - others[seed] for seed in rsums if seed in others]
+
+
 def summary(groups: Sequence[Group]) -> str:
     """Returns Markdown tables of the best validation of each group, and of rsum by epoch.
 
     Returns:
-      Markdown: recalls and rsum in percent, and the mean distance (MD) if all runs log it; mean and sample standard
-      deviation over seeds.
+      Markdown: recalls and rsum in percent, the difference of rsum from the first group if there are several, and the
+      mean distance (MD) if all runs log it; mean and sample standard deviation over seeds.
 
     Raises:
       UserError: If a run has no validation yet.
@@ -66,6 +73,12 @@ def summary(groups: Sequence[Group]) -> str:
     best_rows = [
         [group.name, *one.cells.values(), one.epochs, group.run_names] for group, one in zip(groups, best, strict=True)
     ]
+    if len(groups) > 1:
+        place = header.index(RECALLS['rsum']) + 1
+        header.insert(place, 'difference')
+        for group, row in zip(groups, best_rows, strict=True):
+            differences = [] if group is groups[0] else seed_differences(group, groups[0])
+            row.insert(place, mean_and_deviation(differences, '+.1f'))
     by_group = [collections.defaultdict(list) for _ in groups]  # epoch -> rsum of each run
     for group, rsums in zip(groups, by_group, strict=True):
         for line in (line for run in group.runs for line in run.validations if line.get('rsum') is not None):

@@ -119,7 +119,7 @@ def four_runs(make_run):
 def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, capsys):
     output = tmp_path / 'new' / 'page.html'
     assert report(*four_runs, '--output', output) == 0
-    assert capsys.readouterr().out == f'written to {output}\n'
+    assert capsys.readouterr().out.endswith(f'\nwritten to {output}\n')
     parsed = read(output)
     assert parsed.texts['title'] == ['Comparison of 2 groups, 4 runs']
     assert parsed.texts['h2'] == ['Recalls', 'Significance', 'Curves', 'Examples', 'Runs']
@@ -163,7 +163,7 @@ def by_image(sims):
     return i2t + t2i.reshape(10, 5).mean(axis=1)
 
 
-def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
+def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path, capsys):
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
     sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
     a, b, c, d = (by_image(one) for one in sims)
@@ -174,6 +174,12 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path):
     resamples = np.random.default_rng(0).integers(10, size=(RESAMPLES, 10))
     expected = np.quantile(differences[resamples].mean(axis=1), [0.025, 0.975])
     np.testing.assert_allclose((low, high), expected, atol=0.1 * (high - low))
+    printed = capsys.readouterr().out
+    assert f'sum_of_hinges: rsum {(c + d).mean() / 2:.1f} on dev, {-differences.mean():+.1f} from max' in printed
+    assert f'({(a + b).mean() / 2:.1f}; 95% interval over the images {-high:+.1f} to {-low:+.1f})\n' in printed
+    assert 'one seed' not in printed
+    assert report(*four_runs[:3], '--output', tmp_path / 'page.html') == 0
+    assert 'a group has one seed' in capsys.readouterr().out
 
 
 def test_the_headline_is_the_difference_of_the_best_two_groups(four_runs, make_run, tmp_path):

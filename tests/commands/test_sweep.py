@@ -99,5 +99,5 @@ def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_fil
     assert (first / 'metrics.jsonl').stat().st_mtime_ns == begun
     assert_same_run(first, finished)
     assert json.loads((second / 'config.json').read_text())['data']['seed'] == 1
-    for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | MD | best epoch |', '| rsum after epoch | 0 | 1 |'):
+    for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | difference | MD |', '| rsum after epoch | 0 | 1 |'):
         assert words in result.stdout

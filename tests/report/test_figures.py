@@ -65,8 +65,8 @@ def test_summary_averages_seeds_of_a_group(tmp_path):
     ]
     lines = summary(read_groups(runs)).splitlines()
     recalls = '10.0 ± 0.0 | 50.0 ± 0.0 | 100.0 ± 0.0'
-    assert lines[2] == f'| max_of_hinges | {recalls} | {recalls} | 103.5 ± 4.9 | 1, 3 | a0, a1 |'
-    assert lines[3] == '| sum_of_hinges | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | 1 | b0 |'
+    assert lines[2] == f'| max_of_hinges | {recalls} | {recalls} | 103.5 ± 4.9 | - | 1, 3 | a0, a1 |'
+    assert lines[3] == '| sum_of_hinges | 10.0 | 50.0 | 100.0 | 10.0 | 50.0 | 100.0 | 50.0 | -50.0 | 1 | b0 |'
     assert lines[5:] == [
         '| rsum after epoch | 0 | 1 | 2 | 3 |',
         '| --- | --- | --- | --- | --- |',
@@ -152,6 +152,7 @@ HINGES = 'ranking.sum_of_hinges'
         # The shortest tails of keys and values that are not ambiguous.
         ([{}, {'model__name': 'other.VSE'}], ['vse.VSE', 'other.VSE']),
         ([{'model__weights': ''}, {'model__weights': 'a/b.npz'}], ['weights=', 'weights=a/b.npz']),
+        ([{}, {'terms__ranking__loss': 'my/file.py:my_loss'}], ['max_of_hinges', 'my_loss']),
         # With two losses, the term is named.
         (
             [{'terms__late__loss': 'ranking.' + name} for name in ('polynomial', 'sum_of_hinges')],
