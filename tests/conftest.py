@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny config on scenes, its finished run, and the entry scripts as a user starts them."""
 
+import atexit
 import collections
 import fcntl
 import importlib.abc
@@ -214,6 +215,7 @@ def precomp_folder(tmp_path) -> Path:
 
 
 _HELD = collections.deque()
+atexit.register(lambda: [held.close() for held in _HELD])
 
 
 def free_port() -> int:
