@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from jitm.commands import cli
 from jitm.commands.sections import override
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
-from tests.conftest import ROOT
+from tests.conftest import ROOT, environment
 from tests.importers.test_clip_weights import write_published
 
 README = ROOT / 'README.md'
@@ -67,13 +68,18 @@ def fences(path: Path, language: str) -> list[str]:
 
 
 def commands(path: Path, folder: Path) -> list[list[str]]:
-    """Returns the commands of a page's bash blocks, expanded by bash itself: variables, braces and loops."""
+    """Returns the commands of a page's bash blocks."""
+    return expanded(fences(path, 'bash'), folder)
+
+
+def expanded(blocks: list[str], folder: Path) -> list[list[str]]:
+    """Returns the commands of blocks, expanded by bash itself in a folder: variables, braces, files and loops."""
     names = ['jitm', '.venv/bin/jitm', 'python', '.venv/bin/python', *sorted(SHELL - {'bash'})]
     script = ['record() { printf "%s\\037" "$@"; printf "\\036"; }']
     script += [f'{name}() {{ record {name} "$@"; }}' for name in names]
-    script += ['set -e', *fences(path, 'bash')]
+    script += ['set -e', *blocks]
     result = subprocess.run(['bash', '-c', '\n'.join(script)], cwd=folder, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, ''), path.name
+    assert (result.returncode, result.stderr) == (0, ''), blocks
     return [command.split('\037')[:-1] for command in result.stdout.split('\036')[:-1]]
 
 
@@ -101,6 +107,8 @@ def jitm_arguments(command: list[str]) -> list[str] | None:
 def shorten(arguments: list[str]) -> list[str]:
     """Returns the arguments of a command in a small form: tiny sizes, and no comparison with published numbers."""
     short = list(arguments)
+    if '--seeds' in short:
+        short[short.index('--seeds') + 1] = '0,1'
     if '--explain' in short:
         short[short.index('--explain') + 1] = '1'
     if LEFT_OUT in short:
@@ -271,25 +279,47 @@ def test_numbers_of_the_demo():
     assert jitm.evaluate(jitm.load(workdir), 'test')['rsum'] == pytest.approx(test, abs=12)
 
 
-@pytest.mark.parametrize('page', ['losses', 'models'])
-def test_own_losses_and_models_of_the_docs_run(page, workplace, capsys):
+@pytest.mark.parametrize(
+    ('page', 'workdir', 'section', 'expected'),
+    [
+        ('losses', 'my_pairs', 'candidates', {'source': 'my_pairs.similar_length', 'tokens': 4}),
+        ('models', 'my_model', 'model', {'name': 'my_models.MeanVectors', 'scale': 0.5}),
+    ],
+)
+def test_own_sources_and_models_of_the_docs_run(page, workdir, section, expected, workplace, capsys):
     path = ROOT / 'docs' / f'{page}.md'
     write_modules(path, workplace)
     own = [command for command in commands(path, workplace) if 'my_' in ' '.join(command)]
     assert own
     for command in own:
         assert cli.main(shorten(jitm_arguments(command))) == 0, capsys.readouterr().err
-    if page == 'losses':
-        pairs = json.loads((workplace / 'runs' / 'my_pairs' / 'config.json').read_text())
-        assert pairs['candidates'] == {'source': 'my_pairs.similar_length', 'tokens': 4}
-    config = json.loads(
-        (workplace / 'runs' / {'losses': 'my_hinge', 'models': 'my_model'}[page] / 'config.json').read_text()
-    )
-    ranking, model = config['terms']['ranking'], config['model']
-    if page == 'losses':
-        assert (ranking['loss'], ranking['gamma'], ranking['margin']) == ('my_losses.my_hinge', 3.0, 0.2)
-    else:
-        assert (model['name'], model['scale'], 'absolute' in model) == ('my_models.MeanVectors', 0.5, False)
+    config = json.loads((workplace / 'runs' / workdir / 'config.json').read_text())[section]
+    assert config.items() >= expected.items()
+    assert 'absolute' not in config
+
+
+@pytest.mark.slow
+def test_a_loss_is_written_as_its_page_says(workplace, capsys):
+    """The loss, its tests, the runs of both losses, and what compares them."""
+    path = ROOT / 'docs' / 'write_a_loss.md'
+    write_modules(path, workplace)
+    make_data(workplace)
+    tested = 0
+    for block in fences(path, 'bash'):
+        for command in expanded([block], workplace):  # later blocks name folders that earlier ones make
+            if command[0] == 'pytest':
+                test = [sys.executable, '-m', *command, '-p', 'no:cacheprovider']
+                assert subprocess.run(test, env=environment()).returncode == 0
+                tested += 1
+            elif arguments := jitm_arguments(command):
+                assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
+    assert tested
+    printed = capsys.readouterr().out
+    assert re.search(r'^\| soft_hinge \|.* ± .*seed=0, .*seed=1', printed, flags=re.MULTILINE)
+    assert re.search(r'^soft_hinge: rsum \d+\.\d on test, [+-]\d+\.\d from max_of_hinges', printed, flags=re.MULTILINE)
+    config = json.loads((workplace / 'runs' / 'soft_hinge' / 'config.json').read_text())
+    ranking = config['terms']['ranking']
+    assert (ranking['loss'], ranking['margin'], ranking['temperature']) == ('my_loss.soft_hinge', 0.2, 0.05)
 
 
 def test_python_of_the_docs_is_valid():

@@ -1,7 +1,6 @@
 """The notebook of the tutorial runs with the published networks on few photos; nbconvert makes its page of it."""
 
 import json
-import re
 import shlex
 
 import pytest
@@ -19,12 +18,6 @@ def sources() -> list[str]:
     """Returns the code cells."""
     cells = json.loads(NOTEBOOK.read_text())['cells']
     return [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code']
-
-
-def page_of(markdown: str) -> str:
-    """Returns the page of what nbconvert makes: commands are those of a shell, pictures are in a folder."""
-    lines = re.sub(r'^```python\n(?=!)', '```bash\n', markdown, flags=re.MULTILINE).replace('\n!jitm ', '\njitm ')
-    return lines.replace('![png](', '![png](tutorial_files/')
 
 
 @pytest.mark.slow
@@ -52,8 +45,9 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_is_made_from_the_notebook():
-    nbconvert = pytest.importorskip('nbconvert')
-    page, resources = nbconvert.MarkdownExporter().from_filename(str(NOTEBOOK))
-    assert page_of(page) == NOTEBOOK.with_suffix('.md').read_text()
-    for name, content in resources['outputs'].items():
-        assert (NOTEBOOK.parent / 'tutorial_files' / name).read_bytes() == content
+    pytest.importorskip('nbconvert')
+    from tools import tutorial
+
+    page, pictures = tutorial.page()
+    assert page == NOTEBOOK.with_suffix('.md').read_text()
+    assert pictures == {path.name: path.read_bytes() for path in tutorial.PICTURES.iterdir()}
