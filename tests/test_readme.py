@@ -52,6 +52,7 @@ TINY = {  # what makes a command of README short; the keys that its config sets 
     'stages.first.length_multiple': '32',
     'stages.first.model.embed_dim': '8',
     'stages.first.model.text.word_dim': '8',
+    'terms.ranking.start_epoch': '0',
     'evaluation.every_steps': '1000',
     'offline.top_h_texts': '5',
     'offline.top_h_images': '2',
@@ -318,8 +319,7 @@ def test_a_loss_is_written_as_its_page_says(workplace, capsys):
     assert re.search(r'^\| soft_hinge \|.* ± .*seed=0, .*seed=1', printed, flags=re.MULTILINE)
     assert re.search(r'^soft_hinge: rsum \d+\.\d on test, [+-]\d+\.\d from max_of_hinges', printed, flags=re.MULTILINE)
     config = json.loads((workplace / 'runs' / 'soft_hinge' / 'config.json').read_text())
-    ranking = config['terms']['ranking']
-    assert (ranking['loss'], ranking['margin'], ranking['temperature']) == ('my_loss.soft_hinge', 0.2, 0.05)
+    assert config['terms']['ranking'].items() >= {'loss': 'my_loss.soft_hinge', 'margin': 0.2}.items()
 
 
 def test_python_of_the_docs_is_valid():
