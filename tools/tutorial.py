@@ -4,7 +4,7 @@
     python -m tools.tutorial page      makes the page of the outputs that the notebook has
 
 The working directory has data/f8k_photos and docs/cc_photos, and nothing that the commands write. Lines of progress are
-left out of the outputs, and the seconds of each cell are printed. Needs nbconvert (extra `docs`).
+left out of the outputs, and the seconds of each cell are printed. Needs the extras `docs`, `photos` and `report`.
 """
 
 import base64
