@@ -179,38 +179,47 @@ class NAAF(CrossAttentionMatcher):
         return result, best_similarities(scores, images.mask)
 
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
-        """Scores the texts one after the other and estimates the threshold of the next one, without gradient.
+        """Estimates the threshold of each text from the texts before it, without gradient.
+
+        All texts are scored at once, at a threshold of 0, then at the thresholds that their scores lead to, until these
+        stay. A threshold depends on earlier texts alone, so that the result is that of scoring one text after the other.
 
         The images are on this device, the texts come from all devices; text n describes image n.
 
         Returns:
           The statistics after all texts, and the texts with their thresholds and scores.
         """
-        # Scores of one text with all images, cut to its length.
         images, texts = jax.lax.stop_gradient((images, texts))
+        rows = jnp.arange(len(texts.mask))
         scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
-        zeros = MinedTexts(**vars(texts), threshold=jnp.zeros(len(texts.mask), scalar.dtype))
-        block, variables = self.as_block('score_and_best', images, zeros)
-        block = tiling.at_own_length(block)
 
-        def score_text(statistics: Statistics, row_and_text: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
-            # Score one text at the threshold of the texts before it.
-            (row, text), threshold = row_and_text, statistics.threshold
-            one = jax.tree.map(lambda x: x[None], MinedTexts(**vars(text), threshold=threshold))
-            column, best = (x[:, 0] for x in block(variables, images, one))
-            scores, best = collectives.gather_over_devices((column, best))
-            # Add its words if its image ranks first; mismatches come from the image that ranks last.
-            pair = jnp.stack([best[row], best[jnp.argmin(scores)]])
-            statistics = add_words(statistics, pair, text.mask & (jnp.argmax(scores) == row))
+        def add_text(statistics: Statistics, similarities_and_mask: tuple) -> tuple[Statistics, chex.Array]:
+            before, statistics = statistics.threshold, add_words(statistics, *similarities_and_mask)
             moved, enough = move_thresholds(statistics, self.alpha), statistics.count > self.minimum_words
-            updated = jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics)
-            return updated, (threshold, column)
+            return jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics), before
 
-        # All texts, in order.
-        rows = jnp.arange(len(texts.mask))
-        statistics, (thresholds, scores) = jax.lax.scan(score_text, start, (rows, texts))
-        return statistics, MinedTexts(**vars(texts), threshold=thresholds, scores=scores)
+        def score_all(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
+            _, mined, thresholds = state
+            mined = mined.replace(threshold=thresholds)
+            by_length, order = tiling.longest_first(mined)
+            scores, best = (x[:, order] for x in self.in_tiles('score_and_best', images, by_length, cut=True))
+            all_scores, best = collectives.gather_over_devices((scores, best))
+            # Words count if their image ranks first; mismatches come from the image that ranks last.
+            similarities = jnp.stack([best[rows, rows], best[jnp.argmin(all_scores, axis=0), rows]], axis=1)
+            found = texts.mask & (jnp.argmax(all_scores, axis=0) == rows)[:, None]
+            statistics, thresholds = jax.lax.scan(add_text, start, (similarities, found))
+            return statistics, mined.replace(scores=scores.T), thresholds
+
+        def changes(state: tuple) -> chex.Array:
+            return jnp.any(state[1].threshold != state[2])
+
+        mined = MinedTexts(
+            **vars(texts),
+            threshold=jnp.full(len(rows), jnp.nan, scalar.dtype),  # unlike any, so that they are scored
+            scores=jnp.zeros((len(rows), len(images.mask)), scalar.dtype),
+        )
+        return jax.lax.while_loop(changes, score_all, (start, mined, jnp.zeros_like(mined.threshold)))[:2]
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""
