@@ -181,8 +181,9 @@ class NAAF(CrossAttentionMatcher):
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
         """Estimates the threshold of each text from the texts before it, without gradient.
 
-        All texts are scored at once, at a threshold of 0, then at the thresholds that their scores lead to, until these
-        stay. A threshold depends on earlier texts alone, so that the result is that of scoring one text after the other.
+        A tile of texts is scored at the threshold of the texts before it, then at the thresholds that its scores lead
+        to, until these stay. A threshold depends on earlier texts alone, so that the result is that of scoring one text
+        after the other: what a CPU does, with tiles of one text. On accelerators all texts are one tile.
 
         The images are on this device, the texts come from all devices; text n describes image n.
 
@@ -190,36 +191,46 @@ class NAAF(CrossAttentionMatcher):
           The statistics after all texts, and the texts with their thresholds and scores.
         """
         images, texts = jax.lax.stop_gradient((images, texts))
-        rows = jnp.arange(len(texts.mask))
         scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
+        size = 1 if tiling.cuts_lengths() else len(texts.mask)
 
         def add_text(statistics: Statistics, similarities_and_mask: tuple) -> tuple[Statistics, chex.Array]:
             before, statistics = statistics.threshold, add_words(statistics, *similarities_and_mask)
             moved, enough = move_thresholds(statistics, self.alpha), statistics.count > self.minimum_words
             return jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics), before
 
-        def score_all(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
-            _, mined, thresholds = state
-            mined = mined.replace(threshold=thresholds)
-            by_length, order = tiling.longest_first(mined)
-            scores, best = (x[:, order] for x in self.in_tiles('score_and_best', images, by_length, cut=True))
-            all_scores, best = collectives.gather_over_devices((scores, best))
-            # Words count if their image ranks first; mismatches come from the image that ranks last.
-            similarities = jnp.stack([best[rows, rows], best[jnp.argmin(all_scores, axis=0), rows]], axis=1)
-            found = texts.mask & (jnp.argmax(all_scores, axis=0) == rows)[:, None]
-            statistics, thresholds = jax.lax.scan(add_text, start, (similarities, found))
-            return statistics, mined.replace(scores=scores.T), thresholds
+        def score_tile(before: Statistics, rows_and_texts: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
+            rows, tile = rows_and_texts
+            columns = jnp.arange(len(rows))
 
-        def changes(state: tuple) -> chex.Array:
-            return jnp.any(state[1].threshold != state[2])
+            def score(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
+                _, mined, thresholds = state
+                mined = mined.replace(threshold=thresholds)
+                scores, best = self.in_tiles('score_and_best', images, mined, cut=True, all_images=size == 1)
+                all_scores, best = collectives.gather_over_devices((scores, best))
+                # Words count if their image ranks first; mismatches come from the image that ranks last.
+                similarities = jnp.stack([best[rows, columns], best[jnp.argmin(all_scores, axis=0), columns]], axis=1)
+                found = tile.mask & (jnp.argmax(all_scores, axis=0) == rows)[:, None]
+                statistics, thresholds = jax.lax.scan(add_text, before, (similarities, found))
+                return statistics, mined.replace(scores=scores.T), thresholds
 
-        mined = MinedTexts(
-            **vars(texts),
-            threshold=jnp.full(len(rows), jnp.nan, scalar.dtype),  # unlike any, so that they are scored
-            scores=jnp.zeros((len(rows), len(images.mask)), scalar.dtype),
-        )
-        return jax.lax.while_loop(changes, score_all, (start, mined, jnp.zeros_like(mined.threshold)))[:2]
+            mined = MinedTexts(
+                **vars(tile),
+                threshold=jnp.full(len(rows), jnp.nan, scalar.dtype),  # unlike any, so that they are scored
+                scores=jnp.zeros((len(rows), len(images.mask)), scalar.dtype),
+            )
+            state = before, mined, jnp.full_like(mined.threshold, before.threshold)
+            statistics, mined, _ = jax.lax.while_loop(
+                lambda state: jnp.any(state[1].threshold != state[2]), score, state
+            )
+            return statistics, (mined.threshold, mined.scores)
+
+        rows_and_texts = jnp.arange(len(texts.mask)), texts
+        tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), rows_and_texts)
+        statistics, mined = jax.lax.scan(score_tile, start, tiles)
+        thresholds, scores = jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...'), mined)
+        return statistics, MinedTexts(**vars(texts), threshold=thresholds, scores=scores)
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""
