@@ -53,9 +53,10 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
 
 def seed_differences(group: Group, baseline: Group) -> list[float]:
     """Returns how much the best validation rsum of a group exceeds that of another, for each seed that both have."""
-    lines = ({run.config['seed']: run.best_validation() for run in one.runs} for one in (group, baseline))
-    rsums, others = ({seed: line['rsum'] for seed, line in found.items() if 'rsum' in line} for found in lines)
-    return [rsums[seed] - others[seed] for seed in rsums if seed in others]
+    rsums, others = (
+        {run.config['seed']: run.best_validation().get('rsum') for run in one.runs} for one in (group, baseline)
+    )
+    return [rsums[seed] - others[seed] for seed in rsums if None not in (rsums[seed], others.get(seed))]
 
 
 def summary(groups: Sequence[Group]) -> str:
