@@ -40,7 +40,7 @@ CHANGES = {
     noise.drop: ('noise_dropped',),
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
-PUBLISHED = "docs/data.md says where data are published, and presets with the word 'scenes' need none"
+PUBLISHED = "docs/data.md says where data are published, and presets with the option 'scenes' need none"
 
 
 def load_split(
