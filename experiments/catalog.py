@@ -20,6 +20,8 @@ ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', '
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
+UNCLIPPED = {'optimizer.clip_norm': 1e9}
+PASS = {'epochs': 1, 'optimizer.decay_epochs': 1}
 FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
@@ -61,7 +63,6 @@ def _from(run: str, *members: str) -> dict[str, str]:
 CELLS = {'data.root': 'data/f8k_cells_precomp'}  # features of SqueezeNet
 LITE = {'data.root': 'data/f8k_lite'}  # cells of EfficientNet-Lite0 and tokens of MiniLM
 SHORT = {'epochs': 2, 'optimizer.decay_epochs': 2}
-PASS = {'epochs': 1, 'optimizer.decay_epochs': 1}
 NINE = {  # nine regions, 128 dimensions, and splits of which dev selects the epoch and test is reported
     'data.root': 'data/f8k_nine_precomp',
     'batch_size': 64,
@@ -190,6 +191,37 @@ GROUPS = {
             for margin in (30, 40, 50)
         },
         'vsepp_rm_oss_first': Experiment('dbl:vsepp,rm,oss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
+    },
+    'clipping': {  # which of the loss, its mean and the clipping at 2.0 makes the plateau; AdamW does not see the scale
+        f'{model}_{loss}{suffix}': Experiment(f'vse:{model},{loss}', flags)
+        for model in ('mean', 'mlp')
+        for loss, suffix, flags in (
+            ('max', '', {}),
+            ('max', '_mean', AVERAGED),
+            ('max', '_unclipped', UNCLIPPED),
+            ('selhn', '', {}),
+            ('selhn', '_sum', SUMMED),
+            ('selhn', '_unclipped', UNCLIPPED),
+        )
+    },
+    'selection': {  # margins that never close, the anchor as a selector of negatives alone, and other anchors for RM
+        **{
+            f'mean_{loss}_m{margin}': Experiment(f'vse:mean,{loss}', {'terms.ranking.margin': margin / 100})
+            for loss, margins in (('max', (40, 50, 100, 200)), ('sum_max', (100, 200)))
+            for margin in margins
+        },
+        **{
+            f'selected{suffix}': Experiment(
+                'dbl:vsepp,rm,oss', {'terms.relative_max.loss': 'experiments.losses.selected_by_anchor'} | flags
+            )
+            for suffix, flags in (('', {}), ('_m200', {'terms.relative_max.margin': 2.0}))
+        },
+        'untrained': Experiment('vse:mean,max', PASS | {'optimizer.learning_rate': 1e-9}),
+        'rm_untrained': Experiment('dbl:vsepp,rm,oas', {'members.target.init_from': ''} | _from('untrained', 'anchor')),
+        'rm_cider': Experiment(
+            'dbl:vsepp,sam,alone',
+            {'terms.adaptive.loss': 'experiments.losses.relative_to_relevance', 'terms.adaptive.start_epoch': 1},
+        ),
     },
     'distillation': {  # summed, at the published weight; gradients are clipped as for RM and AM
         **{f'vsepp_{loss}_oas_sum': _distilled(loss, 'anchor', 'target') for loss in ('dr', 'rkd')},

@@ -11,6 +11,8 @@ The groups, by question (small: with --small):
     recipes        which methods add up
     attention      the same losses with cross-attention
     margins        the part of the gain of RM and AM that a larger margin explains (small)
+    clipping       whether the reduction and the clipping of gradients make the plateau of max of hinges (small)
+    selection      margins that never close, the anchor as a selector of negatives, and other anchors for RM (small)
     distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
     quintuplets    mined negatives where in-batch ones are easier, lists as short as the data, table 3 (small)
     dropout        MSS where dropout of words separates the target from its anchor (small)
