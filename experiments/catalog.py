@@ -67,8 +67,8 @@ NINE = {  # nine regions, 128 dimensions, and splits of which dev selects the ep
     'data.root': 'data/f8k_nine_precomp',
     'batch_size': 64,
     'length_multiple': 12,
-    'epochs': 6,
-    'optimizer.decay_epochs': 5,
+    'epochs': 10,
+    'optimizer.decay_epochs': 8,
     'terms.warm_up.end_epoch': 2,  # the sum of hinges first, the published loss from then on
     'terms.ranking.start_epoch': 2,
     'model.embed_dim': 128,
