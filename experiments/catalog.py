@@ -90,7 +90,8 @@ NETWORKS = {  # name -> setting and flags
     'esa': ('vse_infinity:esa,gru', {}),
     'mlp': ('vse:mlp,sum_max', {}),
     'rvse': ('vse:rvse,sum_max', {}),
-    'mean': ('vse:mean,sum_max', {}),
+    'mean': ('vse:mean,sum_max', {'model.text.recurrent': True}),
+    'linear': ('vse:mean,sum_max', {}),
 }
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
