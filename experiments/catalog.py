@@ -498,10 +498,13 @@ def name_of(run: str) -> str:
 
 
 def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist."""
+    """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist.
+
+    Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev.
+    """
     path = DOCS / f'{size}.jsonl'
     rows = read_rows(path).values() if path.exists() else ()
-    return {(name_of(row['run']), row['seed']): row for row in rows}
+    return {(name_of(row['run']), row['seed']): row | {'metrics': row.get('test', row['metrics'])} for row in rows}
 
 
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:

@@ -10,7 +10,6 @@ from jitm.pages.figures import new_figure, to_bytes
 INK = '#333333'  # replaced by the color of the scheme
 SCHEMES = b'<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
 COLORS = '#4a90d9', '#e8961e', '#d9534f', '#2fa58a', '#a06cd5', '#8c8c8c'  # visible in both
-EPOCHS = range(9)
 # Name -> label of the x axis, and of each line {x: experiment}, or the one experiment whose rsum by epoch it shows.
 FIGURES = {
     'negatives': (
@@ -27,6 +26,17 @@ FIGURES = {
             'VSE(MLP), max of hinges': 'mlp_max',
             'RVSE(MLP), SelHN': 'rvse_selhn',
             'RVSE(MLP), max of hinges': 'rvse_max',
+        },
+    ),
+    'networks': (
+        'epoch',
+        {
+            'SGR': 'nine_sgr',
+            'SAF': 'nine_saf',
+            'NAAF': 'nine_naaf',
+            'SCAN, text to image': 'nine_scan_t2i',
+            'VSE-infinity': 'nine_vse_infinity',
+            'VSE++': 'nine_mean',
         },
     ),
     'temperatures': (
@@ -72,7 +82,8 @@ def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[f
         return [row for (of, _), row in runs.items() if of == name]
 
     if isinstance(line, str):
-        return {epoch: [dict(row['rsum_by_epoch'])[epoch] for row in seeds(line)] for epoch in EPOCHS}
+        by_epoch = [dict(row['rsum_by_epoch']) for row in seeds(line)]
+        return {epoch: [rsums[epoch] for rsums in by_epoch] for epoch in sorted(by_epoch[0])}
     return {x: [row['metrics']['rsum'] for row in seeds(line[x])] for x in sorted(line)}
 
 

@@ -15,7 +15,7 @@ from jitm.config import build as config_lib
 from jitm.config import schema
 from jitm.devices import parallel
 from jitm.errors import UserError
-from jitm.files import expand, hash_arrays
+from jitm.files import describe, expand, hash_arrays
 from jitm.files.packages import PACKAGES
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.inference.engine import pad
@@ -57,7 +57,7 @@ class FeatureNetwork:
         """All inputs of the features besides the images, as JSON."""
         parameters = hash_arrays(jax.tree.leaves(jax.device_get(self.variables)))
         return {
-            'network': repr(self.model.image),
+            'network': describe(self.model.image),
             'parameters': parameters,
             'crops': self.crops,
             'dtype': self.dtype,

@@ -16,7 +16,7 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.data.text.word_level import Tokens
 from jitm.encoders.networks import check_restored
 from jitm.errors import UserError
-from jitm.files import expand, hash_arrays
+from jitm.files import describe, expand, hash_arrays
 from jitm.files.packages import located
 from jitm.importers.text_folders import load_text_encoder
 from jitm.inference.engine import Engine
@@ -50,7 +50,7 @@ class TextNetwork:
         """All inputs of the vectors besides the captions, as JSON."""
         parameters = jax.tree.leaves(self.params)
         return {
-            'network': repr(self.encoder),
+            'network': describe(self.encoder),
             'parameters': hash_arrays(jax.device_get(parameters)),
             'vocabulary': self.vocabulary.hash,
             'dtype': self.dtype,

@@ -240,6 +240,17 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError('it is nested too deeply') from None
 
 
+def describe(value: Any) -> str:
+    """Returns the text of a value; of a dataclass, the fields that are not at their default.
+
+    A field that a later version adds, with a default, does not change the texts that are stored.
+    """
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    shown = [field for field in dataclasses.fields(value) if field.repr and getattr(value, field.name) != field.default]
+    return f'{type(value).__name__}({", ".join(f"{one.name}={describe(getattr(value, one.name))}" for one in shown)})'
+
+
 def hash_arrays(arrays: Iterable[np.ndarray]) -> str:
     """Returns the SHA-256 of the bytes of some arrays, as hex."""
     digest = hashlib.sha256()

@@ -19,7 +19,7 @@ from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text.word_level import Tokens
 from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError, check_choice
-from jitm.files import hash_arrays, hash_json, replacing
+from jitm.files import describe, hash_arrays, hash_json, replacing
 from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
 from jitm.inference.memory import BlockMemory
@@ -196,7 +196,7 @@ class Scorer:
         arrays += [split.boxes] if 'locations' in model.reads else []
         arrays += [tokens.tags.ids, tokens.tags.starts] if 'tags' in model.reads else []
         return {
-            'model': repr(model),
+            'model': describe(model),
             'arrays': hash_arrays(arrays),
             'split': split.identity,
             'block': list(self.shape),

@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jitm.errors import UserError
-from jitm.files import LOCK, locked, open_file, parse_json, read_text, replacing, split_lines
+from jitm.files import LOCK, describe, locked, open_file, parse_json, read_text, replacing, split_lines
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path):
@@ -136,3 +137,13 @@ with locked(pathlib.Path({str(tmp_path)!r}), 'busy'):
         holder.kill()
     with locked(tmp_path, 'busy'):
         pass
+
+
+def test_a_field_at_its_default_is_not_described():
+    @dataclasses.dataclass(frozen=True)
+    class Layer:
+        width: int
+        rate: float = 0.5
+
+    assert describe(Layer(3, 0.5)) == 'Layer(width=3)'
+    assert describe(Layer(width=Layer(1, 0.25))) == 'Layer(width=Layer(width=1, rate=0.25))'
