@@ -216,8 +216,8 @@ def read_split(
     Raises:
       UserError: If the data cannot be read, or the runs were trained on different data.
     """
-    ignored = () if trained_alike else TRAIN_KEYS
-    data, *others = ({key: run.config['data'][key] for key in {*run.config['data']} - {*ignored}} for run in runs)
+    ignored = {'token_vectors', *(() if trained_alike else TRAIN_KEYS)}  # one run may read them and another one not
+    data, *others = ({key: run.config['data'][key] for key in {*run.config['data']} - ignored} for run in runs)
     for run, other in zip(runs[1:], others, strict=True):
         settings_differ = config_lib.differences({'data': data}, {'data': other})
         # The other keys of two sources have little in common.
@@ -228,7 +228,8 @@ def read_split(
                 f'{run.workdir} was trained on other data than {runs[0].workdir}{differ}; '
                 'runs that are evaluated together need the same'
             )
-    data = runs[0].config['data'] | ({'language': language} if language else {})
+    data = max((run.config['data'] for run in runs), key=lambda data: data.get('token_vectors', False))
+    data |= {'language': language} if language else {}
     return load_split(data, split_name, data_root and expand(str(data_root)), noisy)
 
 

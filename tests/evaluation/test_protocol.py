@@ -182,6 +182,13 @@ def test_runs_of_parts_of_the_training_split_are_looked_at_together(run):
         read_split([run, part], 'dev', trained_alike=False)
 
 
+def test_a_run_on_vectors_of_tokens_and_one_without_share_a_split(run, monkeypatch):
+    vectors = dataclasses.replace(run, config=run.config | {'data': run.config['data'] | {'token_vectors': True}})
+    monkeypatch.setattr('jitm.runs.run.load_split', lambda data, *_: data)
+    assert read_split([run, vectors], 'dev')['token_vectors']
+    assert 'token_vectors' not in read_split([run], 'dev')
+
+
 def test_runs_of_different_sources_are_named_by_these(run):
     photos = dataclasses.replace(
         run, config=run.config | {'data': {'source': 'photos.load', 'root': 'p', 'flip': True}}
