@@ -20,6 +20,7 @@ from jitm.runs.progress import REPORT_TRAINING_EVERY, Pace, repeated
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
+PUBLISHED_PLATEAU = 'SAF and SGR as published leave this plateau after 8,000 to 15,000 steps of Flickr30K'
 BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tqdm's own rate counts compiling
 
 
@@ -74,7 +75,9 @@ def advise(terms: Mapping[str, Mapping[str, Any]]) -> str:
     if None in ends:
         return 'a lower learning rate may help'
     sums = f'more epochs of sum_of_hinges than {max(ends)}' if ends else 'a first epoch of sum_of_hinges'
-    return f'a lower learning rate, or {sums}, may help'
+    if any(term['loss'] == 'ranking.max_of_hinges' for term in terms.values()):
+        return f'{sums}, ranking.selective_hard_negative, or a lower learning rate may help; {PUBLISHED_PLATEAU}'
+    return f'{sums}, or a lower learning rate may help'
 
 
 class CollapseMonitor:
