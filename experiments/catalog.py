@@ -69,11 +69,11 @@ NINE = {  # nine regions, 128 dimensions, and splits of which dev selects the ep
     'length_multiple': 12,
     'epochs': 10,
     'optimizer.decay_epochs': 8,
-    'terms.warm_up.end_epoch': 2,  # the sum of hinges first, the published loss from then on
-    'terms.ranking.start_epoch': 2,
     'model.embed_dim': 128,
 }
-REASONING = {'model.alignment_dim': 32, 'model.image_whole.slots': 9}
+SUMS = {'terms.warm_up.end_epoch': 2, 'terms.ranking.start_epoch': 2}  # the published loss after two epochs
+ALIGNED = {'model.alignment_dim': 32}
+REASONING = ALIGNED | {'model.image_whole.slots': 9}
 NETWORKS = {  # name -> setting and flags
     'scan_t2i': ('scan:t2i,avg', {}),
     'scan_i2t': ('scan:i2t,avg', {}),
@@ -83,7 +83,7 @@ NETWORKS = {  # name -> setting and flags
     'saf': ('sgraf:saf', REASONING),
     'imram': ('imram:both', {}),
     'gsmn': ('gsmn', {}),
-    'dbl': ('dbl:baseline,max,alone', {'model.alignment_dim': 32}),
+    'dbl': ('dbl:baseline,max,alone', ALIGNED),
     'naaf': ('naaf', {}),
     'vsrn': ('vsrn', {'model.caption_dim': 128}),
     'vse_infinity': ('vse_infinity:vse_infinity,gru', {}),
@@ -449,7 +449,24 @@ GROUPS = {
         'heads_tokens_bag': Experiment('vse:fc,softmax', BAG | {'data.root': 'data/f8k_tokens'}),  # patches alone
     },
     'nine': {
-        f'nine_{name}': Experiment(setting, NINE | flags, final='test') for name, (setting, flags) in NETWORKS.items()
+        f'nine_{name}': Experiment(setting, NINE | SUMS | flags, final='test')
+        for name, (setting, flags) in NETWORKS.items()
+    },
+    'nine_losses': {
+        **{
+            f'nine_{name}_selhn': Experiment(f'{setting},selhn', NINE | flags, final='test')
+            for name, (setting, flags) in NETWORKS.items()
+            if name in ('scan_t2i', 'bfan_equal', 'sgr', 'saf')
+        },
+        **{
+            f'nine_dbl_{loss}_{scenario}': Experiment(
+                f'dbl:baseline,{loss},{scenario}',
+                NINE | SUMS | ALIGNED | {f'terms.{term}.start_epoch': 2} | anchor,
+                final='test',
+            )
+            for loss, term in (('rm', 'relative_max'), ('am', 'absolute_max'))
+            for scenario, anchor in (('oss', {}), ('mss', {'members.anchor.momentum': 0.9995}))
+        },
     },
     'encoders': {
         'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE),
