@@ -22,7 +22,11 @@ SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # grad
 AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
 UNCLIPPED = {'optimizer.clip_norm': 1e9}
 PASS = {'epochs': 1, 'optimizer.decay_epochs': 1}
-FROM_FIRST = {'terms.warm_up.weight': 0.0, 'terms.ranking.start_epoch': 0}  # no epoch of sums before max of hinges
+FROM_FIRST = {  # no epoch of sums before max of hinges
+    'terms.warm_up.weight': 0.0,
+    'terms.warm_up.end_epoch': 1,
+    'terms.ranking.start_epoch': 0,
+}
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
