@@ -84,7 +84,7 @@ def test_reduced_dual_encoders_share_one_setting(words):
     assert (config['batch_size'], config['epochs'], optimizer['decay_epochs']) == (128, 8, 6)
 
 
-def test_max_of_hinges_of_reduced_systems_follows_an_epoch_of_sums():
+def test_max_of_hinges_of_reduced_systems_follows_epochs_of_sums():
     assert load('vsepp:vsepp,f8k') == load('vse:mean,sum_max,f8k')
     for words in (
         'vsepp:vsepp',
@@ -100,6 +100,7 @@ def test_max_of_hinges_of_reduced_systems_follows_an_epoch_of_sums():
     ):
         terms = load(f'{words},f8k'.replace(':,', ':'))['terms']
         assert terms['warm_up']['loss'] == 'ranking.sum_of_hinges', words
-        assert (terms['warm_up']['end_epoch'], terms['ranking']['start_epoch']) == (1, 1), words
+        epochs = 4 if words.startswith('sgraf') else 1
+        assert terms['warm_up']['end_epoch'] == terms['ranking']['start_epoch'] == epochs, words
     for words in ('aoq:vsepp,finetune', 'dbl:vsepp,rm,oas'):
         assert all(term['start_epoch'] == 0 for term in load(f'{words},f8k')['terms'].values()), words
