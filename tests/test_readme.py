@@ -201,6 +201,14 @@ MEASURED = {  # column -> data set and protocol, without noise
 }
 
 
+@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.name)
+def test_systems_to_compare_with_have_published_numbers(path):
+    systems = {row.system.lower() for row in published.load()}
+    for names in re.findall(r'--compare_systems ([^\s;`]+)', path.read_text()):
+        for name in names.split(','):
+            assert any(name.lower() in system for system in systems), name
+
+
 def test_published_numbers_of_the_docs():
     """Of the data set, the protocol and the noise that the head of their column names."""
     section = (ROOT / 'docs' / 'published.md').read_text()

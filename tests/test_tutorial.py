@@ -1,6 +1,7 @@
 """The notebook of the tutorial runs with the published networks on few photos; nbconvert makes its page of it."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -15,9 +16,14 @@ NOTEBOOK = ROOT / 'docs' / 'tutorial.ipynb'
 
 
 def sources() -> list[str]:
-    """Returns the code cells."""
-    cells = json.loads(NOTEBOOK.read_text())['cells']
-    return [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code']
+    """Returns the code cells, and the commands on the photos of one's own."""
+    cells = [(cell['cell_type'], ''.join(cell['source'])) for cell in json.loads(NOTEBOOK.read_text())['cells']]
+    own = next(source for kind, source in cells if kind == 'markdown' and 'data/own_tokens' in source)
+    blocks = re.findall(r'```bash\n(.*?)```', own.partition('## What to expect')[0], re.DOTALL)
+    return [
+        *(source for kind, source in cells if kind == 'code'),
+        *(block.strip().replace('jitm ', '!jitm ') for block in blocks),
+    ]
 
 
 @pytest.mark.slow

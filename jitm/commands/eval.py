@@ -60,7 +60,9 @@ FLAGS = {
     'save_sims': shared.switch('Write sims.npy, float32 [images, captions], and image_of_text.npy.'),
     'save_vectors': shared.switch('Write vectors.npz; scores are inner products of the vectors.'),
     'compare': shared.switch('Print published results on the same images.'),
-    'compare_systems': shared.words('Print the published results of these systems only, e.g. vse,selhn.', []),
+    'compare_systems': shared.words(
+        'Print only the published results of systems whose names contain one of these, e.g. vse++,scan.', []
+    ),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
     'photos': shared.text('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
