@@ -61,7 +61,7 @@ FLAGS = {
     'save_vectors': shared.switch('Write vectors.npz; scores are inner products of the vectors.'),
     'compare': shared.switch('Print published results on the same images.'),
     'compare_systems': shared.words(
-        'Print only the published results of systems whose names contain one of these, e.g. vse++,scan.', []
+        'Print the published results of these systems only, parts of names: vse++,scan.', []
     ),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
