@@ -34,7 +34,14 @@ PAPERS = {
 }
 PAGES = {
     name: DOCS / f'{name}.md'
-    for name in (*(f'results/{one}' for one in PAPERS), 'recipes', 'noise', 'choices', 'pixels', 'finetuning')
+    for name in (
+        *(f'results/{one}' for one in (*PAPERS, 'networks')),
+        'recipes',
+        'noise',
+        'choices',
+        'pixels',
+        'finetuning',
+    )
 }
 LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
 VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'

@@ -39,7 +39,7 @@ from jitm.config.build import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
 
-RESULTS = (DOCS / 'results' / f'{name}.md' for name in ('index', 'how', *comments.PAPERS) if name != 'tags')
+RESULTS = (DOCS / 'results' / f'{name}.md' for name in ('index', 'how', 'networks', *comments.PAPERS) if name != 'tags')
 PAGES = ROOT / 'README.md', DOCS / 'recipes.md', *RESULTS
 SIZES = catalog.size(small=False), catalog.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
