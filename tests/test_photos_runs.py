@@ -259,7 +259,7 @@ def test_commands_of_the_page_run(page, capsys):
         if (arguments := jitm_arguments(command)) is not None:
             assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
             ran.append(arguments[0])
-    scratch, XX
+    scratch, languages = ['train', 'eval', 'search', 'train', 'eval'], ['convert', 'eval']
     features = ['encode', 'train', 'search', 'encode', 'search', 'encode', 'encode', 'train']
     assert ran == [*scratch, *languages, *features, 'convert', 'eval', 'encode', 'train']
     assert precomp.load('dev', root='data/f8k_cells_precomp').boxes.shape[:2] == (6, 36)
