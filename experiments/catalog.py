@@ -217,7 +217,7 @@ GROUPS = {
         },
         **{
             f'selected{suffix}': Experiment(
-                'dbl:vsepp,rm,oss', {'terms.relative_max.loss': 'experiments.losses.selected_by_anchor'} | flags
+                'dbl:vsepp,rm,oss', {'terms.relative_max.loss': 'experiments.controls.selected_by_anchor'} | flags
             )
             for suffix, flags in (('', {}), ('_m200', {'terms.relative_max.margin': 2.0}))
         },
@@ -225,7 +225,7 @@ GROUPS = {
         'rm_untrained': Experiment('dbl:vsepp,rm,oas', {'members.target.init_from': ''} | _from('untrained', 'anchor')),
         'rm_cider': Experiment(
             'dbl:vsepp,sam,alone',
-            {'terms.adaptive.loss': 'experiments.losses.relative_to_relevance', 'terms.adaptive.start_epoch': 1},
+            {'terms.adaptive.loss': 'experiments.controls.relative_to_relevance', 'terms.adaptive.start_epoch': 1},
         ),
     },
     'distillation': {  # summed, at the published weight; gradients are clipped as for RM and AM

@@ -2,7 +2,7 @@ import chex
 import numpy as np
 from jax.test_util import check_grads
 
-from experiments.losses import relative_to_relevance, selected_by_anchor
+from experiments.controls import relative_to_relevance, selected_by_anchor
 from jitm.losses.anchored import relative_max
 from jitm.losses.ranking import max_of_hinges
 
