@@ -280,9 +280,7 @@ def test_numbers_of_the_demo():
     if not workdir.exists():
         pytest.skip('make demo has not run')
     text = ' '.join(README.read_text().split())
-    dev, before = map(
-        int, re.search(r'both directions, is about (\d+), before training about (\d+)', text).groups()
-    )
+    dev, before = map(int, re.search(r'both directions, is about (\d+), before training about (\d+)', text).groups())
     test = int(re.search(r'# about (\d+)', text)[1])
     validations = [line['rsum'] for line in read_metrics(workdir) if line['part'] == 'dev']
     assert max(validations) == pytest.approx(dev, abs=12)
