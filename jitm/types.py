@@ -112,6 +112,7 @@ class Elements(struct.PyTreeNode):
       whole: float [N, D], a global vector of the image or the text; None for models without one.
       gram: float32 [N, K, K], the inner products of the elements of each item, if they are shared by many pairs.
       mapped: float [N, K, P], linear maps of the elements, if they are shared by many pairs.
+      profile: The `Texts.profile` of these texts, which may be repeated; None for images and other texts.
     """
 
     vectors: chex.Array
@@ -119,6 +120,7 @@ class Elements(struct.PyTreeNode):
     whole: chex.Array | None = None
     gram: chex.Array | None = None
     mapped: chex.Array | None = None
+    profile: Profile | None = struct.field(pytree_node=False, default=None)
 
     def first(self, count: int) -> 'Elements':
         """Returns the first `count` elements of each item."""
@@ -134,13 +136,13 @@ class TextFormat(NamedTuple):
       kind: 'words' or 'word pieces'; None for either.
       max_length: The maximum number of ids, special tokens included; None for any length.
       vectors: Whether the model reads the vectors of the ids.
-      recurrent: Whether the model reads the ids one after the other, so that it takes the time of a `Texts.profile`.
+      profile: Whether the model takes less time for texts that have a `Texts.profile`.
     """
 
     kind: str | None
     max_length: int | None = None
     vectors: bool = False
-    recurrent: bool = False
+    profile: bool = False
 
 
 class Pairs(struct.PyTreeNode):

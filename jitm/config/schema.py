@@ -39,6 +39,7 @@ class RunKeys(TypedDict):
     checkpoint_every: Count
     prefetch: Count
     memory_mb: Count
+    activations_mb: Index | None
 
 
 class MemberKeys(TypedDict, total=False):

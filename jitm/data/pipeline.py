@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.images.pixels import Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.profile import cut, fits, make_profile
+from jitm.data.profile import fits, make_profile, pad
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text.vocabularies import Tokenizer
@@ -70,7 +70,8 @@ class Pipeline:
         augmentation.
       augmentation: The augmentation of the examples.
       max_length: The maximum length of the padded texts; None for any length.
-      recurrent: Whether a model reads texts with a recurrent encoder, for which batches have a `profile`.
+      profiled: Whether batches have a `profile`, from which a model takes less time. They are then padded to one
+        length, since the padding costs little.
       reads: The fields of `Images` in the batches.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
@@ -86,7 +87,7 @@ class Pipeline:
     length_multiple: int
     augmentation: Augmentation
     max_length: int | None = None
-    recurrent: bool = False
+    profiled: bool = False
     reads: tuple[str, ...] = ('regions',)
     drop_last: bool = True
     num_devices: int = 1
@@ -133,9 +134,9 @@ class Pipeline:
 
     @functools.cached_property
     def profile(self) -> Profile | None:
-        """Bounds the lengths of the texts of a device in a whole batch; None without recurrent encoders."""
+        """Bounds the lengths of the texts of a device in a whole batch; None without models that need it."""
         rows = self.batch_size // self.num_devices
-        return make_profile(self.tokens.lengths, rows, self.length_multiple) if self.recurrent else None
+        return make_profile(self.tokens.lengths, rows) if self.profiled else None
 
     def shape(self, texts: np.ndarray, longest: int = 0) -> tuple[int, Profile | None]:
         """Returns the padded length of the texts of a global batch, and their profile if they fit it.
@@ -144,12 +145,11 @@ class Pipeline:
           texts: The rows of the texts, int [B].
           longest: The length of the longest text that a source has drawn.
         """
-        lengths = self.tokens.lengths[texts]
-        length = bucket(max(longest, lengths.max()), self.length_multiple, self.max_length)
-        whole = self.profile and len(texts) == self.batch_size
-        if not whole or not fits(self.profile, lengths.reshape(self.num_devices, -1)):
-            return length, None
-        return length, cut(self.profile, length)
+        lengths, profile = self.tokens.lengths[texts], self.profile
+        if profile and len(texts) == self.batch_size and fits(profile, lengths.reshape(self.num_devices, -1)):
+            return pad(profile, longest, self.max_length)
+        whole = self.tokens.lengths if profile else lengths
+        return bucket(max(longest, whole.max()), self.length_multiple, self.max_length), None
 
     @functools.cached_property
     def num_shapes(self) -> int:

@@ -68,6 +68,12 @@ def platform() -> str:
     return _local_devices()[0].platform
 
 
+def memory_bytes() -> int:
+    """Returns the memory of a device in bytes; 0 where it is not known."""
+    device = _local_devices()[0]
+    return (device.memory_stats() or {}).get('bytes_limit', 0) if device in jax.local_devices() else 0
+
+
 def tile_floats() -> int:
     """Returns the maximum size of the largest array while a tile of pairs is scored, in floats."""
     return CPU_TILE_FLOATS if platform() == 'cpu' else TILE_FLOATS[platform()]

@@ -43,7 +43,7 @@ class GRUEncoder(nn.Module):
     @property
     def text_format(self) -> TextFormat:
         """Words."""
-        return TextFormat('words', recurrent=self.recurrent)
+        return TextFormat('words', profile=self.recurrent)
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:

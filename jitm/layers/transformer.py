@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.devices import parallel
+from jitm.devices.recompute import recompute
 from jitm.errors import ArgumentError, UserError
 from jitm.layers.positions import RelativePositions
 from jitm.types import Count, Index, Positive, Texts
@@ -208,7 +209,7 @@ class TransformerBlock(nn.Module):
 class Transformer(nn.Module):
     """A stack of `layers` blocks, see `TransformerBlock`; the tokens may be words, regions or both.
 
-    On accelerators the blocks share one compiled loop, and only their inputs are kept for the gradient.
+    On accelerators the blocks share one compiled loop, whose gradient keeps what fits into the memory, see `recompute`.
     """
 
     layers: int
@@ -240,7 +241,8 @@ class Transformer(nn.Module):
             block = TransformerBlock(self.options, parent=None)
             return block.apply({'params': params}, tokens, mask, train, bias, context, rngs=rngs), None
 
-        return jax.lax.scan(jax.checkpoint(apply), tokens, (layers, bits))[0]
+        first = jax.tree.map(lambda x: x[0], (layers, bits))
+        return jax.lax.scan(recompute(apply, self.layers, tokens, first), tokens, (layers, bits))[0]
 
 
 class BERTEmbeddings(nn.Module):

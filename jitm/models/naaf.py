@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jitm.devices import collectives
+from jitm.devices import collectives, parallel
 from jitm.errors import UserError
 from jitm.layers import attention
-from jitm.models import tiling
+from jitm.layers.lengths import at_own_length, by_length
 from jitm.models.matcher import UNPAIRED
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements, Index, InverseTemperature, Positive
@@ -193,7 +193,12 @@ class NAAF(CrossAttentionMatcher):
         images, texts = jax.lax.stop_gradient((images, texts))
         scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
-        size = 1 if tiling.cuts_lengths() else len(texts.mask)
+        one_by_one = parallel.platform() == 'cpu'
+        size, score_texts = (1, at_own_length) if one_by_one else (len(texts.mask), by_length)
+
+        def score_cut(some: MinedTexts) -> tuple[chex.Array, chex.Array]:
+            scores, best = self.in_tiles('score_and_best', images, some, all_images=one_by_one)
+            return scores, jnp.pad(best, [(0, 0), (0, 0), (0, texts.mask.shape[1] - best.shape[2])])
 
         def add_text(statistics: Statistics, similarities_and_mask: tuple) -> tuple[Statistics, chex.Array]:
             before, statistics = statistics.threshold, add_words(statistics, *similarities_and_mask)
@@ -207,7 +212,7 @@ class NAAF(CrossAttentionMatcher):
             def score(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
                 _, mined, thresholds = state
                 mined = mined.replace(threshold=thresholds)
-                scores, best = self.in_tiles('score_and_best', images, mined, cut=True, all_images=size == 1)
+                scores, best = score_texts(score_cut, mined, axis=1)
                 all_scores, best = collectives.gather_over_devices((scores, best))
                 # Words count if their image ranks first; mismatches come from the image that ranks last.
                 similarities = jnp.stack([best[rows, columns], best[jnp.argmin(all_scores, axis=0), columns]], axis=1)
@@ -241,7 +246,11 @@ class NAAF(CrossAttentionMatcher):
         if not self.is_initializing():
             self.threshold.value, self.safe_threshold.value = statistics.threshold, statistics.safe_threshold
         mined = mined.replace(vectors=texts.vectors)  # with gradient
-        return self.score_by_length('score_at_threshold', images, mined, known=lambda texts: texts.scores.T)
+        return by_length(
+            lambda some: self.score_in_tiles('score_at_threshold', images, some, lambda texts: texts.scores.T),
+            mined,
+            axis=1,
+        )
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n, by the rule of evaluation: [N].

@@ -9,10 +9,10 @@ from flax import linen as nn
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
+from jitm.layers.lengths import by_length, longest_first
 from jitm.layers.linear import XavierLinear, product
 from jitm.models.matcher import UNPAIRED
 from jitm.models.tiled import CrossAttentionMatcher
-from jitm.models.tiling import longest_first
 from jitm.types import Count, Elements, Images, InverseTemperature, Texts
 
 ACTIVATIONS = {'sigmoid': nn.sigmoid, 'tanh': nn.tanh}
@@ -113,11 +113,14 @@ class SGRAF(CrossAttentionMatcher):
         """
         if not (train and self.reasoning.over_images):
             return super().similarity(images, texts, train)
-        texts, order = longest_first(texts)
-        scores, *moments = self.in_tiles('score_over_images', images, texts, cut=True, all_images=True)
+        images, texts = self.prepare(images, texts)
+        scores, *moments = by_length(
+            lambda some: self.in_tiles('score_over_images', images, some, all_images=True), texts, axis=1
+        )
         if not self.is_initializing():
-            self.reasoning.update(*(jax.lax.stop_gradient(moment[0]) for moment in moments))
-        return scores[:, order]
+            order = longest_first(texts)
+            self.reasoning.update(*(jax.lax.stop_gradient(moment[0, order]) for moment in moments))
+        return scores
 
     def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores image n with text n: [N].

@@ -8,9 +8,10 @@ import jax
 from flax import linen as nn
 
 from jitm.layers import attention
+from jitm.layers.lengths import by_length
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, as_function
-from jitm.types import Count, Elements, Images, Texts
+from jitm.types import Count, Elements, Images, TextFormat, Texts
 
 
 class TiledMatcher(Matcher):
@@ -31,7 +32,7 @@ class TiledMatcher(Matcher):
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""
-        return self.score_in_tiles('score_block', images, texts)
+        return self.score_in_tiles('score_block', *self.prepare(images, texts))
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores image n with text n: float32 [N]."""
@@ -54,55 +55,41 @@ class TiledMatcher(Matcher):
         method: str,
         images: Encoding,
         texts: Encoding,
-        cut: bool = False,
         known: Callable[[Encoding], chex.Array] | None = None,
     ) -> chex.Array:
         """Scores every image with every text, with a gradient that is sparse, see `tiling.with_sparse_gradient`.
 
         Args:
           method: `score_block`, or another method whose pairs do not depend on each other.
-          images, texts, cut: See `tiles`.
+          images, texts: Encodings that are prepared.
           known: A function that returns the scores if the texts have them, so that only the gradient is computed.
 
         Returns:
           float32 [I, T].
         """
-        images, texts = self.prepare(images, texts)
         block, variables = self.as_block(method, images, texts)
-        pairs = tiling.over_pairs(block)
         scores = tiling.with_sparse_gradient(
-            self.tiles(block, images, texts, cut),
-            tiling.at_own_length(pairs) if cut else pairs,
+            self.tiles(block, images, texts),
+            tiling.over_pairs(block),
             *tiling.sparse_plan(self.floats_per_pair(images, texts), images, texts),
             known and (lambda variables, images, texts: known(texts)),
         )
         return scores(variables, images, texts)
 
-    def in_tiles(
-        self, method: str, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
-    ) -> chex.ArrayTree:
+    def in_tiles(self, method: str, images: Encoding, texts: Encoding, all_images: bool = False) -> chex.ArrayTree:
         """Applies a method such as `score_block` to every image with every text: leaves [I, T, ...]; see `tiles`."""
-        images, texts = self.prepare(images, texts)
         block, variables = self.as_block(method, images, texts)
-        return self.tiles(block, images, texts, cut, all_images)(variables, images, texts)
+        return self.tiles(block, images, texts, all_images)(variables, images, texts)
 
-    def tiles(
-        self, block: tiling.Block, images: Encoding, texts: Encoding, cut: bool = False, all_images: bool = False
-    ) -> tiling.Block:
+    def tiles(self, block: tiling.Block, images: Encoding, texts: Encoding, all_images: bool = False) -> tiling.Block:
         """Returns a block of all images and texts that applies a block to one tile after the other.
 
         Args:
           block: A function of a few images and texts.
-          images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile; with `cut`, texts are
-            Elements sorted by length, the longest first.
-          cut: Cuts the padding of each tile of texts. This pays off in training, where texts are padded to the longest
-            text in a batch; several lengths are compiled.
+          images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile.
           all_images: Passes all images at once, with few texts.
         """
-        floats = self.floats_per_pair(images, texts)
-        if cut and tiling.cuts_lengths():
-            block, floats = tiling.at_own_length(block), floats / 2  # half of the positions are padding
-        image_tile, text_tile = tiling.tile_edges(floats)
+        image_tile, text_tile = tiling.tile_edges(self.floats_per_pair(images, texts))
         if all_images:
             image_tile = len(jax.tree.leaves(images)[0])
         return functools.partial(tiling.map_pairs, block, image_tile=image_tile, text_tile=text_tile)
@@ -124,6 +111,11 @@ class CrossAttentionMatcher(TiledMatcher):
     image: nn.Module
     text: nn.Module
 
+    @property
+    def text_format(self) -> TextFormat:
+        """That of the text encoder, with a profile."""
+        return super().text_format._replace(profile=True)
+
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
         return attention.unit_elements(*self.image(images, train))
@@ -144,18 +136,8 @@ class CrossAttentionMatcher(TiledMatcher):
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]."""
-        if not train:
-            return super().similarity(images, texts)
-        return self.score_by_length('score_block', images, texts)
-
-    def score_by_length(
-        self, method: str, images: Elements, texts: Elements, known: Callable[[Elements], chex.Array] | None = None
-    ) -> chex.Array:
-        """Scores every image with every text as `score_in_tiles` does, each tile of texts cut to its length: [I, T]."""
-        if not tiling.cuts_lengths():
-            return self.score_in_tiles(method, images, texts, known=known)
-        texts, order = tiling.longest_first(texts)
-        return self.score_in_tiles(method, images, texts, cut=True, known=known)[:, order]
+        images, texts = self.prepare(images, texts)
+        return by_length(lambda some: self.score_in_tiles('score_block', images, some), texts, axis=1)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between the words and the regions of every pair of a small block.

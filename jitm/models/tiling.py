@@ -1,6 +1,5 @@
 """Functions of all pairs of images and texts, computed tile by tile."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +12,11 @@ import numpy as np
 from jax import lax
 
 from jitm.devices import parallel
-from jitm.types import Elements
+from jitm.devices.recompute import recompute
 
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]
 Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
 
-CUT_LENGTHS = (3 / 8, 4 / 8, 5 / 8, 1)  # lengths that texts of a tile are cut to, as fractions of the padded length
-LENGTH_MULTIPLE = 4  # cut lengths are rounded up to a multiple of this
 SPARSE = 1 / 8  # if at most this share of the pairs has a gradient, only these are scored again
 PAIRS = 128  # scored again at once by accelerators; a published batch has as many hardest negatives in a direction
 
@@ -57,7 +54,7 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
     """Applies a function to tiles of items and concatenates the results.
 
-    For the gradient of several tiles only their items are kept; everything else is recomputed.
+    For the gradient of several tiles, what does not fit into the memory is recomputed, see `recompute`.
 
     Args:
       function: Maps leaves [n, ...] of n items to leaves [n r, ...], r rows of each item one after the other; r is the
@@ -76,7 +73,8 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
         index = np.arange(-(-count // size) * size) % count
         items = jax.tree.map(lambda x: x[index], items)
     tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
-    results = lax.map(jax.checkpoint(function), tiles)
+    first = jax.tree.map(lambda x: x[0], tiles)
+    results = lax.map(recompute(function, -(-count // size), first), tiles)
     return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[: count * x.shape[1] // size], results)
 
 
@@ -94,12 +92,6 @@ def map_pairs(
     return map_tiles(rows, images, image_tile)
 
 
-def longest_first(texts: Elements) -> tuple[Elements, chex.Array]:
-    """Sorts texts by length, the longest first; also returns the index [T] that restores the order of results."""
-    order = jnp.argsort(jnp.sum(texts.mask, axis=1), descending=True)
-    return jax.tree.map(lambda x: x[order], texts), jnp.argsort(order)
-
-
 def over_pairs(block: Block) -> Block:
     """Returns a function of variables, images [N, ...] and texts [N, ...] that pairs image n with text n: [N, ...]."""
 
@@ -110,50 +102,6 @@ def over_pairs(block: Block) -> Block:
         return jax.vmap(pair)(images, texts)
 
     return pairs
-
-
-def cuts_lengths() -> bool:
-    """Whether `at_own_length` cuts texts: not for accelerators, whose compilers take minutes for several lengths."""
-    return parallel.platform() == 'cpu'
-
-
-def at_own_length(block: Block) -> Block:
-    """Returns a block that cuts the padding of its texts, to the smallest of a few lengths that holds all words.
-
-    The gradient is computed at this length too, from the arguments alone. Results that have an axis of words are padded
-    with 0 to the full length. See `cuts_lengths`.
-    """
-    if not cuts_lengths():
-        return block
-    # All lengths are compiled and `lax.switch` selects one of them at run time, so that shapes stay static. The custom
-    # gradient switches as well: JAX would keep the residuals for every length.
-
-    def switch(branch: Callable, texts: Elements, *args: Any) -> chex.ArrayTree:
-        padded, longest = texts.mask.shape[1], jnp.max(jnp.sum(texts.mask, axis=1))
-        rounded = (LENGTH_MULTIPLE * math.ceil(part * padded / LENGTH_MULTIPLE) for part in CUT_LENGTHS)
-        lengths = sorted({min(padded, length) for length in rounded})
-        branches = [functools.partial(branch, length) for length in lengths]
-        return lax.switch(jnp.searchsorted(jnp.asarray(lengths), longest), branches, *args)
-
-    def cut(length: int, variables: Any, images: chex.ArrayTree, texts: Elements) -> chex.ArrayTree:
-        full = jax.eval_shape(block, variables, images, texts)
-        results = block(variables, images, texts.first(length))
-        return jax.tree.map(
-            lambda x, like: jnp.pad(x, [(0, b - a) for a, b in zip(x.shape, like.shape, strict=True)]), results, full
-        )
-
-    def pull(length: int, cotangents: chex.ArrayTree, *args: Any) -> tuple:
-        return _without_integers(jax.vjp(functools.partial(cut, length), *args)[1](cotangents))
-
-    @jax.custom_vjp
-    def call(variables: Any, images: chex.ArrayTree, texts: Elements) -> chex.ArrayTree:
-        return switch(cut, texts, variables, images, texts)
-
-    def backward(args: tuple, cotangents: chex.ArrayTree) -> tuple:
-        return switch(pull, args[-1], cotangents, *args)
-
-    call.defvjp(lambda *args: (call(*args), args), backward)
-    return call
 
 
 def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, known: Block | None = None) -> Block:
@@ -178,7 +126,7 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
     def pull_pairs(cotangents: chex.Array, *args: Any) -> tuple:
         variables, images, texts = args
         size = min(tile, math.ceil(share * cotangents.size))
-        flat = cotangents.T.ravel()  # sorted texts stay sorted
+        flat = cotangents.T.ravel()
         counts = jnp.cumsum(flat != 0)
 
         def add_tile(n: chex.Array, sums: tuple) -> tuple:

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
+from jitm.layers.lengths import by_length
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import make_pooling
 from jitm.models.matcher import Matcher, TemperatureEncoder
 from jitm.models.tiled import TiledMatcher
-from jitm.types import Count, Images, Texts
+from jitm.types import Count, Elements, Images, Texts
 
 
 def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
@@ -78,7 +79,8 @@ class PooledEncoders(Matcher):
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        embedding = l2_normalize(self.text_pool(self.text(texts, train), texts.mask))
+        words = Elements(self.text(texts, train), texts.mask, profile=texts.profile)
+        embedding = l2_normalize(by_length(lambda some: self.text_pool(some.vectors, some.mask), words))
         return jnp.abs(embedding) if self.absolute else embedding
 
 

@@ -50,7 +50,7 @@ class VSRN(DualEncoder):
     caption_length: SequenceLength
 
     reads = ('regions',)
-    text_format = TextFormat('words', recurrent=True)
+    text_format = TextFormat('words', profile=True)
 
     def setup(self):
         """Creates the layers of both encoders and of the captioner."""

@@ -12,6 +12,7 @@ import optax
 from jitm.config import names
 from jitm.data.pipeline import Pipeline
 from jitm.devices import parallel
+from jitm.devices.recompute import device_budget, keep_within
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import model_keys, own_names
@@ -128,8 +129,9 @@ def compile_step(
         return state, revision.measure(models, sorted(plan.terms), batch)
 
     init = jax.jit(functools.partial(init_members, members, plan.seed))
-    chunked = [encode_in_chunks(function, plan.encode_chunk) for function in (step, measure)]
-    step, measure = (parallel.data_parallel(function, plan.precision) for function in chunked)
+    budget = device_budget(plan.run['activations_mb'])
+    traced = [keep_within(budget, encode_in_chunks(function, plan.encode_chunk)) for function in (step, measure)]
+    step, measure = (parallel.data_parallel(function, plan.precision) for function in traced)
     return init, step, measure if revision else None
 
 

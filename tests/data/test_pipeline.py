@@ -9,7 +9,7 @@ from jitm.data import scenes
 from jitm.data.pairs import cider, masking
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.profile import cut, fits
+from jitm.data.profile import fits, pad
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
 from jitm.data.text.word_level import Vocabulary, tokenize_split
@@ -137,22 +137,25 @@ def profiled(pipeline):
     split = scenes.load('train', train_images=30)
     tokens = tokenize_split(split.captions, pipeline.vocabulary)
     changes = {'split': split, 'tokens': tokens, 'batch_size': 64, 'num_devices': 2, 'drop_last': False}
-    return dataclasses.replace(pipeline, **changes, length_multiple=2, recurrent=True)
+    return dataclasses.replace(pipeline, **changes, length_multiple=2, profiled=True)
 
 
-def test_whole_batches_that_fit_have_a_profile_up_to_their_length(profiled):
-    plain = dataclasses.replace(profiled, recurrent=False)
+def test_whole_batches_that_fit_have_a_profile_and_one_length(profiled):
+    plain = dataclasses.replace(profiled, profiled=False)
     rows = [bound for _, bound in profiled.profile]
     assert rows[0] == 32
     assert rows == sorted(rows, reverse=True)
     for step in range(6):
         batch, padded = profiled.batch(step), plain.batch(step)
-        jax.tree.map(np.testing.assert_array_equal, batch.replace(texts=batch.texts.replace(profile=None)), padded)
+        length = padded.texts.ids.shape[1]
+        np.testing.assert_array_equal(batch.texts.ids[:, :length], padded.texts.ids)
+        assert not batch.texts.ids[:, length:].any()
+        jax.tree.map(np.testing.assert_array_equal, batch.replace(texts=None), padded.replace(texts=None))
         whole = len(batch.text_index) == 64
         assert whole == (step % 3 < 2)
-        length = batch.texts.ids.shape[1]
-        assert batch.texts.profile == (cut(profiled.profile, length) if whole else None)
-    assert profiled.num_shapes == plain.num_shapes
+        assert batch.texts.profile == (profiled.profile if whole else None)
+    assert profiled.num_shapes == 2
+    assert plain.num_shapes > 2
 
 
 def test_a_batch_with_too_many_long_captions_has_no_profile(profiled):
@@ -176,7 +179,8 @@ def test_the_profile_is_as_long_as_texts_that_a_source_draws(profiled):
     whole = sum(tokens for tokens, _ in profiled.profile)
     for longest in (whole - 1, whole + 5):
         length, profile = profiled.shape(profiled.text_index(0), longest)
-        assert length == bucket(longest, 2) == sum(tokens for tokens, _ in profile)
+        assert length == max(whole, bucket(longest, 4)) == sum(tokens for tokens, _ in profile)
+        assert (length, profile) == pad(profiled.profile, longest)
 
 
 def test_padding_fills_with_zero(pipeline):

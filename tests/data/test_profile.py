@@ -3,7 +3,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from jitm.data.profile import cut, fits, make_profile
+from jitm.data.profile import fits, make_profile, pad
 
 # As many captions of 5 to 40 tokens as a bell curve with a long tail has.
 LENGTHS = np.round(np.random.default_rng(0).gamma(8, 1.7, 5000)).clip(5, 40).astype(int)
@@ -20,7 +20,7 @@ def quantile(rows, share):
 
 @pytest.mark.parametrize(('rows', 'step'), [(128, 8), (64, 4), (24, 2)])
 def test_bounds_are_quantiles_of_binomial_numbers_rounded_up(rows, step):
-    bounds = [bound for tokens, bound in make_profile(LENGTHS, rows, 4) for _ in range(tokens // 4)]
+    bounds = [bound for tokens, bound in make_profile(LENGTHS, rows) for _ in range(tokens // 4)]
     want = [quantile(rows, np.mean(start < LENGTHS)) for start in range(0, 40, 4)]
     want = [min(rows, -(-n // step) * step) for n in want if n]
     assert bounds == want
@@ -28,7 +28,7 @@ def test_bounds_are_quantiles_of_binomial_numbers_rounded_up(rows, step):
 
 
 def test_nearly_all_batches_fit_and_have_fewer_tokens():
-    profile, rng = make_profile(LENGTHS, 64, 4), np.random.default_rng(1)
+    profile, rng = make_profile(LENGTHS, 64), np.random.default_rng(1)
     batches = [rng.choice(LENGTHS, (2, 64), replace=False) for _ in range(500)]
     assert np.mean([fits(profile, lengths) for lengths in batches]) > 0.98
     padded = np.mean([64 * 4 * np.ceil(device.max() / 4) for lengths in batches for device in lengths])
@@ -36,9 +36,8 @@ def test_nearly_all_batches_fit_and_have_fewer_tokens():
 
 
 def test_captions_of_one_length_or_few_captions_have_no_profile():
-    assert make_profile(np.full(50, 7), 64, 4) is None
-    assert make_profile(LENGTHS, 2, 4) is None
-    assert make_profile(LENGTHS, 64, 40) is None
+    assert make_profile(np.full(50, 7), 64) is None
+    assert make_profile(LENGTHS, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -55,13 +54,14 @@ def test_each_device_has_at_most_as_many_long_captions_as_the_profile(lengths, f
 
 
 @pytest.mark.parametrize(
-    ('length', 'want'),
+    ('longest', 'maximum', 'want'),
     [
-        (12, ((4, 4), (4, 3), (4, 1))),
-        (10, ((4, 4), (4, 3), (2, 1))),
-        (8, ((4, 4), (4, 3))),
-        (15, ((4, 4), (4, 3), (7, 1))),
+        (0, None, (12, ((4, 4), (4, 3), (4, 1)))),
+        (12, 20, (12, ((4, 4), (4, 3), (4, 1)))),
+        (15, 20, (16, ((4, 4), (4, 3), (8, 1)))),
+        (15, 15, (15, ((4, 4), (4, 3), (7, 1)))),
+        (0, 11, (11, ((4, 4), (4, 3), (3, 1)))),
     ],
 )
-def test_a_profile_is_cut_or_extended_to_the_padded_length(length, want):
-    assert cut(((4, 4), (4, 3), (4, 1)), length) == want
+def test_a_profile_ends_at_the_padded_length(longest, maximum, want):
+    assert pad(((4, 4), (4, 3), (4, 1)), longest, maximum) == want

@@ -1,4 +1,4 @@
-"""Tiles of pairs, and texts cut to their own length, against the whole at once."""
+"""Tiles of pairs against the whole at once."""
 
 import chex
 import jax
@@ -7,20 +7,6 @@ import numpy as np
 import pytest
 
 from jitm.models import tiling
-from jitm.types import Elements
-
-LENGTHS = [3, 16, 9, 2, 6, 8, 16, 1, 11, 4]
-
-
-def make_texts():
-    mask = np.arange(16) < np.array(LENGTHS)[:, None]
-    return Elements(np.random.default_rng(1).normal(size=(*mask.shape, 3)).astype(np.float32), mask)
-
-
-def block(weights, images, texts):
-    """Scores, and a result with a place for each word; of padding it sees how much there is."""
-    words = jnp.sin(jnp.einsum('id,de,tle->itl', images, weights, texts.vectors)) * texts.mask
-    return {'scores': words.sum(-1) + 0.1 * texts.mask.shape[1], 'words': words}
 
 
 @pytest.mark.parametrize(('image_tile', 'text_tile'), [(1, 1), (2, 4), (3, 5), (8, 8)])
@@ -33,37 +19,6 @@ def test_tiles_give_every_pair(image_tile, text_tile):
 
     got = tiling.map_pairs(block, 2.0, images, texts, image_tile, text_tile)
     np.testing.assert_allclose(got, 2 * images['a'] @ (texts['b'] ** 2).T, rtol=1e-5)
-
-
-def test_sorted_texts_can_be_sorted_back():
-    texts = make_texts()
-    ordered, back = tiling.longest_first(texts)
-    np.testing.assert_array_equal(ordered.mask.sum(1), sorted(LENGTHS, reverse=True))
-    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[back], ordered), jax.tree.map(jnp.asarray, texts))
-
-
-@pytest.mark.parametrize(('rows', 'cut'), [([7, 3, 5], 8), ([2, 0], 12), ([0, 8], 12), ([6, 2], 16)])
-def test_texts_are_cut_to_the_least_length_that_holds_them(rows, cut):
-    texts = jax.tree.map(lambda x: x[np.array(rows)], make_texts())
-    rng = np.random.default_rng(2)
-    images, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 2), (2, 3)))
-
-    def results_and_gradients(block, texts):
-        def loss(weights, images, vectors):
-            results = block(weights, images, texts.replace(vectors=vectors))
-            return jnp.sum(results['scores'] ** 2) + jnp.sum(results['words'] ** 3), results
-
-        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(weights, images, texts.vectors)
-
-    gradients, got = results_and_gradients(tiling.at_own_length(block), texts)
-    wanted_gradients, want = results_and_gradients(block, texts.first(cut))
-
-    def filled(tree, axis):
-        return jnp.pad(tree, [(0, 16 - cut) if n == axis else (0, 0) for n in range(3)])
-
-    want['words'] = filled(want['words'], 2)
-    wanted_gradients = *wanted_gradients[:2], filled(wanted_gradients[2], 1)
-    chex.assert_trees_all_close((got, gradients), (want, wanted_gradients), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(('nonzero', 'sparse'), [(0, True), (1, True), (5, True), (6, True), (7, False), (30, False)])

@@ -10,7 +10,7 @@ from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Context, Rankings, Scored, Source
-from jitm.types import Batch, Count, Ranking
+from jitm.types import Batch, Count, Elements, Ranking
 
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
 
@@ -79,6 +79,8 @@ def rank_batch(
     Returns:
       The rankings of both directions; the other texts are candidates of images only.
     """
+    if further is None and isinstance(all_texts, Elements):
+        all_texts = all_texts.replace(profile=batch.texts.profile)
     rows = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
     scores, image_index = collectives.gather_results((rows, batch.image_index))
     views = len(scores) // len(image_index)

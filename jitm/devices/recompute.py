@@ -1,0 +1,73 @@
+"""What a step keeps in memory for its gradient, and what it computes a second time."""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+
+import chex
+import jax
+from jax.extend.core import Var
+
+from jitm.devices import parallel
+
+DEFAULT = 2**30  # where a device does not know the size of its memory, as a CPU
+
+_budget: contextvars.ContextVar[float] = contextvars.ContextVar('budget', default=0.0)  # bytes
+
+
+def device_budget(megabytes: int | None) -> float:
+    """Returns the bytes of `run.activations_mb`; by default half of the memory of a device."""
+    if megabytes is not None:
+        return megabytes * 2**20
+    return parallel.memory_bytes() / 2 or DEFAULT
+
+
+@contextlib.contextmanager
+def _keeping(num_bytes: float) -> Iterator[None]:
+    token = _budget.set(num_bytes)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def keep_within(num_bytes: float, function: Callable) -> Callable:
+    """Returns a function, in whose trace each loop that uses `recompute` may keep so many bytes."""
+
+    @functools.wraps(function)
+    def call(*arguments: chex.ArrayTree) -> chex.ArrayTree:
+        with _keeping(num_bytes):
+            return function(*arguments)
+
+    return call
+
+
+def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which each loop may keep a share of these bytes."""
+    return _keeping(share * _budget.get())
+
+
+def recompute(function: Callable, count: int, *arguments: chex.ArrayTree) -> Callable:
+    """Returns a function whose gradient recomputes what does not fit into the memory.
+
+    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`. Otherwise only the
+    arguments are kept, and what the function itself decides to keep for one call.
+
+    Args:
+      function: The function, which a loop calls; it may use `recompute` itself.
+      count: The number of calls.
+      *arguments: Arguments of a call.
+    """
+    budget = _budget.get()
+    if not budget:
+        return jax.checkpoint(function)
+
+    # The arguments and what all calls share are not counted.
+    pure, shared = jax.closure_convert(keep_within(0, function), *arguments)
+    jaxpr = jax.make_jaxpr(lambda *inputs: jax.vjp(pure, *inputs)[1])(*arguments, *shared).jaxpr
+    kept = {x for x in jaxpr.outvars if isinstance(x, Var)} - {*jaxpr.invars, *jaxpr.constvars}
+    needed = count * sum(x.aval.size * x.aval.dtype.itemsize for x in kept)
+    if needed > budget:
+        return jax.checkpoint(keep_within(budget, function))
+    return keep_within((budget - needed) / count, function)
