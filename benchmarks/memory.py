@@ -53,7 +53,12 @@ def write_files(folder: Path) -> None:
 
 
 def with_files(
-    setting: str, folder: Path, batch_size: int | None, encode_chunk: int | None = None, bert: bool = False
+    setting: str,
+    folder: Path,
+    batch_size: int | None,
+    encode_chunk: int | None = None,
+    bert: bool = False,
+    activations_mb: int | None = None,
 ) -> dict[str, Any]:
     """Returns the config of a setting with the files of a folder, and perhaps BERT base as its text encoder."""
     config = configs.load(setting)
@@ -61,6 +66,7 @@ def with_files(
         common.use_bert(config)
     config = config.to_dict() | {'encode_chunk': encode_chunk}
     config['data']['root'] = str(folder)
+    config['run']['activations_mb'] = activations_mb
     config['batch_size'] = batch_size or config['batch_size']
     if config['vocabulary']['path']:
         config['vocabulary']['path'] = str(folder / 'vocab.txt')

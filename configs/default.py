@@ -158,7 +158,7 @@ def get_config() -> ml_collections.ConfigDict:
         prefetch=2,  # batches prepared ahead
         memory_mb=1024,  # memory of an evaluation for encodings and blocks of scores
         # Memory of a device that a step's loops over tiles or layers keep for the gradient instead of computing it
-        # again; by default half of what the device reports, and 1024 on a CPU.
+        # again; by default half of what the device reports, and 2048 on a CPU.
         activations_mb=ml_collections.config_dict.placeholder(int),
     )
     return config

@@ -191,7 +191,8 @@ COMPILED, compile_step = {}, setup_lib.compile_step
 def compile_once(plan, members, steps_per_epoch):
     """`compile_step`, which shares its functions with equal configs: each is traced once per process."""
     models = {name: repr(member.model) for name, member in members.items()}
-    parts = config_lib.training_relevant(plan.config), models, steps_per_epoch, jax.device_count()
+    kept = plan.config['run']['activations_mb']
+    parts = config_lib.training_relevant(plan.config), kept, models, steps_per_epoch, jax.device_count()
     key = json.dumps(parts, sort_keys=True)
     if key not in COMPILED:
         COMPILED[key] = compile_step(plan, members, steps_per_epoch)

@@ -272,6 +272,16 @@ def test_chunks_take_less_memory(measured):
 
 
 @pytest.mark.slow
+def test_what_is_kept_takes_memory_and_saves_products(measured):
+    flags = ('--settings', 'sgraf:saf,f30k', '--batch_size', '32', '--budgets', '0', '4096', '--steps', '1')
+    none, kept = measured('activations', '--target', 'cpu', *flags)
+    assert (none['batch'], none['activations_mb'], kept['activations_mb']) == (32, 0, 4096)
+    assert 0 < none['peak GB'] < kept['peak GB']
+    assert none['TFLOP'] > kept['TFLOP'] > 0.6 * none['TFLOP']
+    assert none['CPU s/step'] > 0 < kept['CPU s/step']
+
+
+@pytest.mark.slow
 def test_start_up_is_timed_without_and_with_compiled_programs(monkeypatch, measured):
     for key in ('model.embed_dim', 'model.text.word_dim'):
         monkeypatch.setitem(start_up.SMALL, key, 8)

@@ -11,7 +11,7 @@ from jax.extend.core import Var
 
 from jitm.devices import parallel
 
-DEFAULT = 2**30  # where a device does not know the size of its memory, as a CPU
+DEFAULT = 2**31  # where a device does not know the size of its memory, as a CPU
 
 _budget: contextvars.ContextVar[float] = contextvars.ContextVar('budget', default=0.0)  # bytes
 
