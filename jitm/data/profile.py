@@ -46,7 +46,7 @@ def pad(profile: Profile, longest: int, maximum: int | None = None) -> tuple[int
 
     Args:
       profile: The profile.
-      longest: The length of texts that are padded alike and that the profile says nothing about.
+      longest: The length of other texts, which are padded to the same length.
       maximum: The greatest padded length, which no text exceeds; None for any.
     """
     *first, (tokens, rows) = profile

@@ -43,7 +43,7 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
 
 def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
     """Applies a function to a few texts, cut at run time to the first bound of their profile that holds all words."""
-    del axis  # all of them are cut alike
+    del axis  # the texts are one group
     if texts.profile is None:
         return function(texts)
     ends = list(itertools.accumulate(tokens for tokens, _ in texts.profile))

@@ -36,7 +36,7 @@ def test_what_fits_is_kept(num_bytes, recomputes):
     np.testing.assert_allclose(function(*INPUTS), gradient(0, double)(*INPUTS), rtol=1e-5)
 
 
-def test_an_inner_loop_keeps_what_fits_for_one_item_of_an_outer_loop_that_recomputes():
+def test_an_inner_loop_keeps_what_fits_for_one_item():
     def inner(weights, rows):
         one = recompute.recompute(lambda row: double(weights, row), len(rows), rows[0])
         return jax.lax.map(one, rows)
