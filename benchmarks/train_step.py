@@ -61,7 +61,7 @@ class Trainer:
         """Sets up a run and its first state; without a profile each batch is padded to its longest caption."""
         self.setup, self.batch_size = set_up(config), config['batch_size']
         if not profiled:
-            pipeline = dataclasses.replace(self.setup.pipeline, recurrent=False)
+            pipeline = dataclasses.replace(self.setup.pipeline, profiled=False)
             self.setup = dataclasses.replace(self.setup, pipeline=pipeline)
         self._state = parallel.put_state(self.setup.initial_state())
         self._batches = parallel.prefetch(self.setup.make_batch, range(steps), config['run']['prefetch'])

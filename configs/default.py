@@ -18,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     # a time, with the loss and the gradient of the whole batch (GradCache); None for all
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
     config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/notes/precision.md
-    config.length_multiple = 4  # captions are padded to a multiple of this many tokens; each length is compiled once
+    config.length_multiple = 4  # captions without a profile are padded to a multiple of this; each length is compiled
 
     # The data set: a `load` function in jitm.data and its arguments.
     config.data = dict(
@@ -157,8 +157,8 @@ def get_config() -> ml_collections.ConfigDict:
         checkpoint_every=500,  # steps, besides each evaluation
         prefetch=2,  # batches prepared ahead
         memory_mb=1024,  # memory of an evaluation for encodings and blocks of scores
-        # Memory of a device that a step's loops over tiles or layers keep for the gradient instead of computing it
-        # again; by default half of what the device reports, and 2048 on a CPU.
+        # What each loop over tiles or layers keeps for the gradient on a device, instead of computing it again; by
+        # default a quarter of the memory that the device reports, and 2048 on a CPU.
         activations_mb=ml_collections.config_dict.placeholder(int),
     )
     return config

@@ -112,7 +112,7 @@ class Elements(struct.PyTreeNode):
       whole: float [N, D], a global vector of the image or the text; None for models without one.
       gram: float32 [N, K, K], the inner products of the elements of each item, if they are shared by many pairs.
       mapped: float [N, K, P], linear maps of the elements, if they are shared by many pairs.
-      profile: The `Texts.profile` of these texts, which may be repeated; None for images and other texts.
+      profile: The `Texts.profile` of these texts, or of each of several parts of equal size; None if it is not known.
     """
 
     vectors: chex.Array

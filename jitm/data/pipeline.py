@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.images.pixels import Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.profile import fits, make_profile, pad
+from jitm.data.profile import end, fits, make_profile, resize
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text.vocabularies import Tokenizer
@@ -70,8 +70,8 @@ class Pipeline:
         augmentation.
       augmentation: The augmentation of the examples.
       max_length: The maximum length of the padded texts; None for any length.
-      profiled: Whether batches have a `profile`, from which a model takes less time. They are then padded to one
-        length, since the padding costs little.
+      profiled: Whether batches have a `profile`, by which models compute little of the padding, so that they have one
+        padded length.
       reads: The fields of `Images` in the batches.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
@@ -146,10 +146,13 @@ class Pipeline:
           longest: The length of the longest text that a source has drawn.
         """
         lengths, profile = self.tokens.lengths[texts], self.profile
-        if profile and len(texts) == self.batch_size and fits(profile, lengths.reshape(self.num_devices, -1)):
-            return pad(profile, longest, self.max_length)
-        whole = self.tokens.lengths if profile else lengths
-        return bucket(max(longest, whole.max()), self.length_multiple, self.max_length), None
+        whole = (self.tokens.lengths if profile else lengths).max()
+        length = bucket(max(longest, whole), self.length_multiple, self.max_length)
+        if not profile or len(texts) < self.batch_size or not fits(profile, lengths.reshape(self.num_devices, -1)):
+            return length, None
+        if longest <= end(profile):
+            length = min(length, end(profile))
+        return length, resize(profile, length)
 
     @functools.cached_property
     def num_shapes(self) -> int:

@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 from scipy import special
 
-from jitm.data.splits import bucket
 from jitm.types import Profile
 
-QUANTILE = 0.999  # share of the batches in which a bound holds
+QUANTILE = 0.999  # share of the batches of a device in which a bound holds
 SEGMENT = 4  # tokens from one bound to the next
 LEVELS = 16  # numbers of captions are rounded up to so many parts of all, since each compiles a loop
 
@@ -41,15 +40,12 @@ def fits(profile: Profile, lengths: np.ndarray) -> bool:
     return bool(np.all(longer <= [*rows[1:], 0]))
 
 
-def pad(profile: Profile, longest: int, maximum: int | None = None) -> tuple[int, Profile]:
-    """Returns the padded length of texts that have a profile or are longer, and their profile up to there.
-
-    Args:
-      profile: The profile.
-      longest: The length of other texts, which are padded to the same length.
-      maximum: The greatest padded length, which no text exceeds; None for any.
-    """
+def resize(profile: Profile, length: int) -> Profile:
+    """Returns the profile of texts that are padded to a length, at most a segment below its end: it ends there."""
     *first, (tokens, rows) = profile
-    end = sum(tokens for tokens, _ in profile)
-    length = bucket(max(end, longest), SEGMENT, maximum)
-    return length, (*first, (tokens + length - end, rows))
+    return *first, (tokens + length - end(profile), rows)
+
+
+def end(profile: Profile) -> int:
+    """Returns the length that no text with the profile exceeds."""
+    return sum(tokens for tokens, _ in profile)

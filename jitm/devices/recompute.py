@@ -17,10 +17,10 @@ _budget: contextvars.ContextVar[float] = contextvars.ContextVar('budget', defaul
 
 
 def device_budget(megabytes: int | None) -> float:
-    """Returns the bytes of `run.activations_mb`; by default half of the memory of a device."""
+    """Returns the bytes of `run.activations_mb`; by default a quarter of the memory of a device."""
     if megabytes is not None:
         return megabytes * 2**20
-    return parallel.memory_bytes() / 2 or DEFAULT
+    return parallel.memory_bytes() / 4 or DEFAULT
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Texts of similar lengths: fewer padded words for what compares or pools words, at shapes that are compiled once."""
+"""Functions of texts in groups of similar length, whose shapes are static."""
 
 import itertools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def longest_first(texts: Elements) -> chex.Array:
 
 
 def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
-    """Applies a function to groups of texts, each cut to the length of its longest text by `Texts.profile`.
+    """Applies a function to groups of texts, each cut to its bound in `Texts.profile`.
 
     Args:
       function: A function of some texts, whose results have an axis of texts and none of words.
@@ -41,9 +41,8 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
     return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), back, axis), *parts)
 
 
-def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
+def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements) -> chex.ArrayTree:
     """Applies a function to a few texts, cut at run time to the first bound of their profile that holds all words."""
-    del axis  # the texts are one group
     if texts.profile is None:
         return function(texts)
     ends = list(itertools.accumulate(tokens for tokens, _ in texts.profile))
@@ -52,12 +51,12 @@ def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Element
 
 
 def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:
-    """Groups the texts that have a profile, once or repeated, and that are sorted by length, the longest first.
+    """Groups some texts that are sorted by length, the longest first.
 
     On accelerators, whose compilers take a minute for each length, these are the two groups of the fewest words.
 
     Args:
-      profile: The profile.
+      profile: The profile of these texts, or of each of several parts of equal size.
       count: The number of texts.
 
     Returns:

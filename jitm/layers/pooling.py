@@ -151,6 +151,8 @@ POOLINGS = {
     'esa_uniform': functools.partial(ESA, 'uniform'),
 }
 
+OF_ONE_ELEMENT = 'first', 'last'
+
 
 def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array], chex.Array]:
     """Returns a new pooling, one of `POOLINGS`; `argument` is the name of the caller's argument, for messages.

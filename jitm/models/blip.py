@@ -64,7 +64,7 @@ class ImageTextMatching(JointEncoder):
 
     def encode_text(self, texts: Texts, train: bool = False) -> Texts:
         """Returns the texts with `[ENC]` in place of the first token; they are read together with an image."""
-        texts = jax.tree.map(jnp.asarray, texts.replace(vectors=None))
+        texts = jax.tree.map(jnp.asarray, texts.replace(vectors=None, profile=None))
         return texts.replace(ids=texts.ids.at[:, 0].set(self.text.vocab_size - 1))
 
     def read_pairs(

@@ -164,7 +164,7 @@ class TemperatureEncoder(DualEncoder, kw_only=True):
 def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
     """Returns a method of a bound model as a pure function and its first argument, the model's variables.
 
-    Tiles are computed within `lax.map` and `jax.checkpoint`, which must not close over a bound module. At
+    Tiles are computed within `lax.map` and `recompute`, which must not close over a bound module. At
     initialization the method is called once on one pair, so that the variables are complete.
     """
     if model.is_initializing():

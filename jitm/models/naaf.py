@@ -1,5 +1,7 @@
 """Negative-aware attention: words without a matching region lower the score (NAAF; Zhang et al., 2022)."""
 
+import functools
+
 import chex
 import einops
 import jax
@@ -194,7 +196,9 @@ class NAAF(CrossAttentionMatcher):
         scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
         one_by_one = parallel.platform() == 'cpu'
-        size, score_texts = (1, at_own_length) if one_by_one else (len(texts.mask), by_length)
+        size, score_texts = (
+            (1, at_own_length) if one_by_one else (len(texts.mask), functools.partial(by_length, axis=1))
+        )
 
         def score_cut(some: MinedTexts) -> tuple[chex.Array, chex.Array]:
             scores, best = self.in_tiles('score_and_best', images, some, all_images=one_by_one)
@@ -212,7 +216,7 @@ class NAAF(CrossAttentionMatcher):
             def score(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
                 _, mined, thresholds = state
                 mined = mined.replace(threshold=thresholds)
-                scores, best = score_texts(score_cut, mined, axis=1)
+                scores, best = score_texts(score_cut, mined)
                 all_scores, best = collectives.gather_over_devices((scores, best))
                 # Words count if their image ranks first; mismatches come from the image that ranks last.
                 similarities = jnp.stack([best[rows, columns], best[jnp.argmin(all_scores, axis=0), columns]], axis=1)

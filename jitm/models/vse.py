@@ -18,7 +18,7 @@ from flax import linen as nn
 from jitm.errors import ArgumentError
 from jitm.layers.lengths import by_length
 from jitm.layers.normalization import l2_normalize, safe_sqrt
-from jitm.layers.pooling import make_pooling
+from jitm.layers.pooling import OF_ONE_ELEMENT, make_pooling
 from jitm.models.matcher import Matcher, TemperatureEncoder
 from jitm.models.tiled import TiledMatcher
 from jitm.types import Count, Elements, Images, Texts
@@ -79,7 +79,8 @@ class PooledEncoders(Matcher):
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        words = Elements(self.text(texts, train), texts.mask, profile=texts.profile)
+        profile = texts.profile if self.text_pooling not in OF_ONE_ELEMENT else None
+        words = Elements(self.text(texts, train), texts.mask, profile=profile)
         embedding = l2_normalize(by_length(lambda some: self.text_pool(some.vectors, some.mask), words))
         return jnp.abs(embedding) if self.absolute else embedding
 

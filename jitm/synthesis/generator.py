@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jitm.devices.recompute import keep_within
 from jitm.models import tiling
 from jitm.models.joint import read_pairs
 from jitm.models.matcher import Encoding, Matcher
@@ -143,4 +144,5 @@ def largest_array(
 
 def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
     """Applies `one(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
+    one = keep_within(0, one)  # what a loop in `one` keeps would be kept for each row
     return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.pairs_at_once(floats))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.errors import ModifyScopeVariableError
 
+from jitm.devices.recompute import keep_within
 from jitm.errors import UserError
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
@@ -51,7 +52,7 @@ def encode_in_chunks(step: Callable, rows: int | None) -> Callable:
             return model.apply(variables, items, *options, method=context.method_name, rngs=rngs, **kwargs)
 
         try:
-            return tiling.map_tiles(encode, (jnp.arange(count), items), rows)
+            return keep_within(0, tiling.map_tiles)(encode, (jnp.arange(count), items), rows)
         except ModifyScopeVariableError:
             raise UserError(
                 f"config key 'encode_chunk' is {rows}, but {type(model).__name__}.{context.method_name} trains batch "

@@ -269,7 +269,7 @@ class _Loop:
         return state.replace(memory=parallel.put_everywhere(memory))
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-        """Takes a step; one that compiles, for a new length of the captions, prints so unless the last was fast."""
+        """Takes a step; one that compiles, for a new shape of the captions, prints so unless the last was fast."""
         leaves, structure = jax.tree.flatten(batch)
         shapes = structure, [leaf.shape for leaf in leaves]
         if shapes in self._compiled:

@@ -9,7 +9,7 @@ from jitm.data import scenes
 from jitm.data.pairs import cider, masking
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.profile import fits, pad
+from jitm.data.profile import fits, resize
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
 from jitm.data.text.word_level import Vocabulary, tokenize_split
@@ -176,11 +176,12 @@ def test_views_of_a_pair_are_as_many_texts_more_of_the_profile(profiled):
 
 
 def test_the_profile_is_as_long_as_texts_that_a_source_draws(profiled):
-    whole = sum(tokens for tokens, _ in profiled.profile)
-    for longest in (whole - 1, whole + 5):
-        length, profile = profiled.shape(profiled.text_index(0), longest)
-        assert length == max(whole, bucket(longest, 4)) == sum(tokens for tokens, _ in profile)
-        assert (length, profile) == pad(profiled.profile, longest)
+    whole, index = sum(tokens for tokens, _ in profiled.profile), profiled.text_index(0)
+    assert profiled.shape(index, whole - 1) == profiled.shape(index) == (whole, profiled.profile)
+    padded = bucket(whole + 5, 2)
+    assert profiled.shape(index, whole + 5) == (padded, resize(profiled.profile, padded))
+    short = dataclasses.replace(profiled, max_length=whole - 1)
+    assert short.shape(index) == (whole - 1, resize(profiled.profile, whole - 1))
 
 
 def test_padding_fills_with_zero(pipeline):

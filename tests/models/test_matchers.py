@@ -251,8 +251,9 @@ def name(request):
 def test_text_format(name):
     formats = {'rvsepp': TextFormat('word pieces', 512), 'uniter': TextFormat(None, 512), 'oscar': TextFormat(None, 70)}
     formats |= dict.fromkeys(OF_PIXELS, TextFormat(None, 12))
-    formats |= dict.fromkeys(('vse_tokens', 'scan_tokens', 'sgr_tokens'), TextFormat(None, vectors=True))
-    assert MATCHERS[name].text_format == formats.get(name, TextFormat('words', recurrent=True))
+    formats['vse_tokens'] = TextFormat(None, vectors=True)
+    formats |= dict.fromkeys(('scan_tokens', 'sgr_tokens'), TextFormat(None, vectors=True, profile=True))
+    assert MATCHERS[name].text_format == formats.get(name, TextFormat('words', profile=True))
 
 
 def test_only_what_a_model_reads_of_images_is_required(name):
