@@ -196,9 +196,8 @@ class NAAF(CrossAttentionMatcher):
         scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
         one_by_one = parallel.platform() == 'cpu'
-        size, score_texts = (
-            (1, at_own_length) if one_by_one else (len(texts.mask), functools.partial(by_length, axis=1))
-        )
+        size = 1 if one_by_one else len(texts.mask)
+        score_texts = at_own_length if one_by_one else functools.partial(by_length, axis=1)
 
         def score_cut(some: MinedTexts) -> tuple[chex.Array, chex.Array]:
             scores, best = self.in_tiles('score_and_best', images, some, all_images=one_by_one)
