@@ -160,7 +160,7 @@ def test_a_line_each_period_says_what_training_does(finished, tiny_config, tmp_p
     remove_checkpoints(workdir, after=28)
     loop.train_and_evaluate(tiny_config, workdir)
     said = '\n'.join(line for line in capsys.readouterr().out.splitlines() if line.startswith('step'))
-    compiling = r'step 28 of 30: compiling the training step of target for captions of 32 tokens for 0:00:\d\d'
+    compiling = r'step 28 of 30: compiling the training step of target for captions of 28 tokens for 0:00:\d\d'
     steps = r'step 29 of 30\nstep 30 of 30, [\d.e+]+ steps/s, 0:00:00 left, loss [\d.]+, gap [-\d.]+'
     evaluating = r'step 30 of 30: evaluating dev for 0:00:00, loss [\d.]+, gap [-\d.]+, pairs/s [\d,]+'
     assert re.match(rf'{compiling}\n{steps}\n{evaluating}\nstep 30 epoch 3.00', said), said
