@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jitm.devices import parallel
-from jitm.devices.recompute import recompute
+from jitm.devices.recompute import keep_within, recompute
 
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]
 Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
@@ -118,9 +118,9 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
       known: A function that returns the same scores without computing them; None if they are not known.
     """
 
-    # If many pairs have a gradient, all are scored again.
+    # If many pairs have a gradient, all are scored again, once: to keep more than the tiles saves no product here.
     def pull_all(cotangents: chex.Array, *args: Any) -> tuple:
-        return _without_integers(jax.vjp(scores, *args)[1](cotangents))
+        return _without_integers(jax.vjp(keep_within(0, scores), *args)[1](cotangents))
 
     # If few have one, these are collected and scored in tiles, whose gradients are added to their images and texts.
     def pull_pairs(cotangents: chex.Array, *args: Any) -> tuple:
