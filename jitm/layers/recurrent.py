@@ -1,8 +1,11 @@
-"""Gated recurrent units with PyTorch's equations and initialization."""
+"""Gated recurrent units with PyTorch's equations and initialization.
+
+`GRU` has states and inputs as columns, [H, N] and [D, N]: for few sequences a CPU multiplies a kernel by columns up to
+six times as fast as rows by a kernel.
+"""
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,9 +25,13 @@ class Parameters(NamedTuple):
     inputs: tuple[tuple[chex.Array, chex.Array], ...]
     state: tuple[tuple[chex.Array, chex.Array], ...]
 
+    def transposed(self) -> 'Parameters':
+        """Returns the parameters with transposed kernels."""
+        return jax.tree.map(jnp.transpose, self)
+
 
 class Step(NamedTuple):
-    """The state before a step, its gates, the new state, and the part of it that the reset gate scales: [..., H]."""
+    """The state before a step, its gates, the new state, and the part of it that the reset gate scales."""
 
     before: chex.Array
     reset: chex.Array
@@ -39,13 +46,20 @@ class Step(NamedTuple):
 
 
 def affine(x: chex.Array, maps: tuple[tuple[chex.Array, chex.Array], ...]) -> tuple[chex.Array, ...]:
-    """Returns x W + b for each map."""
-    return tuple(x @ kernel + bias for kernel, bias in maps)
+    """Returns W x + b of the columns of x for each map."""
+    return tuple(kernel @ x + bias[:, None] for kernel, bias in maps)
 
 
-def take_step(state: chex.Array, x: chex.Array, parameters: Parameters, mask: chex.Array | None = None) -> Step:
-    """Computes a step from the state [..., H] with inputs [..., D]; where the mask is False it keeps the state."""
-    inputs, hidden = affine(x, parameters.inputs), affine(state, parameters.state)
+def take_step(
+    state: chex.Array, inputs: Sequence[chex.Array], hidden: Sequence[chex.Array], mask: chex.Array | None = None
+) -> Step:
+    """Computes a step.
+
+    Args:
+      state: The state before, of any shape.
+      inputs, hidden: What the inputs and the state add to the reset gate, the update gate and the new state.
+      mask: Where it is False, the state is kept.
+    """
     reset = nn.sigmoid(inputs[0] + hidden[0])
     update = nn.sigmoid(inputs[1] + hidden[1])
     if mask is not None:
@@ -55,12 +69,12 @@ def take_step(state: chex.Array, x: chex.Array, parameters: Parameters, mask: ch
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def read(reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters) -> chex.Array:
-    """Reads the elements [L, N, D] that a profile has, from the state zero; for the mask [L, N, 1] see `take_step`.
+    """Reads the elements [L, D, N] that a profile has, from the state zero, which the mask bool [L, 1, N] keeps.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
 
     Returns:
-      The state after each element [L, N, H], zero where the profile has none.
+      The state after each element [L, H, N], zero where the profile has none.
     """
     return _read(reverse, profile, x, mask, parameters)[0]
 
@@ -68,8 +82,12 @@ def read(reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None
 def _read(
     reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
 ) -> tuple[chex.Array, tuple[list[chex.Array], Parameters, list[Step]]]:
+    # Without the barrier XLA transposes the kernels again in each step.
+    transposed = jax.lax.optimization_barrier(parameters.transposed())
+
     def step(state, one):
-        taken = take_step(state, one[0], parameters, one[1])
+        x, mask = one
+        taken = take_step(state, affine(x, transposed.inputs), affine(state, transposed.state), mask)
         return taken.after, (taken.after, taken)
 
     parts, kernel = _cut(profile, (x, mask)), parameters.state[0][0]
@@ -84,7 +102,7 @@ def _pull_back(
     gradients: chex.Array,
 ) -> tuple[chex.Array, None, Parameters]:
     x, parameters, steps = residuals
-    kernels = [kernel.T for kernel, _ in parameters.state]
+    kernels = [kernel for kernel, _ in parameters.state]
 
     def step(carry, one):
         gradient, (before, reset, update, new, scaled) = one
@@ -93,58 +111,59 @@ def _pull_back(
         to_update = gradient * (before - new) * update * (1 - update)
         to_reset = to_new * scaled * reset * (1 - reset)
         to_scaled = to_new * reset
-        carry = to_reset @ kernels[0] + to_update @ kernels[1] + to_scaled @ kernels[2] + gradient * update
+        carry = kernels[0] @ to_reset + kernels[1] @ to_update + kernels[2] @ to_scaled + gradient * update
         return carry, (to_reset, to_update, to_new, to_scaled)
 
     parts = list(zip(_cut(profile, gradients), steps, strict=True))
-    found = _scan(step, parts, gradients.shape[-1], gradients.dtype, not reverse)
-    to_reset, to_update, to_new, to_scaled = map(_rows, zip(*found, strict=True))
-    to_rows, to_inputs = jax.vjp(affine, _rows(x), parameters.inputs)[1]((to_reset, to_update, to_new))
-    before = _rows([part.before for part in steps])
-    _, to_state = jax.vjp(affine, before, parameters.state)[1]((to_reset, to_update, to_scaled))
-    sizes = [math.prod(segment) for segment in profile]
-    ends = zip(itertools.accumulate(sizes), sizes, x, strict=True)
-    to_x = [to_rows[end - size : end].reshape(part.shape) for end, size, part in ends]
-    return _fill(to_x), None, Parameters(to_inputs, to_state)
+    found = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
+    to_reset, to_update, to_new, to_scaled = map(_columns, zip(*found, strict=True))
+    transposed, before = parameters.transposed(), _columns([part.before for part in steps])
+    to_columns, to_inputs = jax.vjp(affine, _columns(x), transposed.inputs)[1]((to_reset, to_update, to_new))
+    _, to_state = jax.vjp(affine, before, transposed.state)[1]((to_reset, to_update, to_scaled))
+    ends = itertools.accumulate(tokens * rows for tokens, rows in profile)
+    to_x = [
+        einops.rearrange(to_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
+        for end, (tokens, rows) in zip(ends, profile, strict=True)
+    ]
+    return _fill(to_x), None, Parameters(to_inputs, to_state).transposed()
 
 
 read.defvjp(_read, _pull_back)
 
 
 def _cut(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
-    """Returns the segments of leaves [L, N, ...]."""
+    """Returns the segments of leaves [L, ..., N]."""
     ends = itertools.accumulate(tokens for tokens, _ in profile)
     return [
-        jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, : size[1]], tree)
+        jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, :, : size[1]], tree)
         for end, size in zip(ends, profile, strict=True)
     ]
 
 
 def _fill(parts: Sequence[chex.Array]) -> chex.Array:
-    """Concatenates segments [., n, ...] as one array [L, N, ...], filled up with zeros."""
-    return jnp.concatenate([_resize(part, parts[0].shape[1]) for part in parts])
+    """Concatenates segments [., H, n] as one array [L, H, N], filled up with zeros."""
+    return jnp.concatenate([_resize(part, parts[0].shape[-1]) for part in parts])
 
 
-def _resize(x: chex.Array, rows: int) -> chex.Array:
-    """Returns the first rows of [..., n, H], filled up with zeros."""
-    missing = rows - x.shape[-2]
-    return x[..., :rows, :] if missing <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
+def _resize(x: chex.Array, count: int) -> chex.Array:
+    """Returns the first columns of [..., H, n], filled up with zeros."""
+    missing = count - x.shape[-1]
+    return x[..., :count] if missing <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
 
 
-def _rows(parts: Sequence[chex.Array]) -> chex.Array:
-    """Returns all elements of some segments as one axis; a single segment keeps its two."""
-    flat = [einops.rearrange(part, 'l n h -> (l n) h') for part in parts]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(flat)
+def _columns(parts: Sequence[chex.Array]) -> chex.Array:
+    """Returns all elements of some segments [., H, n] as the columns of one matrix."""
+    return jnp.concatenate([einops.rearrange(part, 'l h n -> h (l n)') for part in parts], axis=1)
 
 
 def _scan(
     step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
 ) -> list[chex.ArrayTree]:
-    """Scans segments one after the other, from zeros; rows that start in a later segment start from zero."""
+    """Scans segments one after the other, from zeros; columns that start in a later segment start from zero."""
     carry, results = None, []
     for part in reversed(parts) if reverse else parts:
-        rows = jax.tree.leaves(part)[0].shape[1]
-        carry = jnp.zeros((rows, size), dtype) if carry is None else _resize(carry, rows)
+        count = jax.tree.leaves(part)[0].shape[-1]
+        carry = jnp.zeros((size, count), dtype) if carry is None else _resize(carry, count)
         carry, result = jax.lax.scan(step, carry, part, reverse=reverse)
         results.append(result)
     return results[::-1] if reverse else results
@@ -173,7 +192,11 @@ class GRUCell(nn.Module):
 
     def __call__(self, state: chex.Array, x: chex.Array) -> tuple[chex.Array, chex.Array]:
         """Maps the state [..., H] and inputs [..., D] to the new state, returned twice."""
-        state = take_step(state, x, self.parameters(x.shape[-1])).after
+        inputs, hidden = (
+            [x @ kernel + bias for kernel, bias in maps]
+            for x, maps in zip((x, state), self.parameters(x.shape[-1]), strict=True)
+        )
+        state = take_step(state, inputs, hidden).after
         return state, state
 
 
@@ -204,14 +227,14 @@ class GRU(nn.Module):
             x, lengths = x[order], jnp.asarray(lengths)[order]
         else:
             profile = ((length, count),)
-        x = einops.rearrange(x, 'n l d -> l n d')
-        mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < einops.rearrange(lengths, 'n -> n 1')
+        x = einops.rearrange(x, 'n l d -> l d n')
+        mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
         for name in directions:
             reverse = name == 'backward'
-            parameters = GRUCell(self.features, name=name).parameters(x.shape[-1])
+            parameters = GRUCell(self.features, name=name).parameters(x.shape[1])
             # Padding keeps the zero that reading backward starts from; reading forward it comes last.
             states.append(read(reverse, profile, x, mask if reverse else None, parameters))
-        states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l n h -> n l h')
+        states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
