@@ -60,7 +60,7 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
       function: Maps leaves [n, ...] of n items to leaves [n r, ...], r rows of each item one after the other; r is the
         same for all items, mostly 1.
       items: Leaves [N, ...].
-      size: The number n of items of a tile, or N if that is smaller. The last of several tiles is filled up with the
+      size: The maximum number n of items of a tile. The tiles have one size, and the last of them is filled up with the
         first items, whose results are dropped.
 
     Returns:
@@ -69,12 +69,14 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
     count = len(jax.tree.leaves(items)[0])
     if count <= size:
         return function(items)
+    number = -(-count // size)
+    size = -(-count // number)
     if count % size:
-        index = np.arange(-(-count // size) * size) % count
+        index = np.arange(number * size) % count
         items = jax.tree.map(lambda x: x[index], items)
     tiles = jax.tree.map(lambda x: einops.rearrange(x, '(n s) ... -> n s ...', s=size), items)
     first = jax.tree.map(lambda x: x[0], tiles)
-    results = lax.map(recompute(function, -(-count // size), first), tiles)
+    results = lax.map(recompute(function, number, first), tiles)
     return jax.tree.map(lambda x: einops.rearrange(x, 'n s ... -> (n s) ...')[: count * x.shape[1] // size], results)
 
 
