@@ -75,6 +75,11 @@ NINE = {  # nine regions, 128 dimensions, and splits of which dev selects the ep
     'optimizer.decay_epochs': 8,
     'model.embed_dim': 128,
 }
+FULL = {  # the GRU, and splits as for NINE
+    'data.root': 'data/f8k_held_out_precomp',
+    'model.embed_dim': 512,
+    'model.text.recurrent': True,
+}
 SUMS = {'terms.warm_up.end_epoch': 2, 'terms.ranking.start_epoch': 2}  # the published loss after two epochs
 ALIGNED = {'model.alignment_dim': 32}
 REASONING = ALIGNED | {'model.image_whole.slots': 9}
@@ -471,6 +476,15 @@ GROUPS = {
             for loss, term in (('rm', 'relative_max'), ('am', 'absolute_max'))
             for scenario, anchor in (('oss', {}), ('mss', {'members.anchor.momentum': 0.9995}))
         },
+    },
+    'full': {
+        f'full_{name}': Experiment(setting, FULL | flags, final='test')
+        for name, setting, flags in (
+            ('sum_max', 'vse:mean,sum_max', {}),
+            ('selhn_m50', 'recipe:mean,selhn', {'terms.ranking.margin': 0.5}),
+            ('softmax_t10', 'recipe:mean,softmax', {'terms.ranking.temperature': 0.1}),
+            ('selhn_oss', 'recipe:mean,selhn,oss', {}),
+        )
     },
     'encoders': {
         'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE),

@@ -32,6 +32,7 @@ The groups, by question (small: with --small):
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
     nine           every network on nine regions, reported on a split that selects nothing (small)
     nine_losses    SelHN on cross-attention, and RM and AM on DBL's network, on nine regions (small)
+    full           the recipe with a GRU and 512 dimensions, reported on a split that selects nothing
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/results/how.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/pixels.md; small)
