@@ -45,9 +45,10 @@ def main(package: str, argv: Sequence[str] | None = None) -> None:
     if name not in names:
         sys.exit(f"{package.removesuffix('s')} '{name}' does not exist; choose one of: {', '.join(names)}")
     parser = make_parser(package, name)
-    args = parser.parse_args(arguments)
+    args, rows = parser.parse_args(arguments), []
     try:
-        rows = results.print_table(args.module.run(args))
-        results.add(args.json, name, arguments, rows)
+        for row in results.printed(args.module.run(args)):  # an interrupted run keeps the rows that it has
+            rows.append(row)
+            results.add(args.json, name, arguments, rows)
     except UserError as error:
         parser.error(str(error))

@@ -28,7 +28,7 @@ def format_cell(value: object) -> str:
 
 
 def markdown(rows: Iterable[Row]) -> Iterator[str]:
-    """Yields the lines of a table, each as soon as its row is known; all rows have the keys of the first."""
+    """Yields the lines of a table of rows that have the keys of the first."""
     for number, row in enumerate(rows):
         if not number:
             yield f'| {" | ".join(row)} |'
@@ -36,18 +36,12 @@ def markdown(rows: Iterable[Row]) -> Iterator[str]:
         yield f'| {" | ".join(map(format_cell, row.values()))} |'
 
 
-def print_table(rows: Iterable[Row]) -> list[Row]:
-    """Prints rows while they are measured, and returns them."""
-    measured: list[Row] = []
-
-    def keep() -> Iterator[Row]:
-        for row in rows:
-            measured.append(row)
-            yield row
-
-    for line in markdown(keep()):
-        print(line, flush=True)
-    return measured
+def printed(rows: Iterable[Row]) -> Iterator[Row]:
+    """Prints rows as a table, each as soon as it is known, and yields them."""
+    for number, row in enumerate(rows):
+        header, rule, line = markdown([row])
+        print(*(() if number else (header, rule)), line, sep='\n', flush=True)
+        yield row
 
 
 def command(name: str, arguments: Sequence[str]) -> str:
@@ -87,8 +81,6 @@ def _read_lines(path: Path) -> dict[str, Row]:
 
 def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> None:
     """Adds the rows of a benchmark to a file of results, where they replace the rows of the same command."""
-    if not rows:
-        return
     lines = _read_lines(path) if path.exists() else {}
     key = command(name, arguments)
     lines[key] = {'command': key, **environment(), 'rows': rows}
