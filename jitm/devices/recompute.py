@@ -51,23 +51,39 @@ def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
 def recompute(function: Callable, count: int, *arguments: chex.ArrayTree) -> Callable:
     """Returns a function whose gradient recomputes what does not fit into the memory.
 
-    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`. Otherwise only the
-    arguments are kept, and what the function itself decides to keep for one call.
+    Kept is what fits into the bytes of `keep_within`: what the gradients of all calls need, or the results of products,
+    or the arguments only, and what the function itself decides to keep for one call.
 
     Args:
       function: The function, which a loop calls; it may use `recompute` itself.
       count: The number of calls.
       *arguments: Arguments of a call.
     """
-    budget = _budget.get()
-    if not budget:
-        return jax.checkpoint(function)
 
-    # The arguments and what all calls share are not counted.
-    pure, shared = jax.closure_convert(keep_within(0, function), *arguments)
+    budget = _budget.get()
+    for keeping in (_everything, _products) if budget else ():
+        needed = count * _bytes_for_gradient(keeping(keep_within(0, function)), *arguments)
+        if needed <= budget:
+            return keeping(keep_within((budget - needed) / count, function))
+    return jax.checkpoint(keep_within(budget, function))
+
+
+def _everything(function: Callable) -> Callable:
+    return function
+
+
+def _products(function: Callable) -> Callable:
+    return jax.checkpoint(function, policy=jax.checkpoint_policies.dots_saveable)
+
+
+def _bytes_for_gradient(function: Callable, *arguments: chex.ArrayTree) -> int:
+    """Returns the bytes that the gradient of a call needs, besides the arguments and what all calls share."""
+    pure, shared = jax.closure_convert(function, *arguments)
     jaxpr = jax.make_jaxpr(lambda *inputs: jax.vjp(pure, *inputs)[1])(*arguments, *shared).jaxpr
-    kept = {x for x in jaxpr.outvars if isinstance(x, Var)} - {*jaxpr.invars, *jaxpr.constvars}
-    needed = count * sum(x.aval.size * x.aval.dtype.itemsize for x in kept)
-    if needed > budget:
-        return jax.checkpoint(keep_within(budget, function))
-    return keep_within((budget - needed) / count, function)
+    inputs = jaxpr.invars[: len(jax.tree.leaves(arguments))]
+    own = set(inputs)  # what depends on the arguments
+    for equation in jaxpr.eqns:
+        if any(isinstance(x, Var) and x in own for x in equation.invars):
+            own.update(equation.outvars)
+    kept = {x for x in jaxpr.outvars if isinstance(x, Var) and x in own} - {*inputs}
+    return sum(x.aval.size * x.aval.dtype.itemsize for x in kept)

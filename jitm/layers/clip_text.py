@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import UserError, check_choice
+from jitm.layers.lengths import in_order
 from jitm.layers.pooling import mean
 from jitm.layers.transformer import ACTIVATIONS, BERT, BERTSize, layer_norm
 from jitm.layers.vit import Tower, TransformerTower
@@ -56,7 +57,7 @@ class CausalTransformer(TransformerTower):
     @property
     def text_format(self) -> TextFormat:
         """Texts of any kind."""
-        return TextFormat(None, self.max_length)
+        return TextFormat(None, self.max_length, profile=True)
 
     def _check_length(self, length: int) -> None:
         """Raises a UserError if texts are padded to more tokens than the model reads."""
@@ -82,7 +83,8 @@ class CausalTransformer(TransformerTower):
         del train
         blocks, length = self._blocks(), texts.ids.shape[1]
         self._check_length(length)
-        tokens = blocks(self._embed(texts.ids), jnp.tri(length, dtype=bool)[None])
+        mask = jnp.tri(length, dtype=bool)[None]
+        tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, profile=texts.profile), texts)
         norm_out = layer_norm(None, 'norm_out', self.epsilon)
         if not whole:
             return norm_out(tokens.astype(jnp.float32))
@@ -114,7 +116,7 @@ class PooledBERT(Tower):
     @property
     def text_format(self) -> TextFormat:
         """Texts of any kind."""
-        return TextFormat(None, self.max_length)
+        return TextFormat(None, self.max_length, profile=True)
 
     @property
     def hidden_dim(self) -> int:

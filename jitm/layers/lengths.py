@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jitm.devices import parallel
 from jitm.devices.recompute import keeping_share
-from jitm.types import Elements, Profile
+from jitm.types import Elements, Profile, Texts
 
 
 def longest_first(texts: Elements) -> chex.Array:
@@ -48,6 +48,46 @@ def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Element
     ends = list(itertools.accumulate(tokens for tokens, _ in texts.profile))
     cut = [lambda end=end: function(texts.first(end)) for end in ends]
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(ends), jnp.max(jnp.sum(texts.mask, axis=1))), cut)
+
+
+def in_order(function: Callable[[Texts], chex.Array], texts: Texts) -> chex.Array:
+    """Applies a function to texts that are sorted by their length, the longest first, as their profile counts them.
+
+    Args:
+      function: Maps T texts to an array of T rows. Without a profile, or with that of another number of texts, they are
+        as given, and have none.
+      texts: The texts.
+
+    Returns:
+      The rows, in the order of the given texts.
+    """
+    if texts.profile is None or texts.profile[0][1] != len(texts.lengths):
+        return function(texts.replace(profile=None))
+    order = jnp.argsort(texts.lengths, descending=True)
+    return function(jax.tree.map(lambda x: jnp.take(x, order, axis=0), texts))[jnp.argsort(order)]
+
+
+def pack(profile: Profile, words: chex.Array) -> chex.Array:
+    """Returns the words [T, L, ...] of sorted texts for which a profile has a place, as one array [P, ...]."""
+    return jnp.concatenate(
+        [words[:rows, start:end].reshape(-1, *words.shape[2:]) for start, end, rows in _segments(profile)]
+    )
+
+
+def unpack(profile: Profile, packed: chex.Array) -> chex.Array:
+    """Returns packed words [P, ...] as those of sorted texts [T, L, ...], zero where the profile has no place."""
+    count, stop, parts = profile[0][1], 0, []
+    for start, end, rows in _segments(profile):
+        first, stop = stop, stop + rows * (end - start)
+        part = packed[first:stop].reshape(rows, end - start, *packed.shape[1:])
+        parts.append(jnp.pad(part, [(0, count - rows), *[(0, 0)] * packed.ndim]))
+    return jnp.concatenate(parts, axis=1)
+
+
+def _segments(profile: Profile) -> list[tuple[int, int, int]]:
+    """Returns the first position of each segment, the first one after it, and the number of texts."""
+    ends = itertools.accumulate(tokens for tokens, _ in profile)
+    return [(end - tokens, end, rows) for end, (tokens, rows) in zip(ends, profile, strict=True)]
 
 
 def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:

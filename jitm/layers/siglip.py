@@ -8,7 +8,7 @@ from jitm.errors import ArgumentError
 from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.transformer import ACTIVATIONS, layer_norm
 from jitm.layers.vit import ViT
-from jitm.types import Images, Index, Texts
+from jitm.types import Images, Index, TextFormat, Texts
 
 EPSILON = 1e-6  # layer normalizations
 MEAN = DEVIATION = (0.5, 0.5, 0.5)  # pixels
@@ -77,6 +77,11 @@ class PaddedTransformer(CausalTransformer):
     pad: Index
 
     epsilon = EPSILON
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Texts of any kind, without a profile."""
+        return TextFormat(None, self.max_length)
 
     @nn.compact
     def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:

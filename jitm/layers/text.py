@@ -90,8 +90,8 @@ class BERTEncoder(Tower):
     def text_format(self) -> TextFormat:
         """Word pieces where only the name of the sizes is known, else texts of any kind."""
         if isinstance(self.size, str):
-            return TextFormat('word pieces', self.max_length or BERTSize.max_positions)
-        return TextFormat(None, self.max_length or self.size.max_length)
+            return TextFormat('word pieces', self.max_length or BERTSize.max_positions, profile=True)
+        return TextFormat(None, self.max_length or self.size.max_length, profile=True)
 
     @property
     def sizes(self) -> BERTSize:

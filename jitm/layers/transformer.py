@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import einops
@@ -20,8 +20,9 @@ from flax import linen as nn
 from jitm.devices import parallel
 from jitm.devices.recompute import recompute
 from jitm.errors import ArgumentError, UserError
+from jitm.layers import lengths
 from jitm.layers.positions import RelativePositions
-from jitm.types import Count, Index, Positive, Texts
+from jitm.types import Count, Index, Positive, Profile, Texts
 
 EPSILON = 1e-12  # BERT's layer normalizations
 ACTIVATIONS = MappingProxyType(
@@ -161,16 +162,18 @@ class TransformerBlock(nn.Module):
         train: bool = False,
         bias: chex.Array | None = None,
         context: chex.Array | None = None,
+        profile: Profile | None = None,
     ) -> chex.Array:
         """Applies the block to each sequence of [N, L, H].
 
         Args:
-          tokens: The sequences.
+          tokens: The sequences; with a profile packed as [P, H], see `lengths.pack`.
           mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
             for all.
           train: Applies dropout, from the stream 'dropout'.
           bias: float [heads, L, L], added to the scaled scores of each query with each key; None for none.
           context: What else the tokens attend to, [N, K, C]; None for nothing.
+          profile: The profile of sequences without a context, by which they are packed; None if they are not.
         """
         options, init = self.options, self.options.kernel_init
         init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
@@ -198,12 +201,24 @@ class TransformerBlock(nn.Module):
             return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
 
         norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
-        attend = attention(name='attention', attention_fn=functools.partial(nn.dot_product_attention, bias=bias))
+        attention_fn = functools.partial(nn.dot_product_attention, bias=bias)
+        attend = attention(name='attention', attention_fn=_on_packed(attention_fn, profile) if profile else attention_fn)
         tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
         if context is not None:
             attend_context = attention(name='cross_attention')
             tokens = residual(tokens, lambda x: attend_context(x, context), norm('cross_norm'))
         return residual(tokens, mlp, norm('mlp_norm'))
+
+
+def _on_packed(attend: Callable, profile: Profile) -> Callable:
+    """Returns an attention function of packed queries, keys and values [P, heads, D]."""
+
+    @functools.wraps(attend)  # Flax passes the options that are in the signature
+    def packed(*inputs: chex.Array, **options: Any) -> chex.Array:
+        unpacked = (lengths.unpack(profile, x) for x in inputs)
+        return lengths.pack(profile, attend(*unpacked, **options))
+
+    return packed
 
 
 class Transformer(nn.Module):
@@ -223,12 +238,22 @@ class Transformer(nn.Module):
         train: bool = False,
         bias: chex.Array | None = None,
         context: chex.Array | None = None,
+        profile: Profile | None = None,
     ) -> chex.Array:
-        """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H]."""
+        """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H].
+
+        With the profile of sequences that are sorted by their length, other tokens are left out, and zero in the result.
+        """
+        if profile is not None:
+            tokens = lengths.pack(profile, tokens)
+        tokens = self._apply(tokens, mask, train, bias, context, profile)
+        return tokens if profile is None else lengths.unpack(profile, tokens)
+
+    def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *others: Any) -> chex.Array:
         names = [f'block_{n}' for n in range(self.layers)]
         if self.is_initializing() or parallel.platform() == 'cpu':
             for name in names:
-                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, bias, context)
+                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, *others)
             return tokens
         # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
@@ -239,7 +264,7 @@ class Transformer(nn.Module):
             params, bits = layer
             rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
             block = TransformerBlock(self.options, parent=None)
-            return block.apply({'params': params}, tokens, mask, train, bias, context, rngs=rngs), None
+            return block.apply({'params': params}, tokens, mask, train, *others, rngs=rngs), None
 
         first = jax.tree.map(lambda x: x[0], (layers, bits))
         return jax.lax.scan(recompute(apply, self.layers, tokens, first), tokens, (layers, bits))[0]
@@ -322,7 +347,11 @@ class BERT(nn.Module):
 
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
-        mask = texts.mask
         bias = self.relative(texts.ids.shape[1]) if self.size.relative_positions else None
-        states = self.encoder(self.embeddings(texts.ids, train), mask, train, bias)
-        return jnp.where(einops.rearrange(mask, 't l -> t l 1'), states, 0)
+
+        def read(texts: Texts) -> chex.Array:
+            tokens = self.embeddings(texts.ids, train)
+            states = self.encoder(tokens, texts.mask, train, bias, profile=texts.profile)
+            return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), states, 0)
+
+        return lengths.in_order(read, texts)

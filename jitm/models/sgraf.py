@@ -99,7 +99,7 @@ class SGRAF(CrossAttentionMatcher):
     def score_over_images(self, images: Elements, texts: Elements) -> tuple[chex.Array, ...]:
         """Scores all images with a few texts in training: [I, T], and the moments of each text's alignments, [1, T]."""
         nodes, mask = self.in_tiles('alignments', images, texts), self.node_mask(texts)
-        moments = self.reasoning.moments(jax.lax.stop_gradient(nodes), mask)
+        moments = jax.lax.stop_gradient(self.reasoning.moments(nodes, mask))
         return self.reason(nodes, mask, train=True), *(moment[None] for moment in moments)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:

@@ -113,9 +113,8 @@ class CrossAttentionMatcher(TiledMatcher):
 
     @property
     def text_format(self) -> TextFormat:
-        """That of the text encoder, with a profile unless it is a transformer, which reads all of the padding."""
-        found = super().text_format
-        return found._replace(profile=found.max_length is None)
+        """That of the text encoder, with a profile."""
+        return super().text_format._replace(profile=True)
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Encodes [I, R, F] regions as unit vectors [I, R, D]."""

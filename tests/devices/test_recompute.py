@@ -29,10 +29,15 @@ INPUTS = np.full((SIZE, SIZE), 0.1, np.float32), np.random.default_rng(0).normal
 INPUTS = tuple(x.astype(np.float32) for x in INPUTS)
 
 
-@pytest.mark.parametrize(('num_bytes', 'recomputes'), [(0, True), (KEPT - 1, True), (KEPT, False)])
-def test_what_fits_is_kept(num_bytes, recomputes):
+@pytest.mark.parametrize(
+    ('num_bytes', 'recomputes', 'products'),
+    [(0, True, 7), (KEPT // 2 - 1, True, 7), (KEPT // 2, True, 5), (KEPT - 1, True, 5), (KEPT, False, 5)],
+)
+def test_what_fits_is_kept(num_bytes, recomputes, products):
     function = gradient(num_bytes, double)
-    assert ('remat' in str(jax.make_jaxpr(function)(*INPUTS))) == recomputes
+    jaxpr = str(jax.make_jaxpr(function)(*INPUTS))
+    assert ('remat' in jaxpr) == recomputes
+    assert jaxpr.count('= dot_general') == products
     np.testing.assert_allclose(function(*INPUTS), gradient(0, double)(*INPUTS), rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from jitm.devices import parallel
 from jitm.errors import UserError
+from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.transformer import (
     BASE,
     BERT,
@@ -131,6 +132,32 @@ def test_loop_over_the_layers_reads_a_context(monkeypatch):
     monkeypatch.setattr(parallel, 'platform', lambda: 'tpu')
     for one, wanted in ((None, without), (context, given)):
         np.testing.assert_allclose(model.apply(variables, tokens, None, context=one), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
+def test_texts_with_a_profile_leave_out_padding(platform, monkeypatch):
+    """The states and all gradients of a BERT and of CLIP's encoder are those of padded texts."""
+    counts, profile = np.array([3, 9, 2, 12, 5], np.int32), ((4, 5), (4, 3), (4, 2))
+    texts = Texts(np.tile(np.arange(1, 13, dtype=np.int32), (5, 1)), counts)
+    bert = BERT(30, dataclasses.replace(TINY, relative_positions=True), 0.0)
+    sizes = {'embed_dim': 6, 'hidden_dim': 8, 'num_layers': 2, 'num_heads': 2, 'mlp_dim': 12}
+    causal = CausalTransformer(**sizes, activation='gelu', dtype='float32', vocab_size=30, max_length=12)
+    monkeypatch.setattr(parallel, 'platform', lambda: platform)
+    for model in (bert, causal):
+        rng, shapes = np.random.default_rng(1), jax.eval_shape(model.init, jax.random.key(0), texts)
+        params = jax.tree.map(lambda leaf, rng=rng: rng.normal(size=leaf.shape).astype(np.float32) / 3, shapes)
+
+        def values(params, texts, model=model):
+            out = model.apply(params, texts)
+            return jnp.sum(out**2), out
+
+        packed, padded = (
+            jax.jit(jax.value_and_grad(values, has_aux=True))(params, texts.replace(profile=one))
+            for one in (profile, None)
+        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-4), packed, padded)
+        jaxpr = str(jax.make_jaxpr(values)(params, texts.replace(profile=profile)))
+        assert f'f32[40,{model.size.mlp_dim if model is bert else 12}]' in jaxpr  # 40 of 60 places
 
 
 def test_bfloat16_is_for_products_and_float32_for_the_softmax(variables, texts):
