@@ -201,8 +201,8 @@ class TransformerBlock(nn.Module):
             return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
 
         norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
-        attention_fn = functools.partial(nn.dot_product_attention, bias=bias)
-        attend = attention(name='attention', attention_fn=_on_packed(attention_fn, profile) if profile else attention_fn)
+        among = functools.partial(nn.dot_product_attention, bias=bias)
+        attend = attention(name='attention', attention_fn=_on_packed(among, profile) if profile else among)
         tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
         if context is not None:
             attend_context = attention(name='cross_attention')
@@ -242,7 +242,7 @@ class Transformer(nn.Module):
     ) -> chex.Array:
         """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H].
 
-        With the profile of sequences that are sorted by their length, other tokens are left out, and zero in the result.
+        With the profile of sequences that are sorted by their length, other tokens are left out: zero in the result.
         """
         if profile is not None:
             tokens = lengths.pack(profile, tokens)
