@@ -51,8 +51,8 @@ def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
 def recompute(function: Callable, count: int, *arguments: chex.ArrayTree) -> Callable:
     """Returns a function whose gradient recomputes what does not fit into the memory.
 
-    Kept is what fits into the bytes of `keep_within`: what the gradients of all calls need, or the results of products,
-    or the arguments only, and what the function itself decides to keep for one call.
+    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise the results of
+    products, if these fit; otherwise only the arguments. The function may keep more for one call, from the bytes left.
 
     Args:
       function: The function, which a loop calls; it may use `recompute` itself.
