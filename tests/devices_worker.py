@@ -63,14 +63,17 @@ MODELS = {
 CASES = [
     ('vsepp', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('vsrn_f30k', functools.partial(ranking.max_of_hinges, **HINGE), {}),
-    ('saf', functools.partial(ranking.sum_of_hinges, **HINGE), {}),
     ('scan_t2i', functools.partial(ranking.max_of_hinges, **HINGE), {}),
     ('naaf', functools.partial(ranking.max_of_hinges, **HINGE), {}),  # thresholds mined over the images of all devices
-    # Batch normalization over regions padded to the longest image of all devices; views with other regions and words.
+    # Batch normalization over regions padded to the longest image of all devices.
     ('rvse_mlp', functools.partial(ranking.sum_of_hinges, **HINGE), {'drop_regions': 0.4}),
-    ('esa', ranking.adaptive_margin, {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2}),
     ('shortlist', functools.partial(ranking.mean_of_hinges, **HINGE), {}),  # candidates and extra pairs on all devices
-    ('boosted', functools.partial(anchored.relative_max, **HINGE), {'drop_regions': 0.4, 'num_views': 2}),
+    # Views with other regions and words.
+    (
+        'boosted',
+        functools.partial(anchored.relative_max, **HINGE),
+        {'drop_regions': 0.4, 'change_words': 0.4, 'num_views': 2},
+    ),
     ('ncr', functools.partial(noisy.soft_margin, **HINGE), {}),  # labels from both models' scores of all devices
     ('crcl', functools.partial(noisy.active_complementary, temperature=0.1), {}),
     ('perturbed', functools.partial(ranking.sum_of_hinges, **HINGE), {}),  # captions of the parts of the batch
@@ -80,7 +83,7 @@ CASES = [
 ]
 ENCODED = '_encoded_in_chunks'  # suffix of a case whose models encode a few rows at a time
 CHUNK = 3
-CASES += [(name + ENCODED, *case) for name, *case in CASES if name in ('vsepp', 'scan_t2i', 'perturbed', 'queue')]
+CASES += [(name + ENCODED, *case) for name, *case in CASES if name in ('scan_t2i', 'perturbed')]
 
 
 LABELS = {
@@ -159,10 +162,6 @@ def main() -> None:
             source = candidates_source(chunks, terms)
         if name == 'rvse_mlp':
             model = model.clone(image=model.image.clone(norm_padding=True))
-        if name == 'saf':
-            model = model.clone(
-                **{side: getattr(model, side).clone(dropout=0.0) for side in ('image_whole', 'text_whole')}
-            )
         members = {'target': Member(rule=Gradient(), model=model, optimizer=optax.trace(0.0))}
         if name == 'boosted':
             target = dataclasses.replace(members['target'], learn_from=('anchor',))

@@ -273,12 +273,11 @@ def test_chunks_take_less_memory(measured):
 
 @pytest.mark.slow
 def test_what_is_kept_takes_memory_and_saves_products(measured):
-    flags = ('--settings', 'sgraf:saf,f30k', '--batch_size', '32', '--budgets', '0', '4096', '--steps', '1')
+    flags = ('--settings', 'sgraf:saf,f30k', '--batch_size', '16', '--budgets', '0', '4096')
     none, kept = measured('activations', '--target', 'cpu', *flags)
-    assert (none['batch'], none['activations_mb'], kept['activations_mb']) == (32, 0, 4096)
+    assert (none['batch'], none['activations_mb'], kept['activations_mb']) == (16, 0, 4096)
     assert 0 < none['peak GB'] < kept['peak GB']
     assert none['TFLOP'] > kept['TFLOP'] > 0.6 * none['TFLOP']
-    assert none['CPU s/step'] > 0 < kept['CPU s/step']
 
 
 @pytest.mark.slow

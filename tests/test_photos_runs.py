@@ -118,7 +118,7 @@ def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monke
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('devices', 'make', 'single'),
-    [(2, make_config, 'finished'), (4, make_config, 'finished'), (4, make_clip, 'finished_clip')],
+    [(2, make_config, 'finished'), (4, make_clip, 'finished_clip')],
 )
 def test_devices_train_the_same_run_on_photos(root, tmp_path, request, devices, make, single):
     finished = request.getfixturevalue(single)

@@ -18,7 +18,7 @@ from tests.conftest import ROOT, environment, free_port, shared_folder
 from tests.models.test_matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
-FEW = 'vsepp,scan_t2i,rvse_mlp,vsepp_encoded_in_chunks,scan_t2i_encoded_in_chunks'
+FEW = 'vsepp,rvse_mlp,scan_t2i_encoded_in_chunks'
 IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
 ENCODED = '_encoded_in_chunks'
 
@@ -107,16 +107,16 @@ def check_same(out, one_device, devices):
 @pytest.mark.slow
 def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'vsrn_f30k', 'saf', 'scan_t2i', 'naaf', 'rvse_mlp', 'esa', 'shortlist', 'boosted', 'clip_resnet'}
+    models = {'vsepp', 'vsrn_f30k', 'scan_t2i', 'naaf', 'rvse_mlp', 'shortlist', 'boosted', 'clip_resnet'}
     models |= {'ncr', 'crcl', 'perturbed', 'queue', *IN_CHUNKS}
-    models |= {name + ENCODED for name in ('vsepp', 'scan_t2i', 'perturbed', 'queue')}
+    models |= {name + ENCODED for name in ('scan_t2i', 'perturbed')}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1
     for name, value in gradients.items():
         assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
     statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}
-    assert len(statistics) == 3 * 2 + 3 * 2 + 3 * 2 + 2 + 19 * 2
+    assert len(statistics) == 3 * 2 + 2 + 2 + 2 + 19 * 2
     assert all(np.abs(value - name.endswith("'variance']")).max() > 1e-4 for name, value in statistics.items())
     parts = one_device['vsrn_f30k/ranking_loss'], one_device['vsrn_f30k/terms/caption']
     assert min(parts) > 0.1
@@ -135,11 +135,10 @@ def test_one_device_gradient_is_not_trivial(one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('devices', 'cases'), [(2, 'all'), (8, FEW)])
-def test_devices_agree(tmp_path, one_device, initial, devices, cases):
+def test_devices_agree(tmp_path, one_device, initial):
     out = tmp_path / 'out.npz'
-    finish(start(out, initial, devices, cases))
-    check_same(out, one_device, devices)
+    finish(start(out, initial, 2, 'all'))
+    check_same(out, one_device, 2)
 
 
 @pytest.mark.slow
