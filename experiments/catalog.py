@@ -80,6 +80,14 @@ FULL = {  # the GRU, and splits as for NINE
     'model.embed_dim': 512,
     'model.text.recurrent': True,
 }
+SCENES = {  # 2,000 images, of which a batch of 64 has few; dev selects the epoch and test is reported
+    'data.train_images': 2000,
+    'batch_size': 64,
+    'length_multiple': 12,
+    'epochs': 12,
+    'optimizer.decay_epochs': 8,
+    'model.embed_dim': 128,
+}
 SUMS = {'terms.warm_up.end_epoch': 2, 'terms.ranking.start_epoch': 2}  # the published loss after two epochs
 ALIGNED = {'model.alignment_dim': 32}
 REASONING = ALIGNED | {'model.image_whole.slots': 9}
@@ -485,6 +493,25 @@ GROUPS = {
             ('softmax_t10', 'recipe:mean,softmax', {'terms.ranking.temperature': 0.1}),
             ('selhn_oss', 'recipe:mean,selhn,oss', {}),
         )
+    },
+    'scenes': {'scenes_max': Experiment('scan:t2i,avg', SCENES | SUMS, data='scenes', final='test')},
+    'oracle': {  # with the lists that `experiments oracle` writes below the run of scenes_max
+        f'scenes_{loss}_{lists}_h{top_h}': Experiment(
+            'scan:t2i,avg',
+            SCENES
+            | SUMS
+            | {
+                'terms.ranking.loss': f'offline.{name}',
+                'offline.path': f'{{scenes_max}}/{lists}',
+                'offline.top_h_texts': top_h,
+                'offline.top_h_images': top_h // 5,
+            },
+            data='scenes',
+            final='test',
+        )
+        for top_h in (500, 200, 1000)
+        for loss, name in (('offtri', 'offline_triplet'), ('adapoffquin', 'adaptive_offline_quintuplet'))
+        for lists in ('mined', 'false')
     },
     'encoders': {
         'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE),

@@ -33,6 +33,8 @@ The groups, by question (small: with --small):
     nine           every network on nine regions, reported on a split that selects nothing (small)
     nine_losses    SelHN on cross-attention, and RM and AM on DBL's network, on nine regions (small)
     full           the recipe with a GRU and 512 dimensions, reported on a split that selects nothing
+    scenes         the run that mines negatives of synthetic scenes (small)
+    oracle         mined negatives of scenes, as mined and without those that are true (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
     public         losses, OSS and OAS on features that anyone can make from public files (docs/results/how.md; small)
     heads          heads on the cells of two networks, and on the states of a tiny CLIP (docs/pixels.md; small)
@@ -56,6 +58,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.results import ROOT, Row
 from experiments.catalog import (
     EXPERIMENTS,
@@ -68,11 +72,13 @@ from experiments.catalog import (
     size,
     two_stages,
 )
+from experiments.oracle import rsum_among_false
 from jitm.errors import UserError
-from jitm.evaluation.saved import METRICS
+from jitm.evaluation.saved import METRICS, SIMS
 from jitm.files import parse_json
 from jitm.report.groups import read_groups
 from jitm.report.rows import read_rows, update_rows
+from jitm.runs.run import load_run, read_split
 
 
 def train(name: str, seed: int, folder: Path, small: bool = False) -> None:
@@ -120,7 +126,13 @@ def _commit() -> str:
 def _final(workdir: Path, name: str) -> dict[str, Any]:
     """Returns the metrics of the split that is evaluated after training."""
     split = EXPERIMENTS[name].final
-    return {split: parse_json((workdir / 'eval' / split / METRICS).read_text())['metrics']} if split else {}
+    if not split:
+        return {}
+    folder = workdir / 'eval' / split
+    found = parse_json((folder / METRICS).read_text())['metrics']
+    if EXPERIMENTS[name].data == 'scenes':
+        found['rsum_among_false'] = rsum_among_false(np.load(folder / SIMS), read_split([load_run(workdir)], split))
+    return {split: found}
 
 
 def _row(name: str, seed: int, folder: Path) -> str:

@@ -24,7 +24,13 @@ from jitm.files import replacing
 from jitm.pages.tables import mean_and_deviation
 
 SECTION = re.compile(r'^#{2,3} (.*?)$', re.MULTILINE)
-COLUMNS = {'mean_distance': 'MD', 'last': 'rsum, last epoch', 'i2t/recall@10': 'R@10 i2t', 't2i/recall@10': 'R@10 t2i'}
+COLUMNS = {
+    'mean_distance': 'MD',
+    'last': 'rsum, last epoch',
+    'rsum_among_false': 'rsum among false',
+    'i2t/recall@10': 'R@10 i2t',
+    't2i/recall@10': 'R@10 t2i',
+}
 BOTH_WAYS = 'i2t/recall@1', 't2i/recall@1'
 
 Test = tuple[str, str, str, tuple[int, ...]]  # the file of rows, the epoch, a pair, and seeds
