@@ -4,8 +4,7 @@
 
 `experiments.comments` describes the comments above the tables. Differences are tested by paired t-tests over the seeds;
 q is p adjusted for all tests of the pages (Benjamini and Hochberg, 1995). `<!-- verdicts -->` lists the verdicts of all
-pages, and the tables of a CCA in how.md and networks.md follow a comment that names their command: `<!-- experiments
-cca ... -->`.
+pages, and the tables of `cca` and `oracle` follow a comment that names their command: `<!-- experiments cca ... -->`.
 """
 
 import argparse
@@ -174,14 +173,14 @@ def pages() -> Iterator[tuple[Path, str]]:
     texts = {name: path.read_text(encoding='utf-8') for name, path in PAGES.items()}
     q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
     texts = {name: rewritten(text, read, q, stored) for name, text in texts.items()}
-    linear, networks = results.read(DOCS / 'cca.jsonl'), 'results/networks'
-    texts[networks] = results.rewritten(texts[networks], linear)
+    commands = results.read(DOCS / 'cca.jsonl') | results.read(DOCS / 'oracle.jsonl')
+    texts |= {name: results.rewritten(texts[name], commands) for name in ('results/aoq', 'results/networks')}
     yield from ((PAGES[name], text) for name, text in texts.items())
     rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
     listed = ''.join(f'{line}\n' for line in results.markdown(rows))
     index, how = DOCS / 'results' / 'index.md', DOCS / 'results' / 'how.md'
     yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', index.read_text(encoding='utf-8'))
-    yield how, results.rewritten(how.read_text(encoding='utf-8'), linear)
+    yield how, results.rewritten(how.read_text(encoding='utf-8'), commands)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
