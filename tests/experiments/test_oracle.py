@@ -19,7 +19,7 @@ def test_pairs_are_true_where_the_statement_holds(split):
     assert found.sum() > 200
 
 
-def test_lists_without_some_items_keep_the_order_and_repeat_what_is_left():
+def test_lists_without_some_items_keep_the_order_and_repeat_the_rest():
     lists, left_out = np.array([[7, 3, 5, 9], [4, 8, 6, 2]]), np.array([[0, 1, 0, 0], [1, 0, 1, 1]], bool)
     np.testing.assert_array_equal(oracle.without(lists, left_out, 3), [[7, 5, 9], [8, 8, 8]])
     with pytest.raises(UserError, match='1 lists have true pairs only: mine longer ones'):
