@@ -92,13 +92,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Writes the lists of each run, and yields how many of the hardest negatives are true."""
+    """Writes the lists of each run, and yields the percentages of the hardest negatives that are true.
+
+    Raises:
+      UserError: If a run was not trained on scenes, or does not mine.
+    """
     for folder in args.runs:
+        split = read_split([load_run(folder)], 'train')
+        if not isinstance(split, SceneSplit):
+            raise UserError(f'{folder} was trained on {split.name}; only scenes have captions of known truth')
         argv = ['mine', '--workdir', folder, '--out', folder / 'mined']
         argv += [word for side, length in MINED.items() for word in (f'--top_h_{side}', length)]
         if cli.main(list(map(str, argv))):
             raise UserError(f'{folder} does not mine')
-        split = read_split([load_run(folder)], 'train')
         mined = mined_lists.load(folder / 'mined', split)
         images, texts = (np.arange(number)[:, None] for number in (split.num_images, split.num_texts))
         true = {'i2t': true_pairs(split, images, mined.i2t), 't2i': true_pairs(split, mined.t2i, texts)}
