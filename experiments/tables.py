@@ -167,13 +167,17 @@ def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], s
     return MARK.sub(replacement, page).rstrip('\n') + '\n'
 
 
+def measured() -> dict[str, list[Row]]:
+    """Returns the rows of the commands that train no runs, by the command in the comment above their table."""
+    return results.read(DOCS / 'cca.jsonl') | results.read(DOCS / 'oracle.jsonl')
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    read, stored = functools.cache(catalog.read_runs), intervals.read(intervals.PATH)
+    read, stored, commands = functools.cache(catalog.read_runs), intervals.read(intervals.PATH), measured()
     texts = {name: path.read_text(encoding='utf-8') for name, path in PAGES.items()}
     q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
     texts = {name: rewritten(text, read, q, stored) for name, text in texts.items()}
-    commands = results.read(DOCS / 'cca.jsonl') | results.read(DOCS / 'oracle.jsonl')
     texts |= {name: results.rewritten(texts[name], commands) for name in ('results/aoq', 'results/networks')}
     yield from ((PAGES[name], text) for name, text in texts.items())
     rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
