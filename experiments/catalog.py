@@ -88,6 +88,7 @@ SCENES = {  # 2,000 images, of which a batch of 64 has few; dev selects the epoc
     'optimizer.decay_epochs': 8,
     'model.embed_dim': 128,
 }
+AOQ = {'offtri': 'offline_triplet', 'adapoffquin': 'adaptive_offline_quintuplet'}  # losses of mined negatives
 SUMS = {'terms.warm_up.end_epoch': 2, 'terms.ranking.start_epoch': 2}  # the published loss after two epochs
 ALIGNED = {'model.alignment_dim': 32}
 REASONING = ALIGNED | {'model.image_whole.slots': 9}
@@ -134,6 +135,21 @@ def _distilled(loss: str, *members: str) -> Experiment:
     }
     start = {'members.target.init_from': ''} | _from(VSEPP, *members)
     return Experiment(f'dbl:vsepp,{loss},oas', flags[loss] | start)
+
+
+def _of_scenes(flags: Mapping[str, str | float | bool]) -> Experiment:
+    """Returns SCAN on scenes."""
+    return Experiment('scan:t2i,avg', SCENES | flags, data='scenes', final='test')
+
+
+def _mined(lists: str, loss: str, top_h: int = 500) -> dict[str, str | int]:
+    """Returns the flags of a loss of AOQ with lists of captions, and of a fifth as many images."""
+    return {
+        'terms.ranking.loss': f'offline.{loss}',
+        'offline.path': f'{{scenes_max}}/{lists}',
+        'offline.top_h_texts': top_h,
+        'offline.top_h_images': top_h // 5,
+    }
 
 
 def _weaker(anchor: str) -> dict[str, Experiment]:
@@ -398,7 +414,11 @@ GROUPS = {
     'methods': {
         **{system: Experiment(f'vsepp:{system}') for system in ('order0', 'orderpp')},
         'orderpp_sum': Experiment('vsepp:orderpp', {'terms.ranking.loss': 'ranking.sum_of_hinges'}),
+        'order0_published': Experiment(
+            'vsepp:order0', {'optimizer.learning_rate': 1e-3, 'epochs': 30, 'optimizer.decay_epochs': 15}
+        ),
         **{f'mean_{loss}': Experiment(f'vse:mean,{loss}') for loss in ('shn', 'sct')},
+        'mean_sum_sct': Experiment('vse:mean,sum_max', {'terms.ranking.loss': 'ranking.selective_contrastive'}),
         **{f'vsepp_{loss}': Experiment(f'dbl:vsepp,{loss},alone') for loss in ('sam', 'cmpm', 'mpl')},
         **{
             f'vsepp_{loss}_oss': Experiment(f'dbl:vsepp,{loss},oss')
@@ -494,24 +514,20 @@ GROUPS = {
             ('selhn_oss', 'recipe:mean,selhn,oss', {}),
         )
     },
-    'scenes': {'scenes_max': Experiment('scan:t2i,avg', SCENES | SUMS, data='scenes', final='test')},
+    'scenes': {'scenes_max': _of_scenes(SUMS)},
     'oracle': {  # with the lists that `experiments oracle` writes below the run of scenes_max
-        f'scenes_{loss}_{lists}_h{top_h}': Experiment(
-            'scan:t2i,avg',
-            SCENES
-            | SUMS
-            | {
-                'terms.ranking.loss': f'offline.{name}',
-                'offline.path': f'{{scenes_max}}/{lists}',
-                'offline.top_h_texts': top_h,
-                'offline.top_h_images': top_h // 5,
-            },
-            data='scenes',
-            final='test',
-        )
-        for top_h in (500, 200, 1000)
-        for loss, name in (('offtri', 'offline_triplet'), ('adapoffquin', 'adaptive_offline_quintuplet'))
-        for lists in ('mined', 'false')
+        **{
+            f'scenes_{loss}_{lists}_h{top_h}': _of_scenes(SUMS | _mined(lists, name, top_h))
+            for top_h in (500, 200, 1000)
+            for loss, name in AOQ.items()
+            for lists in ('mined', 'false')
+        },
+        'scenes_again': _of_scenes(FROM_FIRST | _from('scenes_max', 'target')),
+        **{
+            f'scenes_{loss}_{lists}_again': _of_scenes(FROM_FIRST | _from('scenes_max', 'target') | _mined(lists, name))
+            for loss, name in AOQ.items()
+            for lists in ('mined', 'false')
+        },
     },
     'encoders': {
         'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE),
