@@ -20,6 +20,8 @@ def longest_first(texts: Elements) -> chex.Array:
 def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
     """Applies a function to groups of texts, each cut to its bound in `Texts.profile`.
 
+    On TPUs all texts are one group: with two, their compiler estimates a slower step of SCAN and NAAF.
+
     Args:
       function: A function of some texts, whose results have an axis of texts and none of words.
       texts: The texts. Without a profile, or with that of another number of texts, they are one group.
@@ -28,9 +30,10 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
     Returns:
       The results of all texts.
     """
-    if texts.profile is None or len(texts.mask) % texts.profile[0][1]:
-        return function(texts)
-    order, whole = longest_first(texts), texts.replace(profile=None)
+    whole = texts.replace(profile=None)
+    if texts.profile is None or len(texts.mask) % texts.profile[0][1] or parallel.platform() == 'tpu':
+        return function(whole)
+    order = longest_first(texts)
     found, parts = groups(texts.profile, len(texts.mask)), []
     words = sum((stop - start) * length for start, stop, length in found)
     for start, stop, length in found:
@@ -93,8 +96,6 @@ def _segments(profile: Profile) -> list[tuple[int, int, int]]:
 def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:
     """Groups some texts that are sorted by length, the longest first.
 
-    On accelerators, whose compilers take a minute for each length, these are the two groups of the fewest words.
-
     Args:
       profile: The profile of these texts, or of each of several parts of equal size.
       count: The number of texts.
@@ -105,9 +106,5 @@ def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:
     repeats = count // profile[0][1]
     ends = itertools.accumulate(tokens for tokens, _ in profile)
     found = [(repeats * rows, end) for (_, rows), end in zip(profile, ends, strict=True)][::-1]
-    if len(found) > 2 and parallel.platform() != 'cpu':
-        (_, longest), *_ = found
-        halves = [((stop, longest), (count, end)) for (stop, _), (_, end) in itertools.pairwise(found)]
-        found = min(halves, key=lambda two: two[0][0] * longest + (count - two[0][0]) * two[1][1])
     starts = [0, *(stop for stop, _ in found)]
     return [(start, *group) for start, group in zip(starts, found, strict=False)]

@@ -35,7 +35,7 @@ PADDED = []
     [
         ('cpu', 1, [(2, 16), (1, 12), (3, 8), (4, 4)]),
         ('cpu', 2, [(4, 16), (2, 12), (6, 8), (8, 4)]),
-        ('gpu', 1, [(3, 16), (7, 8)]),
+        ('tpu', 1, [(10, 16)]),
     ],
 )
 def test_groups_give_every_text_and_its_gradient(platform, repeats, padded, monkeypatch):
