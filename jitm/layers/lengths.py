@@ -20,7 +20,7 @@ def longest_first(texts: Elements) -> chex.Array:
 def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
     """Applies a function to groups of texts, each cut to its bound in `Texts.profile`.
 
-    On TPUs all texts are one group: with two, their compiler estimates a slower step of SCAN and NAAF.
+    On TPUs all texts are one group, since their compiler estimates a slower step of SCAN and NAAF for two.
 
     Args:
       function: A function of some texts, whose results have an axis of texts and none of words.
