@@ -8,7 +8,7 @@ python -m experiments tables                       # rewrites the tables and fig
 
 from benchmarks import command
 
-NAMES = 'flickr8k', 'cca', 'held_out', 'intervals', 'oracle', 'provenance', 'tables'
+NAMES = 'flickr8k', 'cca', 'held_out', 'intervals', 'means', 'oracle', 'provenance', 'selected', 'tables'
 
 if __name__ == '__main__':
     command.main('experiments')

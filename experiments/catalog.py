@@ -564,6 +564,11 @@ def size(small: bool) -> str:
     return 'flickr8k_small' if small else 'flickr8k'
 
 
+def folder_of(args: argparse.Namespace) -> Path:
+    """Returns the folder of the runs by the flags of `add_run_flags`."""
+    return args.folder or Path('runs', size(args.small))
+
+
 def directory(folder: Path, name: str, seed: int) -> Path:
     """Returns the run directory of an experiment."""
     return folder / f'{name}_s{seed}'

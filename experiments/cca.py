@@ -1,6 +1,6 @@
 """Recall of a linear canonical correlation analysis (CCA) of mean features and bags of words.
 
-    python -m experiments cca --data_root data/f8k_precomp --json docs/cca.jsonl
+    python -m experiments cca --data_root data/f8k_precomp --json docs/evaluations.jsonl
     python -m experiments cca --data_root data/f8k_tokens --token_vectors
     python -m experiments cca --data_root data/f8k_nine_precomp --split test
 

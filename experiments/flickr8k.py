@@ -67,6 +67,7 @@ from experiments.catalog import (
     add_run_flags,
     command,
     directory,
+    folder_of,
     in_order,
     scored,
     size,
@@ -162,7 +163,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: If a name is unknown, or a run fails; the others are trained.
     """
-    folder = args.folder or Path('runs', size(args.small))
+    folder = folder_of(args)
     rows = ROOT / 'docs' / f'{size(args.small)}.jsonl'
     if not args.names:
         yield from listing(args.seeds, folder, rows)

@@ -184,7 +184,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
       UserError: If saved scores are damaged, or of different images.
     """
     size = catalog.size(args.small)
-    folder, pairs = args.folder or Path('runs', size), [*comments.differences(size)]
+    folder, pairs = catalog.folder_of(args), [*comments.differences(size)]
     if rows := [row for pair in pairs for row in rows_of(*pair, args.seeds, size, folder)]:
         update(rows, PATH)
     runs = {run: row['metrics']['rsum'] for run, row in read_runs(size).items()}

@@ -11,7 +11,7 @@ Every number with a decimal, and every mean with its deviation, must be one of
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
     a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json),
-    the same of the linear CCA (docs/cca.jsonl).
+    a number of a command that trains nothing, such as the linear CCA (docs/evaluations.jsonl).
 
 What `python -m experiments tables` makes, and the numbers of sections of papers, are left out. The page on TAGS has no
 rows.
@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.results import DOCS, ROOT, Row
 from experiments import catalog, comments, intervals
+from experiments.tables import measured
 from jitm.config.build import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
@@ -138,10 +139,11 @@ def of_intervals(rows: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def of_references() -> set[str]:
-    """Returns the published numbers, and the numbers of the linear CCA."""
+    """Returns the published numbers, and those of commands that train nothing."""
     rows = [row.metrics for row in published.load()]
-    linear = [row for [row] in results.read(DOCS / 'cca.jsonl').values()]
-    cells = {cell for row in linear for cell in (row['rsum'], f'{row["R@1 i2t"]} / {row["R@1 t2i"]}')}
+    made = [row for found in measured().values() for row in found]
+    cells = {results.format_cell(cell) for row in made for cell in row.values()}
+    cells |= {f'{row["R@1 i2t"]} / {row["R@1 t2i"]}' for row in made if 'R@1 i2t' in row}
     return cells | {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
 
 

@@ -4,7 +4,7 @@
 
 `experiments.comments` describes the comments above the tables. Differences are tested by paired t-tests over the seeds;
 q is p adjusted for all tests of the pages (Benjamini and Hochberg, 1995). `<!-- verdicts -->` lists the verdicts of all
-pages, and the tables of `cca` and `oracle` follow a comment that names their command: `<!-- experiments cca ... -->`.
+pages, and the tables of commands that train nothing follow a comment that names theirs: `<!-- experiments cca ... -->`.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], s
 
 def measured() -> dict[str, list[Row]]:
     """Returns the rows of the commands that train no runs, by the command in the comment above their table."""
-    return results.read(DOCS / 'cca.jsonl') | results.read(DOCS / 'oracle.jsonl')
+    return results.read(DOCS / 'evaluations.jsonl')
 
 
 def pages() -> Iterator[tuple[Path, str]]:

@@ -1,12 +1,15 @@
+import argparse
 import json
+import statistics
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from benchmarks import command
-from experiments import catalog, comments, intervals
+from experiments import catalog, comments, intervals, means
 from jitm import configs
+from jitm.errors import UserError
 from jitm.evaluation.saved import folder_of
 from jitm.metrics import retrieval_metrics
 from jitm.report.bootstrap import Hits
@@ -139,3 +142,20 @@ def test_pages_name_experiments():
     pairs = [pair for size in ('flickr8k', 'flickr8k_small') for pair in comments.differences(size)]
     assert len(pairs) > 100
     assert {name for pair in pairs for name in pair} <= catalog.EXPERIMENTS.keys()
+
+
+def test_means_are_those_of_all_pairs_of_seeds(tmp_path, save):
+    alone = [save('mean_max', seed, 2.0) for seed in range(3)]
+    args = argparse.Namespace(names=['mean_max'], seeds=[0, 1, 2, 3], small=True, folder=tmp_path)
+    one, two = means.run(args)
+    rsums = [found['rsum'] for found in alone]
+    assert one['rsum'] == f'{statistics.mean(rsums):.1f} ± {statistics.stdev(rsums):.1f}'
+    assert two['scores'] == 'mean of two models'
+    assert float(two['rsum'].split()[0]) > max(rsums)  # independent noise is averaged
+    sims = [np.load(tmp_path / f'mean_max_s{seed}' / 'eval' / 'dev' / 'sims.npy') for seed in (0, 1)]
+    args.seeds = [0, 1]
+    found = retrieval_metrics(np.mean(sims, axis=0), IMAGE_OF_TEXT)
+    assert [*means.run(args)][1]['rsum'] == f'{found["rsum"]:.1f}'
+    args.seeds = [0]
+    with pytest.raises(UserError, match='has scores of 1 seeds of mean_max: train it with --again'):
+        next(means.run(args))
