@@ -70,8 +70,8 @@ def matrices(names: Sequence[str], seed: int, folder: Path) -> Sequence[Matrix]:
     runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in names]
     if not all((run / 'config.json').exists() for run in runs):
         return ()
-    logs = map(read_run_log, runs)
-    paths = [saved_sims(log, log.config['evaluation']['split']) for log in logs]
+    splits = [catalog.EXPERIMENTS[name].final or 'dev' for name in names]
+    paths = [saved_sims(read_run_log(run), split) for run, split in zip(runs, splits, strict=True)]
     return read_matrices(paths) if all(path.exists() for path in paths) else ()
 
 

@@ -1,14 +1,15 @@
-"""Recall of the mean of the scores of two runs that differ in their seed, a control of models that train together.
+"""Recall of the mean of the scores of two models, which is the control of models that train together.
 
     python -m experiments flickr8k mean_sum_max --small --seeds 0 1 2 --again
-    python -m experiments means mean_sum_max --small --json docs/evaluations.jsonl
+    python -m experiments means mean_sum_max --small --json docs/evaluations.jsonl            # two seeds
+    python -m experiments means nine_sgr nine_saf --small --json docs/evaluations.jsonl       # two models of a seed
 
 The scores are those that `jitm eval --save_sims` wrote.
 """
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,32 +18,40 @@ from experiments import catalog, intervals
 from jitm.errors import UserError
 from jitm.metrics import retrieval_metrics
 from jitm.pages.tables import mean_and_deviation
+from jitm.report.matrices import Matrix
 
 COLUMNS = {'R@1 i2t': 'i2t/recall@1', 'R@1 t2i': 't2i/recall@1', 'rsum': 'rsum'}
 
 
+def row(label: str, parts: Sequence[Sequence[Matrix]]) -> Row:
+    """Returns the recalls of the means of some matrices, with their mean and deviation over all parts."""
+    found = [
+        retrieval_metrics(np.mean([matrix.sims for matrix in part], axis=0), part[0].image_of_text) for part in parts
+    ]
+    return {'scores': label} | {
+        column: mean_and_deviation([one[metric] for one in found]) for column, metric in COLUMNS.items()
+    }
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('names', nargs='+', metavar='NAME', help='experiments')
+    parser.add_argument('names', nargs='+', metavar='NAME', help='an experiment with two seeds, or several experiments')
     catalog.add_run_flags(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Yields for each experiment the means over its runs alone, and over all pairs of them.
+    """Yields the recalls of each experiment over its seeds, and those of the mean.
 
     Raises:
-      UserError: If less than two runs of an experiment have scores, or scores are damaged.
+      UserError: If there are no scores to be averaged, or they are damaged.
     """
     folder = catalog.folder_of(args)
-    for name in args.names:
-        saved = [matrix for seed in args.seeds for matrix in intervals.matrices([name], seed, folder)]
-        if len(saved) < 2:
-            raise UserError(f'{folder} has scores of {len(saved)} seeds of {name}: train it with --again')
-        for count, label in (1, 'one model'), (2, 'mean of two models'):
-            found = [
-                retrieval_metrics(np.mean([matrix.sims for matrix in parts], axis=0), saved[0].image_of_text)
-                for parts in itertools.combinations(saved, count)
-            ]
-            yield {'experiment': f'`{name}`', 'scores': label} | {
-                column: mean_and_deviation([one[metric] for one in found]) for column, metric in COLUMNS.items()
-            }
+    saved = [found for seed in args.seeds if (found := intervals.matrices(args.names, seed, folder))]
+    alone = list(zip(*saved, strict=True))
+    means = saved if len(alone) > 1 else [pair for seeds in alone for pair in itertools.combinations(seeds, 2)]
+    if not means:
+        names = ', '.join(args.names)
+        raise UserError(f'{folder} has scores of {len(saved)} seeds of {names}: train them with --again')
+    for name, seeds in zip(args.names, alone, strict=True):
+        yield row(f'`{name}`', [[matrix] for matrix in seeds])
+    yield row('mean of two seeds' if len(alone) == 1 else 'mean of these', means)

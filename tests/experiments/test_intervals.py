@@ -144,18 +144,25 @@ def test_pages_name_experiments():
     assert {name for pair in pairs for name in pair} <= catalog.EXPERIMENTS.keys()
 
 
-def test_means_are_those_of_all_pairs_of_seeds(tmp_path, save):
-    alone = [save('mean_max', seed, 2.0) for seed in range(3)]
-    args = argparse.Namespace(names=['mean_max'], seeds=[0, 1, 2, 3], small=True, folder=tmp_path)
-    one, two = means.run(args)
-    rsums = [found['rsum'] for found in alone]
+def test_means_are_of_all_pairs_of_seeds_or_of_experiments(tmp_path, save):
+    def means_of(names, seeds):
+        return [*means.run(argparse.Namespace(names=names, seeds=seeds, small=True, folder=tmp_path))]
+
+    def mean_of(*runs):
+        sims = [np.load(tmp_path / run / 'eval' / 'dev' / 'sims.npy') for run in runs]
+        return f'{retrieval_metrics(np.mean(sims, axis=0), IMAGE_OF_TEXT)["rsum"]:.1f}'
+
+    rsums = [save('mean_max', seed, 2.0)['rsum'] for seed in range(3)]
+    weaker = save('mean_sum', 1, 1.0)['rsum']
+    one, two = means_of(['mean_max'], [0, 1, 2, 3])
     assert one['rsum'] == f'{statistics.mean(rsums):.1f} ± {statistics.stdev(rsums):.1f}'
-    assert two['scores'] == 'mean of two models'
     assert float(two['rsum'].split()[0]) > max(rsums)  # independent noise is averaged
-    sims = [np.load(tmp_path / f'mean_max_s{seed}' / 'eval' / 'dev' / 'sims.npy') for seed in (0, 1)]
-    args.seeds = [0, 1]
-    found = retrieval_metrics(np.mean(sims, axis=0), IMAGE_OF_TEXT)
-    assert [*means.run(args)][1]['rsum'] == f'{found["rsum"]:.1f}'
-    args.seeds = [0]
-    with pytest.raises(UserError, match='has scores of 1 seeds of mean_max: train it with --again'):
-        next(means.run(args))
+    assert means_of(['mean_max'], [0, 1])[1]['rsum'] == mean_of('mean_max_s0', 'mean_max_s1')
+    found = means_of(['mean_max', 'mean_sum'], [0, 1])
+    assert [row['scores'] for row in found] == ['`mean_max`', '`mean_sum`', 'mean of these']
+    assert [row['rsum'] for row in found] == [
+        *(f'{rsum:.1f}' for rsum in (rsums[1], weaker)),
+        mean_of('mean_max_s1', 'mean_sum_s1'),
+    ]
+    with pytest.raises(UserError, match='has scores of 1 seeds of mean_max: train them with --again'):
+        means_of(['mean_max'], [0])
