@@ -18,7 +18,7 @@ NETWORK = {  # presets, but for the data
     'naaf': 'naaf:',
     'esa': 'vse_infinity:esa,gru,',
     'gpo': 'vse_infinity:vse_infinity,gru,',  # without warm-up, as in section IV-B
-    'vsepp': 'vsepp:vsepp,',  # not in the paper
+    'vsepp': 'vsepp:vsepp,',  # section IV-C, with AM in OAS
     'scan': 'scan:t2i,avg,',  # not in the paper
     'clip': 'clip:softmax,',  # L/14@336px
 }

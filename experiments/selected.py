@@ -3,10 +3,10 @@
     python -m experiments flickr8k vsepp_rm_oss --small --seeds 0 1 2 --again
     python -m experiments selected vsepp_rm_oss --small --json docs/evaluations.jsonl
 
-The training data are drawn in batches, with one caption of each image. For each image and each caption, max of hinges
+Batches of the training data have one random caption of each image. For each image and each caption, max of hinges
 takes the negative with the highest score s_n of the target, RM the one with the highest s_n - a_n, where a_n is the
-score of the anchor. CIDEr compares a caption with the captions of an image; a negative that has as much of it as half
-of the pairs of the data is probably a match that nobody annotated.
+score of the anchor. CIDEr compares a caption with the captions of an image. A negative with a CIDEr above the median of
+the annotated pairs is probably a match, too.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def compare(
       relevance: CIDEr of the texts of the split.
       split: The training data.
       size: The number of pairs of a batch.
-      seed: Of the order of the pairs.
+      seed: The seed of the batches.
 
     Returns:
       Selection -> column -> value.
