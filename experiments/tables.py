@@ -178,7 +178,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     texts = {name: path.read_text(encoding='utf-8') for name, path in PAGES.items()}
     q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
     texts = {name: rewritten(text, read, q, stored) for name, text in texts.items()}
-    texts |= {name: results.rewritten(texts[name], commands) for name in ('results/aoq', 'results/networks')}
+    texts |= {name: results.rewritten(text, commands) for name, text in texts.items() if name.startswith('results/')}
     yield from ((PAGES[name], text) for name, text in texts.items())
     rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
     listed = ''.join(f'{line}\n' for line in results.markdown(rows))
