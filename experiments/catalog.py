@@ -490,7 +490,10 @@ GROUPS = {
         for name, (setting, flags) in NETWORKS.items()
     },
     'nine_losses': {
-        'nine_scan_t2i_first': Experiment(NETWORKS['scan_t2i'][0], NINE | FROM_FIRST, final='test'),
+        **{
+            f'nine_{name}_first': Experiment(NETWORKS[name][0], NINE | FROM_FIRST, final='test')
+            for name in ('scan_t2i', 'scan_i2t')
+        },
         **{
             f'nine_{name}_selhn': Experiment(f'{setting},selhn', NINE | flags, final='test')
             for name, (setting, flags) in NETWORKS.items()
