@@ -32,9 +32,9 @@ FIGURES = {
         'epoch',
         {
             'SGR': 'nine_sgr',
-            'SAF': 'nine_saf',
             'NAAF': 'nine_naaf',
             'SCAN, text to image': 'nine_scan_t2i',
+            'SCAN, max of hinges from the first step': 'nine_scan_t2i_first',
             'VSE-infinity': 'nine_vse_infinity',
             'VSE++': 'nine_mean',
         },
