@@ -563,6 +563,13 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def known(name: str) -> str:
+    """Returns the name of an experiment, as a type of `argparse`, which reports any other."""
+    if name not in EXPERIMENTS:
+        raise argparse.ArgumentTypeError(f"there is no experiment '{name}'; python -m experiments flickr8k lists them")
+    return name
+
+
 def size(small: bool) -> str:
     """Returns the name of the folder of the runs, and of the file of their rows."""
     return 'flickr8k_small' if small else 'flickr8k'

@@ -35,7 +35,13 @@ def row(label: str, parts: Sequence[Sequence[Matrix]]) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('names', nargs='+', metavar='NAME', help='an experiment with two seeds, or several experiments')
+    parser.add_argument(
+        'names',
+        nargs='+',
+        metavar='NAME',
+        type=catalog.known,
+        help='an experiment with two seeds, or several experiments',
+    )
     catalog.add_run_flags(parser)
 
 

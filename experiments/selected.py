@@ -91,7 +91,9 @@ def compare(
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('name', metavar='NAME', help='an experiment of which runs have a target and an anchor')
+    parser.add_argument(
+        'name', metavar='NAME', type=catalog.known, help='an experiment of which runs have a target and an anchor'
+    )
     catalog.add_run_flags(parser)
 
 

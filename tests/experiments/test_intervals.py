@@ -166,3 +166,10 @@ def test_means_are_of_all_pairs_of_seeds_or_of_experiments(tmp_path, save):
     ]
     with pytest.raises(UserError, match='has scores of 1 seeds of mean_max: train them with --again'):
         means_of(['mean_max'], [0])
+
+
+def test_a_command_reports_an_unknown_experiment(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main('experiments', ['means', 'mean_maximum'])
+    assert ended.value.code == 2
+    assert "there is no experiment 'mean_maximum'; python -m experiments flickr8k lists them" in capsys.readouterr().err
