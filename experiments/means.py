@@ -24,7 +24,12 @@ COLUMNS = {'R@1 i2t': 'i2t/recall@1', 'R@1 t2i': 't2i/recall@1', 'rsum': 'rsum'}
 
 
 def row(label: str, parts: Sequence[Sequence[Matrix]]) -> Row:
-    """Returns the recalls of the means of some matrices, with their mean and deviation over all parts."""
+    """Returns the recalls of means of scores [I, T], averaged over the parts.
+
+    Args:
+      label: The name of the row.
+      parts: The matrices of each mean.
+    """
     found = [
         retrieval_metrics(np.mean([matrix.sims for matrix in part], axis=0), part[0].image_of_text) for part in parts
     ]

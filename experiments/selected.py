@@ -32,7 +32,7 @@ def select(target: np.ndarray, anchor: np.ndarray, rng: np.random.Generator) -> 
     Args:
       target: Scores s [Q, Q] of queries with candidates; those of pairs are on the diagonal.
       anchor: Scores a of another model.
-      rng: Draws the random negatives.
+      rng: The generator of the random negatives.
 
     Returns:
       int [Q], for each of `SELECTIONS`.
@@ -52,7 +52,7 @@ def batches(split: Split, size: int, rng: np.random.Generator) -> Iterator[np.nd
 def compare(
     target: np.ndarray, anchor: np.ndarray, relevance: cider.Relevance, split: Split, size: int, seed: int
 ) -> Mapping[str, Mapping[str, float]]:
-    """Compares the selections in all batches of a split.
+    """Compares the selections in the batches of a split, for images and for captions as queries.
 
     Args:
       target: Scores [I, T] of the model that is trained.
