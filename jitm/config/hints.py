@@ -67,7 +67,7 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
     Raises:
       UserError: If the value does not fit the hint; an ArgumentError for an argument.
     """
-    if remedy := _remedy(value, hint):
+    if remedy := requirement(value, hint):
         problem = f'is {reprlib.repr(value)}; {remedy}'
         raise ArgumentError(key, problem) if argument else UserError(f"config key '{key}' {problem}")
     arguments, inner = typing.get_args(hint), {}
@@ -84,15 +84,15 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
         check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, argument)
 
 
-def _remedy(value: Any, hint: Any) -> str | None:
+def requirement(value: Any, hint: Any) -> str | None:
     """Returns the requirement that a value violates; None if it fits its hint or the hint is not checked."""
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is Annotated:
         if isinstance(arguments[1], str):
             return MUST + arguments[1]  # an array, see `jitm.config.arguments`
-        return _remedy(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
+        return requirement(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
     if origin in (typing.Union, types.UnionType):
-        remedies = [_remedy(value, one) for one in arguments]
+        remedies = [requirement(value, one) for one in arguments]
         fits = None in remedies
         return None if fits else MUST + ' or '.join(remedy.removeprefix(MUST) for remedy in remedies)
     if origin is Literal:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import chex
 
+from jitm.config.foreign import read_json
 from jitm.errors import UserError
 from jitm.files.packages import located
-from jitm.importers.clip_config import read_json, values_of
+from jitm.importers.clip_config import values_of
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
 from jitm.layers.transformer import EPSILON, SIZES, BERTSize

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitm.config.foreign import read_json
 from jitm.data.text.blip_pieces import of_blip
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
@@ -133,7 +134,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    content = clip_config.read_json(path)
+    content = read_json(path)
     if (kind := content.get('model_type')) != 'blip':
         raise UserError(f"{path} has the model_type '{kind}': give a model of the type 'blip'")
     stated = clip_config.values_of(path, content, {'vision_config': {}, 'image_text_hidden_size': 256})
@@ -142,7 +143,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     text, image = clip_config.towers_of(path, content, sizes, clip_config.ACTIVATIONS, title='BLIP')
     size = image['image_size']
     file = path.with_name('preprocessor_config.json')
-    pixels = clip_config.read_json(file) if file.is_file() else {}
+    pixels = read_json(file) if file.is_file() else {}
     known = {'do_center_crop': (False,), 'size': ({'height': size, 'width': size}, size)}
     clip_config.check_pixels(file, pixels, clip_config.HUGGING_FACE_PIXELS | known, 'BLIP')
     mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from jitm.config.foreign import read_json
 from jitm.errors import UserError
-from jitm.files import parse_json, read_bytes
 from jitm.importers.containers import Tensors
 from jitm.importers.tensors import count_blocks, head_size, shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
@@ -265,17 +265,6 @@ def check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tup
         if (value := content.get(key)) is not None and value not in values:
             wanted = f'a {model} is converted with {values[0]!r} only'
             raise UserError(f"{path} sets '{key}' to {value!r}, but {wanted}: give another model")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a config; raises a UserError unless it is a JSON object."""
-    try:
-        content = parse_json(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
-    if not isinstance(content, dict):
-        raise UserError(f'{path} is not a JSON object: download it again')
-    return content
 
 
 def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ignored: Collection[str] = ()) -> dict:

@@ -17,9 +17,9 @@ import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
+from jitm.config.foreign import read_json
 from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_weights, siglip_weights
-from jitm.importers.clip_config import read_json
 from jitm.importers.containers import list_names, open_checkpoint
 from jitm.importers.tensors import KeyMap
 from jitm.layers.lora import SCALE, A, B, input_size, merge

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from jitm.config.foreign import read_json
 from jitm.data.images.transforms import INTERPOLATIONS
 from jitm.data.text.pieces import Subwords
 from jitm.errors import UserError
@@ -85,7 +86,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    content = clip_config.read_json(path)
+    content = read_json(path)
     if (kind := content.get('model_type')) != 'siglip':
         naflex = ', which is a NaFlex model of several resolutions' if kind == 'siglip2' else ''
         raise UserError(f"{path} has the model_type '{kind}'{naflex}: give a model of the type 'siglip'")
@@ -94,7 +95,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"{path} sets 'vision_use_head' to False: give a SigLIP with its head")
     size = image['image_size']
     file = path.with_name('preprocessor_config.json')
-    pixels = clip_config.read_json(file) if file.is_file() else {}
+    pixels = read_json(file) if file.is_file() else {}
     known = {'size': ({'height': size, 'width': size}, size), 'resample': (BICUBIC, *INTERPOLATIONS.values())}
     clip_config.check_pixels(file, pixels, _PIXELS | known, 'SigLIP')
     mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))

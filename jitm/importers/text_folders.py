@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from jitm.config import schema
+from jitm.config.foreign import read_json
 from jitm.config.hints import check_value
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import check_within, parse_json
 from jitm.files.packages import located
 from jitm.importers.bert_weights import load_bert, read_size
-from jitm.importers.clip_config import read_json, values_of
+from jitm.importers.clip_config import values_of
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
 from jitm.layers.text import BERTEncoder

@@ -1,0 +1,79 @@
+"""Configs that other libraries wrote, of which jitm declares every key.
+
+A dataclass declares a JSON object. The hint of a field holds the values that jitm supports, and its default is the
+value that the library takes where the key is missing:
+
+    @declared
+    class Dense:
+        out_features: int
+        bias: bool = True
+        use_residual: Literal[False] = False
+
+Any other key is an error, unless it is listed as one that changes no number.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jitm.config.hints import requirement
+from jitm.errors import UserError
+from jitm.files import parse_json, read_bytes
+
+T = TypeVar('T')
+declared = functools.partial(dataclasses.dataclass, frozen=True, kw_only=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a config; raises a UserError unless it is a JSON object."""
+    try:
+        content = parse_json(read_bytes(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
+    if not isinstance(content, dict):
+        raise UserError(f'{path} is not a JSON object: download it again')
+    return content
+
+
+def read_declared(
+    kind: type[T],
+    path: Path,
+    content: Mapping[str, Any] | None = None,
+    *,
+    harmless: Collection[str] = (),
+    where: str = '',
+    remedy: str = 'give another one',
+) -> T:
+    """Reads a JSON object of another library into the dataclass that declares its keys.
+
+    Args:
+      kind: A dataclass made by `declared`.
+      path: The path of the file.
+      content: The object; None reads the file, and a missing file is an empty object.
+      harmless: Other keys, which change no number that jitm computes.
+      where: The place of the object in the file, such as 'text_config.', for messages.
+      remedy: The end of messages on what jitm does not support.
+
+    Returns:
+      An instance, with the defaults of missing keys.
+
+    Raises:
+      UserError: If the file is no JSON object, a key is unknown or missing, or a value is not supported.
+    """
+    if content is None:
+        content = read_json(path) if path.is_file() else {}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for key, value in content.items():
+        if key in harmless:
+            continue
+        if key not in hints:
+            raise UserError(f"{path} has '{where}{key}' {value!r:.80}, which jitm does not know: {remedy}")
+        if problem := requirement(value, hints[key]):
+            raise UserError(f"{path} has '{where}{key}' {value!r:.80}; {problem}: {remedy}")
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.name not in content:
+            raise UserError(f"{path} has no '{where}{field.name}': {remedy}")
+    return kind(**{key: content[key] for key in hints if key in content})
