@@ -24,6 +24,7 @@ from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes
 
 T = TypeVar('T')
+EMPTY = ({}, [])  # values of unknown keys that state nothing
 declared = functools.partial(dataclasses.dataclass, frozen=True, kw_only=True)
 
 
@@ -45,7 +46,7 @@ def read_declared(
     *,
     harmless: Collection[str] = (),
     where: str = '',
-    remedy: str = 'give another one',
+    remedy: str = 'give another model',
 ) -> T:
     """Reads a JSON object of another library into the dataclass that declares its keys.
 
@@ -67,7 +68,7 @@ def read_declared(
         content = read_json(path) if path.is_file() else {}
     hints = typing.get_type_hints(kind, include_extras=True)
     for key, value in content.items():
-        if key in harmless:
+        if key in harmless or (key not in hints and value in EMPTY):
             continue
         if key not in hints:
             raise UserError(f"{path} has '{where}{key}' {value!r:.80}, which jitm does not know: {remedy}")

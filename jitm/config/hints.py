@@ -96,7 +96,8 @@ def requirement(value: Any, hint: Any) -> str | None:
         fits = None in remedies
         return None if fits else MUST + ' or '.join(remedy.removeprefix(MUST) for remedy in remedies)
     if origin is Literal:
-        return None if value in arguments else f'use one of {", ".join(map(str, arguments))}'
+        choices = f'use one of {", ".join(map(str, arguments))}' if len(arguments) > 1 else f'{MUST}{arguments[0]}'
+        return None if value in arguments else choices
     permitted, name = KINDS.get(dict if typing.is_typeddict(hint) else origin, (object, ''))
     if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
         return f'{MUST}{name}{" of names" if str in arguments else ""}'

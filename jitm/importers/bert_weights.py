@@ -2,19 +2,23 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
+import numpy as np
 
-from jitm.config.foreign import read_json
+from jitm.config.foreign import declared, read_declared, read_json
+from jitm.data.text.published import CLASSES, FAST
+from jitm.data.text.vocabularies import load_vocabulary
 from jitm.errors import UserError
 from jitm.files.packages import located
-from jitm.importers.clip_config import values_of
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
+from jitm.importers.transformers_keys import HARMLESS, Encoder
 from jitm.layers.transformer import EPSILON, SIZES, BERTSize
+from jitm.types import Count, Index, Positive
 
 MODULES = {
     'embeddings/words': 'embeddings.word_embeddings',
@@ -60,71 +64,132 @@ def _names(modules: Mapping[str, str]) -> KeyMap:
 
 
 NAMES = _names(MODULES)
+WORDS = 'embeddings.word_embeddings.weight'
+
+
+ACTIVATIONS = {  # Hugging Face's -> ours
+    'gelu': 'gelu',
+    'gelu_python': 'gelu',
+    'gelu_new': 'gelu_tanh',
+    'gelu_fast': 'gelu_tanh',
+    'gelu_accurate': 'gelu_tanh',
+    'gelu_pytorch_tanh': 'gelu_tanh',
+    'quick_gelu': 'quick_gelu',
+    'relu': 'relu',
+    'silu': 'silu',
+    'swish': 'silu',
+}
+
+
+# Keys of single variants that change no state: of the pooler, of dropout, and of how the weights were made.
+_OTHERS = """
+directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_ vocab_size
+"""
+
+
+@declared
+class EncoderConfig(Encoder):
+    """What jitm knows of the `config.json` of any variant; the defaults are those of the classes of transformers."""
+
+    max_position_embeddings: Count = 512
+    position_embedding_type: Literal['absolute'] = 'absolute'
+    pad_token_id: Index | None = 0
+    tokenizer_class: Literal[*CLASSES, *FAST] = None
+
+
+@declared
+class MPNetConfig(EncoderConfig):
+    """An MPNet's: that of a BERT without token types."""
+
+    hidden_size: Count = 768
+    num_hidden_layers: Count = 12
+    num_attention_heads: Count = 12
+    intermediate_size: Count = 3072
+    hidden_act: Literal[*ACTIVATIONS] = 'gelu'
+    layer_norm_eps: Positive = EPSILON
+    pad_token_id: Literal[1] = 1
+    relative_attention_num_buckets: Literal[32] = 32
+
+
+@declared
+class RobertaConfig(MPNetConfig):
+    """A RoBERTa's or XLM-R's."""
+
+    type_vocab_size: Count = 2
+
+
+@declared
+class BertConfig(RobertaConfig):
+    """A BERT's."""
+
+    pad_token_id: Index | None = 0
+
+
+@declared
+class DistilBertConfig(EncoderConfig):
+    """A DistilBERT's."""
+
+    dim: Count = 768
+    n_layers: Count = 6
+    n_heads: Count = 12
+    hidden_dim: Count = 3072
+    activation: Literal[*ACTIVATIONS] = 'gelu'
 
 
 class Variant(NamedTuple):
     """A `model_type` of Hugging Face.
 
     Attributes:
+      config: The declaration of its `config.json`.
       names: The names of its tensors.
-      keys: Field of `BERTSize` -> key of `config.json`, and its value in files without it.
+      keys: Field of `BERTSize` -> key of `config.json`.
       fixed: Fields of `BERTSize` that the file does not state.
       prefix: The prefix of the tensors in files with heads.
     """
 
+    config: type[EncoderConfig]
     names: KeyMap
-    keys: Mapping[str, tuple[str, Any]]
+    keys: Mapping[str, str]
     fixed: Mapping[str, Any]
     prefix: str
 
 
 _KEYS = {
-    'hidden': ('hidden_size', 768),
-    'layers': ('num_hidden_layers', 12),
-    'heads': ('num_attention_heads', 12),
-    'mlp_dim': ('intermediate_size', 3072),
-    'max_positions': ('max_position_embeddings', 512),
-    'activation': ('hidden_act', 'gelu'),
-    'epsilon': ('layer_norm_eps', EPSILON),
+    'hidden': 'hidden_size',
+    'layers': 'num_hidden_layers',
+    'heads': 'num_attention_heads',
+    'mlp_dim': 'intermediate_size',
+    'max_positions': 'max_position_embeddings',
+    'activation': 'hidden_act',
+    'epsilon': 'layer_norm_eps',
 }
-_TYPED = _KEYS | {'token_types': ('type_vocab_size', 2)}
+_TYPED = _KEYS | {'token_types': 'type_vocab_size'}
 _DISTILLED = {
-    'hidden': ('dim', 768),
-    'layers': ('n_layers', 6),
-    'heads': ('n_heads', 12),
-    'mlp_dim': ('hidden_dim', 3072),
-    'max_positions': ('max_position_embeddings', 512),
-    'activation': ('activation', 'gelu'),
+    'hidden': 'dim',
+    'layers': 'n_layers',
+    'heads': 'n_heads',
+    'mlp_dim': 'hidden_dim',
+    'max_positions': 'max_position_embeddings',
+    'activation': 'activation',
 }
-_ROBERTA = Variant(NAMES, _TYPED, {'first_position': 2}, 'roberta')
-VARIANTS = {  # the defaults are those of the classes of transformers
-    'bert': Variant(NAMES, _TYPED, {}, 'bert'),
+_DISTILBERT_NAMES = _names(
+    _EMBEDDINGS | {f'encoder/block_*/{ours}': f'transformer.layer.*.{_DISTILBERT[ours]}' for ours in _DISTILBERT}
+)
+_ROBERTA = Variant(RobertaConfig, NAMES, _TYPED, {'first_position': 2}, 'roberta')
+VARIANTS = {
+    'bert': Variant(BertConfig, NAMES, _TYPED, {}, 'bert'),
     'roberta': _ROBERTA,
     'xlm-roberta': _ROBERTA,
-    'distilbert': Variant(
-        _names(
-            _EMBEDDINGS
-            | {f'encoder/block_*/{ours}': f'transformer.layer.*.{_DISTILBERT[ours]}' for ours in _DISTILBERT}
-        ),
-        _DISTILLED,
-        {'token_types': 0},
-        'distilbert',
-    ),
+    'camembert': _ROBERTA,
+    'distilbert': Variant(DistilBertConfig, _DISTILBERT_NAMES, _DISTILLED, {'token_types': 0}, 'distilbert'),
     'mpnet': Variant(
-        _names(MODULES | _MPNET), _KEYS, {'token_types': 0, 'first_position': 2, 'relative_positions': True}, 'mpnet'
+        MPNetConfig,
+        _names(MODULES | _MPNET),
+        _KEYS,
+        {'token_types': 0, 'first_position': 2, 'relative_positions': True},
+        'mpnet',
     ),
-}
-ACTIVATIONS = {  # Hugging Face's -> ours
-    'gelu': 'gelu',
-    'gelu_new': 'gelu_tanh',
-    'gelu_pytorch_tanh': 'gelu_tanh',
-    'quick_gelu': 'quick_gelu',
-    'relu': 'relu',
-}
-REQUIRED = {  # other keys of `config.json` -> the only value that is read
-    'position_embedding_type': 'absolute',
-    'is_decoder': False,
-    'relative_attention_num_buckets': 32,
 }
 
 
@@ -138,22 +203,14 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     kind = content.get('model_type')
     if kind not in VARIANTS:
         raise UserError(f"{file} has the model_type '{kind}': give a model of one of {', '.join(VARIANTS)}")
-    keys, fixed, required = VARIANTS[kind].keys, VARIANTS[kind].fixed, REQUIRED
-    if 'first_position' in fixed:
-        required = required | {'pad_token_id': fixed['first_position'] - 1}
-    for key, value in required.items():
-        if content.get(key) not in (None, value):
-            raise UserError(f'{file} has {key} {content[key]!r}, but jitm has {value!r} only: give another model')
-    values = values_of(file, content, dict(keys.values()))
-    fields = {field: values[key] for field, (key, _) in keys.items()}
-    if fields['activation'] not in ACTIVATIONS:
-        key = keys['activation'][0]
-        raise UserError(f"{file} has the {key} '{fields['activation']}'; jitm has {', '.join(ACTIVATIONS)}")
+    variant = VARIANTS[kind]
+    stated = read_declared(variant.config, file, content, harmless={*HARMLESS, *_OTHERS.split()})
+    fields = {field: getattr(stated, key) for field, key in variant.keys.items()}
     fields['activation'] = ACTIVATIONS[fields['activation']]
     if fields['hidden'] % fields['heads']:
         problem = f'{fields["hidden"]} hidden units, which are no multiple of its {fields["heads"]} heads'
         raise UserError(f'{file} has {problem}: download it again')
-    return kind, BERTSize(**fields, **fixed)
+    return kind, BERTSize(**fields, **variant.fixed)
 
 
 def variant_of(size: str | Mapping[str, Any]) -> Variant:
@@ -185,8 +242,19 @@ def load_bert(path: str, params: chex.ArrayTree, size: BERTSize | None = None) -
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json'
     variant = _check_config(file, size or _size_of(params)) if file.is_file() else VARIANTS['bert']
     new_name = functools.partial(rename, ((rf'^{variant.prefix}\.', ''), *OLD_NAMES))
-    opened = open_checkpoint(path, 'a BERT', variant.names.pattern(), new_name)
-    return convert(path, opened.tensors, {'params': params}, variant.names, 'a BERT of this size')['params']
+    tensors = dict(open_checkpoint(path, 'a BERT', variant.names.pattern(), new_name).tensors)
+    if read := tensors.get(WORDS):
+        tensors[WORDS] = functools.partial(_rows_of_tokens, read, path, params['embeddings']['words']['embedding'])
+    return convert(path, tensors, {'params': params}, variant.names, 'a BERT of this size')['params']
+
+
+def _rows_of_tokens(read: Callable[[], np.ndarray], path: str, embeddings: chex.Array) -> np.ndarray:
+    """Reads the embeddings of words without the rows that belong to no token of the tokenizer beside them."""
+    stored = read()
+    tokens = len(embeddings)
+    if len(stored) > tokens and Path(path).is_dir() and len(load_vocabulary(path)) == tokens:
+        return stored[:tokens]
+    return stored
 
 
 def _size_of(params: chex.ArrayTree) -> BERTSize:
@@ -211,7 +279,7 @@ def _check_config(file: Path, size: BERTSize) -> Variant:
     content, sized = read_json(file), {'layers', 'hidden', 'heads'}
     for field, value in dataclasses.asdict(dataclasses.replace(stated, deviation=size.deviation)).items():
         if value != (wanted := getattr(size, field)):
-            key = VARIANTS[kind].keys.get(field, (field,))[0]
+            key = VARIANTS[kind].keys.get(field, field)
             found = f'{key} {content[key]!r}' if key in content else f"model_type '{kind}' with {field} {value!r}"
             name = f"set its size in the config to 'L-{stated.layers}_H-{stated.hidden}_A-{stated.heads}'"
             remedy = name if field in sized else "give another BERT, or name its folder as 'model.text.path'"

@@ -17,21 +17,30 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
+from jitm.config.foreign import declared, read_declared
 from jitm.errors import UserError
-from jitm.files import parse_json
+from jitm.files import check_within, parse_json
 from jitm.files.pickles import Placeholder
 from jitm.importers import torch_files
 from jitm.importers.torch_files import Tensor
 
 Tensors = dict[str, Callable[[], np.ndarray]]  # name -> reads the tensor
 
-FILES = ('model.safetensors', 'pytorch_model.bin')
+NAMES = ('model.safetensors', 'pytorch_model.bin')
+FILES = (*NAMES, *(f'{name}.index.json' for name in NAMES))
 OPTIONS = ('opt', 'args', 'config', 'cfg', 'options', 'hparams', 'hyper_parameters')  # keys of the options of a script
 WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # keys and prefixes of the weights
 BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of other training state
 WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod|_checkpoint_wrapped_module)\.')  # modules of torch around others
 DEEPEST = 50  # maximal nesting of containers
 COMPRESSED = 100  # maximal ratio of an archive's content to its file
+
+
+@declared
+class Index:
+    """The index of weights in several files."""
+
+    weight_map: dict
 
 
 class Checkpoint(NamedTuple):
@@ -83,7 +92,8 @@ def open_checkpoint(
     The container with this prefix is read, and nothing beside it.
 
     Args:
-      path: The path of a `.safetensors` file, an `.npz` file, a file of torch, or a folder with one of `FILES`.
+      path: The path of a `.safetensors` file, an `.npz` file, a file of torch, an index of several such files, or a
+        folder with one of `FILES`.
       model: The name of the model, for messages.
       names: A pattern of the current names of its tensors.
       new_name: Maps the name of a tensor without prefix to its current one.
@@ -95,7 +105,7 @@ def open_checkpoint(
       UserError: If there is no such file, it is damaged, or does not have the weights of one such model.
     """
     file = _find(path, model)
-    opened = {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)
+    opened = _open(file)
     leaves = {'.'.join(keys): (keys, leaf) for keys, leaf in _leaves(opened)}
     stored = {name: keys for name, (keys, leaf) in leaves.items() if isinstance(leaf, _TENSORS) or _is_unread(leaf)}
 
@@ -218,12 +228,35 @@ def _find(path: str, model: str) -> pathlib.Path:
     """Returns the path of a file, or of one of `FILES` in a folder."""
     file = pathlib.Path(path)
     if file.is_dir():
-        file = next((file / name for name in FILES if (file / name).is_file()), None)
+        files = (file / name for name in FILES)
+        file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise UserError(f'{path} has neither {" nor ".join(FILES)}: give the path of the weights of {model}')
+            raise UserError(
+                f'{path} has none of {", ".join(FILES)}{has(path)}: give the path of the weights of {model}'
+            )
     if not file.is_file():
         raise UserError(f'{path} does not exist: give the path of the weights of {model} ({" or ".join(FILES)})')
     return file
+
+
+def has(folder: str) -> str:
+    """Returns the rest of a message that a folder lacks files: those that it has."""
+    names = [file.name for file in pathlib.Path(folder).iterdir() if file.is_file()]
+    return f', but {list_names(names)}' if names else ''
+
+
+def _open(file: pathlib.Path) -> dict[str, Any]:
+    """Returns the content of a file of weights, or of the files that an index names."""
+    if not file.name.endswith('.index.json'):
+        return {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)
+    places = read_declared(Index, file, harmless=('metadata',)).weight_map
+    content = {}
+    for name in sorted({*map(str, places.values())}):
+        check_within(name, str(file))
+        content |= _open(file.with_name(name))
+    if missing := places.keys() - content.keys():
+        raise UserError(f'{file} names {list_names(missing)}, which its files lack: download them again')
+    return content
 
 
 def _open_safetensors(file: pathlib.Path) -> dict[str, Any]:

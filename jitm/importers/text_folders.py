@@ -6,47 +6,127 @@ folder.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import chex
 import jax
 import numpy as np
+from annotated_types import Ge
 
 from jitm.config import schema
-from jitm.config.foreign import read_json
+from jitm.config.foreign import declared, read_declared, read_json
 from jitm.config.hints import check_value
+from jitm.data.text.published import read_tokenizer_config
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import check_within, parse_json
 from jitm.files.packages import located
 from jitm.importers.bert_weights import load_bert, read_size
-from jitm.importers.clip_config import values_of
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap, convert
 from jitm.layers.text import BERTEncoder
 from jitm.layers.transformer import BERTSize
-from jitm.types import Texts
+from jitm.types import Count, Texts
 
 NAME = 'text.BERTEncoder'  # the module that reads a folder
 PUBLISHED = 'published'  # the pooling of the folder, as `model.text_pooling`
-POOLINGS = {  # sentence-transformers' -> ours; the mean with a square root has another norm only
+POOLINGS = {  # sentence-transformers' -> ours
     'cls': 'first',
     'cls_token': 'first',
     'max': 'max',
     'max_tokens': 'max',
     'mean': 'mean',
     'mean_tokens': 'mean',
-    'mean_sqrt_len_tokens': 'mean',
+    'mean_sqrt_len_tokens': 'mean_sqrt',
+    'weightedmean': 'weighted_mean',
+    'weightedmean_tokens': 'weighted_mean',
     'lasttoken': 'last',
 }
-
-
-AFTER = ([], ['Normalize'], ['Dense'], ['Dense', 'Normalize'])  # the modules that may follow the pooling
-ACTIVATIONS = {'Identity': 'identity', 'Tanh': 'tanh'}  # torch's -> ours
+# The modules of sentence-transformers in their order; dropout has no effect, and a second normalization neither.
+MODULES = re.compile(r'(Transformer( Pooling( Dense)?)?( Normalize)*)?')
+TORCH = 'torch.nn.modules'
+ACTIVATIONS = {  # torch's -> ours
+    f'{TORCH}.linear.Identity': 'identity',
+    f'{TORCH}.activation.Tanh': 'tanh',
+    f'{TORCH}.activation.ReLU': 'relu',
+    f'{TORCH}.activation.GELU': 'gelu',
+    f'{TORCH}.activation.SiLU': 'silu',
+    f'{TORCH}.activation.Sigmoid': 'sigmoid',
+}
 DENSE = KeyMap({'linear': 'linear'})
 REMEDY = "set 'model.text_pooling' to 'mean', 'max', 'first' or another pooling"
+SENTENCE = 'sentence_embedding'
+Length = Annotated[int, Ge(2)]
+STATES = ({'text': {'method': 'forward', 'method_output_name': 'last_hidden_state'}}, None)  # what is pooled
+
+
+@declared
+class Module:
+    """An entry of `modules.json`."""
+
+    type: str
+    path: str
+
+
+@declared
+class ModelConfig:
+    """`config_sentence_transformers.json`."""
+
+    model_type: Literal['SentenceTransformer'] = 'SentenceTransformer'
+    prompts: dict | None = None
+    default_prompt_name: str | None = None
+
+
+@declared
+class TransformerConfig:
+    """`sentence_bert_config.json`; the tokenizer reads `do_lower_case`."""
+
+    max_seq_length: Length | None = None
+    do_lower_case: bool = False
+    transformer_task: Literal['feature-extraction'] = 'feature-extraction'
+    module_output_name: Literal['token_embeddings'] = 'token_embeddings'
+    modality_config: dict | None = None
+    processing_kwargs: None = None
+    query_length: None = None
+    document_length: None = None
+    query_expansion: None = None
+
+
+@declared
+class PoolingConfig:
+    """`config.json` of a `Pooling`, with a list of names or, in old files, a flag for each."""
+
+    pooling_mode: str | Sequence | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+
+
+@declared
+class DenseConfig:
+    """`config.json` of a `Dense`."""
+
+    in_features: Count
+    out_features: Count
+    bias: bool = True
+    activation_function: Literal[*ACTIVATIONS] = f'{TORCH}.activation.Tanh'
+    module_input_name: Literal[SENTENCE] = SENTENCE
+    module_output_name: Literal[SENTENCE, None] = SENTENCE
+    use_residual: Literal[False] = False
+
+
+@declared
+class NormalizeConfig:
+    """`config.json` of a `Normalize`, which old folders lack."""
+
+    module_input_name: Literal[SENTENCE] = SENTENCE
+    module_output_name: Literal[SENTENCE, None] = SENTENCE
 
 
 class TextFolder(NamedTuple):
@@ -87,17 +167,30 @@ def read_folder(path: str) -> TextFolder:
       UserError: If a file is missing or damaged, or it is another kind of model.
     """
     folder = Path(located(path))
-    inner = next((one['path'] for one in _modules(folder) if one['kind'] == 'Transformer'), '')
-    if not (folder / inner / 'config.json').is_file():
-        raise UserError(f'{folder / inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
-    _, size = read_size(folder / inner / 'config.json')
-    lengths = [size.max_length]
-    for file in sorted((folder / inner).glob('sentence_*_config.json')):
-        if (length := read_json(file).get('max_seq_length')) is not None:
-            if type(length) is not int or length < 2:
-                raise UserError(f"{file} has 'max_seq_length' {length!r}; it must be a whole number above 1")
-            lengths.append(length)
-    return TextFolder(str(folder / inner) if inner else path, size, min(lengths))
+    _check_prompt(folder / 'config_sentence_transformers.json')
+    modules = _modules(folder)
+    if modules and modules[0][0] != 'Transformer':
+        raise UserError(f'{folder} starts with the module {modules[0][0]}: give a folder whose first is a Transformer')
+    inner = modules[0][1] if modules else folder
+    if not (inner / 'config.json').is_file():
+        raise UserError(f'{inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
+    _, size = read_size(inner / 'config.json')
+    limit = read_tokenizer_config(inner).length
+    for file in sorted(inner.glob('sentence_*_config.json')):
+        stated = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
+        if stated.modality_config not in STATES:
+            raise UserError(f"{file} has 'modality_config' {stated.modality_config}; it must be {STATES[0]}")
+        limit = stated.max_seq_length or limit
+    return TextFolder(path if inner == folder else str(inner), size, min(size.max_length, limit or size.max_length))
+
+
+def _check_prompt(file: Path) -> None:
+    """Raises a UserError if a folder puts a prompt before each text."""
+    stated = read_declared(ModelConfig, file, harmless=('__version__', 'similarity_fn_name'))
+    prompt = (stated.prompts or {}).get(stated.default_prompt_name)
+    if prompt:
+        problem = f"puts the prompt '{prompt}' before each text by 'default_prompt_name', which jitm does not"
+        raise UserError(f'{file} {problem}: remove this key, and write the prompt into the captions')
 
 
 def read_pooling(path: str) -> PublishedPooling:
@@ -107,34 +200,36 @@ def read_pooling(path: str) -> PublishedPooling:
       UserError: If a file is damaged, or jitm has no such pooling, or other layers follow it than one `Dense`.
     """
     folder = Path(located(path))
-    modules = _modules(folder)
-    if (later := [one['kind'] for one in modules if one['kind'] not in ('Transformer', 'Pooling')]) not in AFTER:
-        raise UserError(f'{folder} pools words and then applies {" and ".join(later)}, which is not read: {REMEDY}')
-    files = {one['kind']: folder / one['path'] / 'config.json' for one in modules}
+    modules = [(kind, path) for kind, path in _modules(folder) if kind != 'Dropout']
+    kinds = ' '.join(kind for kind, _ in modules)
+    if not MODULES.fullmatch(kinds):
+        raise UserError(f'{folder} has the modules {kinds}, which are not read in this order: {REMEDY}')
+    files = {kind: path / 'config.json' for kind, path in modules}
     name = _pooling_in(files['Pooling']) if 'Pooling' in files else 'mean'
-    return PublishedPooling(name, *(_dense_in(files['Dense']) if 'Dense' in files else ()))
+    if 'Normalize' in files:
+        read_declared(NormalizeConfig, files['Normalize'], remedy=REMEDY)
+    if 'Dense' not in files:
+        return PublishedPooling(name)
+    stated = read_declared(DenseConfig, files['Dense'], remedy=REMEDY)
+    dense = {
+        'size': stated.out_features,
+        'activation': ACTIVATIONS[stated.activation_function],
+        'use_bias': stated.bias,
+    }
+    return PublishedPooling(name, dense, str(files['Dense'].parent))
 
 
 def _pooling_in(file: Path) -> str:
     """Returns the pooling that the config of a `Pooling` states, a key of `jitm.layers.pooling.POOLINGS`."""
-    content = read_json(file)
-    stated = content.get('pooling_mode') or [
-        key.removeprefix('pooling_mode_') for key, value in content.items() if key.startswith('pooling_mode_') and value
+    sizes = ('embedding_dimension', 'word_embedding_dimension')
+    stated = read_declared(PoolingConfig, file, read_json(file), harmless=(*sizes, 'include_prompt'), remedy=REMEDY)
+    modes = stated.pooling_mode or [
+        key.removeprefix('pooling_mode_') for key, value in dataclasses.asdict(stated).items() if value is True
     ]
-    names = [*map(str, stated if isinstance(stated, list) else [stated])]
+    names = [modes] if isinstance(modes, str) else [str(mode) for mode in modes]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise UserError(f'{file} states the pooling {" and ".join(names) or "none"}, which is not read: {REMEDY}')
     return POOLINGS[names[0]]
-
-
-def _dense_in(file: Path) -> tuple[dict[str, Any], str]:
-    """Returns the last two fields of a `PublishedPooling` from the config of a `Dense`."""
-    stated = values_of(file, read_json(file), {'out_features': 0, 'bias': True, 'activation_function': ''})
-    activation = ACTIVATIONS.get(stated['activation_function'].rpartition('.')[2])
-    if activation is None:
-        known = f"'{stated['activation_function']}'; jitm has {', '.join(ACTIVATIONS)}"
-        raise UserError(f'{file} has the activation_function {known}: {REMEDY}')
-    return {'size': stated['out_features'], 'activation': activation, 'use_bias': stated['bias']}, str(file.parent)
 
 
 def load_dense(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
@@ -154,19 +249,25 @@ def load_dense(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     return convert(path, tensors, {'params': params}, DENSE, 'a Dense of these sizes')['params']
 
 
-def _modules(folder: Path) -> list[dict[str, str]]:
+def _modules(folder: Path) -> list[tuple[str, Path]]:
     """Returns the kind and the path of each module of sentence-transformers; none if the folder does not list any."""
     file = folder / 'modules.json'
     if not file.is_file():
         return []
     try:
-        modules = parse_json(file.read_bytes())
-        found = [{'kind': one['type'].rpartition('.')[2], 'path': str(one['path'])} for one in modules]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        entries = parse_json(file.read_bytes())
+        stated = [read_declared(Module, file, dict(entry), harmless=('idx', 'name')) for entry in entries]
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f'{file} is no list of modules ({error}): download it again') from error
-    for path in filter(None, (one['path'] for one in found)):
-        check_within(path, str(file))
-    return found
+    modules = []
+    for module in stated:
+        package, _, kind = module.type.rpartition('.')
+        if not package.startswith('sentence_transformers.'):
+            raise UserError(f"{file} has a module of the type '{module.type}', which is not read: give another encoder")
+        if module.path:
+            check_within(module.path, str(file))
+        modules.append((kind, folder / module.path))
+    return modules
 
 
 def load_text_encoder(path: str) -> tuple[BERTEncoder, chex.ArrayTree, Tokenizer]:

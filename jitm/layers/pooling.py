@@ -20,7 +20,16 @@ from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.recurrent import GRU
 from jitm.types import Count
 
-ACTIVATIONS = MappingProxyType({'identity': lambda x: x, 'tanh': jnp.tanh})
+ACTIVATIONS = MappingProxyType(
+    {
+        'identity': lambda x: x,
+        'tanh': jnp.tanh,
+        'relu': nn.relu,
+        'gelu': functools.partial(nn.gelu, approximate=False),
+        'silu': nn.silu,
+        'sigmoid': nn.sigmoid,
+    }
+)
 GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # size of rank encodings and states; temperature of the softmax over ranks
 
 
@@ -28,6 +37,17 @@ def mean(features: chex.Array, mask: chex.Array) -> chex.Array:
     """Returns the mean of the valid vectors."""
     total = jnp.sum(jnp.where(mask[..., None], features, 0), axis=1)
     return total / jnp.sum(mask, axis=1, keepdims=True)
+
+
+def mean_sqrt(features: chex.Array, mask: chex.Array) -> chex.Array:
+    """Returns the sum of the valid vectors, divided by the square root of their number."""
+    return mean(features, mask) * jnp.sqrt(jnp.sum(mask, axis=1, keepdims=True))
+
+
+def weighted_mean(features: chex.Array, mask: chex.Array) -> chex.Array:
+    """Returns the mean of the valid vectors, weighted by their positions 1, 2, ... (Muennighoff, 2022)."""
+    weights = jnp.where(mask, jnp.arange(1, mask.shape[1] + 1), 0)[..., None]
+    return jnp.sum(weights * jnp.where(mask[..., None], features, 0), axis=1) / jnp.sum(weights, axis=1)
 
 
 def maximum(features: chex.Array, mask: chex.Array) -> chex.Array:
@@ -143,6 +163,8 @@ class ESA(nn.Module):
 
 POOLINGS = {
     'mean': lambda: mean,
+    'mean_sqrt': lambda: mean_sqrt,
+    'weighted_mean': lambda: weighted_mean,
     'max': lambda: maximum,
     'first': lambda: first,
     'last': lambda: last,

@@ -31,6 +31,7 @@ ACTIVATIONS = MappingProxyType(
         'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
         'gelu_tanh': functools.partial(nn.gelu, approximate=True),
         'relu': nn.relu,
+        'silu': nn.silu,
     }
 )
 

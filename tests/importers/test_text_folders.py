@@ -138,7 +138,8 @@ def test_weights_with_heads_have_a_prefix(tmp_path):
 POOLINGS = [
     ({'pooling_mode_cls_token': True, 'pooling_mode_mean_tokens': False, 'word_embedding_dimension': 16}, 'first'),
     ({'pooling_mode_max_tokens': True, 'include_prompt': True}, 'max'),
-    ({'pooling_mode_mean_sqrt_len_tokens': True}, 'mean'),
+    ({'pooling_mode_mean_sqrt_len_tokens': True}, 'mean_sqrt'),
+    ({'pooling_mode_weightedmean_tokens': True}, 'weighted_mean'),
     ({'embedding_dimension': 16, 'pooling_mode': 'mean'}, 'mean'),
     ({'pooling_mode': ['lasttoken']}, 'last'),
 ]
@@ -157,11 +158,20 @@ def test_the_pooling_of_a_folder(tmp_path, content, name):
     ('content', 'modules', 'message'),
     [
         ({'pooling_mode': ['cls', 'mean']}, {}, 'states the pooling cls and mean, which is not read'),
-        ({'pooling_mode_weightedmean_tokens': True}, {}, 'states the pooling weightedmean_tokens, which'),
-        ({'pooling_mode': 3}, {}, 'states the pooling 3, which is not read'),
+        ({'pooling_mode': 'median'}, {}, 'states the pooling median, which is not read'),
+        ({'pooling_mode': 3}, {}, "has 'pooling_mode' 3; it must be a string or a tuple or None: set"),
+        ({'pooling': 'cls'}, {}, "has 'pooling' 'cls', which jitm does not know: set 'model.text_pooling'"),
         ({}, {}, "states the pooling none, which is not read: set 'model.text_pooling' to 'mean'"),
-        ({'pooling_mode': 'mean'}, {'LayerNorm': '3'}, 'then applies LayerNorm, which is not read: set'),
-        ({'pooling_mode': 'mean'}, {'Normalize': '2', 'Dense': '3'}, 'then applies Normalize and Dense, which is not'),
+        (
+            {'pooling_mode': 'mean'},
+            {'LayerNorm': '3'},
+            'has the modules Transformer Pooling LayerNorm, which are not read in',
+        ),
+        (
+            {'pooling_mode': 'mean'},
+            {'Normalize': '2', 'Dense': '3'},
+            'Pooling Normalize Dense, which are not read in this order',
+        ),
     ],
 )
 def test_poolings_that_are_not_read(tmp_path, content, modules, message):
@@ -210,14 +220,14 @@ def test_texts_of_a_folder_with_a_dense_layer(tmp_path, pooling, activation, bia
 
 def test_dense_layers_that_are_not_read(tmp_path):
     path = write_folder(tmp_path / 'folder', WORDS, pooling={'pooling_mode': 'mean'})
-    write_dense(tmp_path / 'folder', f'{TORCH}.activation.SiLU', inputs=8)
+    write_dense(tmp_path / 'folder', f'{TORCH}.activation.Mish', inputs=8)
     config = config_of(path)
     assert complete(config)['initialize'].get('dense') is None  # with another pooling
     config['model']['text_pooling'] = 'published'
-    with pytest.raises(UserError, match=f"has the activation_function '{TORCH}.activation.SiLU'; jitm has Identity, T"):
+    with pytest.raises(UserError, match=f"has 'activation_function' '{TORCH}.activation.Mish'; use one of torch.nn"):
         complete(config)
     damage(tmp_path / 'folder', '2_Dense/config.json', {'out_features': '6'})
-    with pytest.raises(UserError, match="has 'out_features' '6'; it must be a whole number above 0"):
+    with pytest.raises(UserError, match="has 'out_features' '6'; it must be an integer"):
         complete(config)
     shapes = {'linear': {'kernel': np.zeros((16, 6)), 'bias': np.zeros(6)}}
     with pytest.raises(UserError, match=r"tensor 'linear.weight' of shape \[6, 8\] where the model has \[6, 16\]"):
@@ -243,18 +253,19 @@ def damage(folder, name, content):
 
 
 CONFIG = 'config.json'
+MODELS = 'sentence_transformers.models'
 
 
 @pytest.mark.parametrize(
     ('name', 'content', 'message'),
     [
         (CONFIG, {'model_type': 'gpt2'}, "has the model_type 'gpt2': give a model of one of bert, roberta, xlm"),
-        (CONFIG, {'hidden_act': 'swish'}, "has the hidden_act 'swish'; jitm has gelu, gelu_new"),
-        (CONFIG, {'hidden_size': '16'}, "has 'hidden_size' '16'; it must be a whole number above 0"),
+        (CONFIG, {'hidden_act': 'mish'}, "has 'hidden_act' 'mish'; use one of gelu, gelu_python"),
+        (CONFIG, {'hidden_size': '16'}, "has 'hidden_size' '16'; it must be an integer"),
         (CONFIG, {'num_attention_heads': 3}, '16 hidden units, which are no multiple of its 3 heads'),
-        (CONFIG, {'is_decoder': True}, 'has is_decoder True, but jitm has False only'),
-        (CONFIG, {'pad_token_id': 0}, 'has pad_token_id 0, but jitm has 1 only'),
-        (CONFIG, {'relative_attention_num_buckets': 16}, '16, but jitm has 32 only'),
+        (CONFIG, {'is_decoder': True}, "has 'is_decoder' True; it must be False: give another model"),
+        (CONFIG, {'pad_token_id': 0}, "has 'pad_token_id' 0; it must be 1"),
+        (CONFIG, {'relative_attention_num_buckets': 16}, '16; it must be 32'),
         (CONFIG, '[', 'config.json cannot be read as JSON'),
         (CONFIG, None, 'has no config.json: give a folder of Hugging Face or sentence-transformers'),
         (CONFIG, {'intermediate_size': 8}, r"tensor 'encoder.layer.0.intermediate.dense.bias' of shape \[32"),
@@ -262,8 +273,15 @@ CONFIG = 'config.json'
         ('model.safetensors', None, 'has neither model.safetensors nor pytorch_model.bin'),
         ('tokenizer.json', None, 'has no tokenizer.json or vocab.txt'),
         ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
-        ('modules.json', '[{}]', 'modules.json is no list of modules'),
-        ('modules.json', '[{"type": "x.Transformer", "path": "../x"}]', "names '../x', which is not a path within its"),
+        ('modules.json', '[{"type": "x.Transformer", "path": ""}]', "module of the type 'x.Transformer', which is not"),
+        ('modules.json', f'[{{"type": "{MODELS}.LSTM", "path": "x"}}]', 'starts with the module LSTM: give a folder'),
+        ('modules.json', '[3]', 'modules.json is no list of modules'),
+        ('modules.json', '[{}]', "modules.json has no 'type'"),
+        (
+            'modules.json',
+            f'[{{"type": "{MODELS}.Transformer", "path": "../x"}}]',
+            "names '../x', which is not a path within its",
+        ),
     ],
 )
 def test_damaged_folders(tmp_path, name, content, message):

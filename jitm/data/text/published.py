@@ -2,18 +2,67 @@
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import tokenizers
+from annotated_types import Ge
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from jitm.config.foreign import declared, read_declared, read_json
 from jitm.data.text.pieces import Pieces, from_model
-from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
+from jitm.data.text.wordpiece import SPECIAL_PIECES, UNK, WordPiece
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
 START, PADDING, END, UNKNOWN, MASK = '<s>', '<pad>', '</s>', '<unk>', '<mask>'  # but of a BERT
 OF_A_BERT = 'normalizer', 'pre_tokenizer', 'model'  # what a tokenizer shares with that of `WordPiece.of`
+OF_WORDS = ('BertTokenizer', 'DistilBertTokenizer', 'MPNetTokenizer')
+OF_BYTES = ('RobertaTokenizer',)
+OF_SENTENCES = ('XLMRobertaTokenizer',)
+OF_ANY = ('CamembertTokenizer', 'PreTrainedTokenizer', 'TokenizersBackend', None)
+CLASSES = (*OF_WORDS, *OF_BYTES, *OF_SENTENCES, *OF_ANY)
+FAST = [f'{name}Fast' for name in CLASSES if name]
+NO_LIMIT = 10**6  # transformers writes 10^30 as the length of a tokenizer without one
+# Keys of a `tokenizer_config.json` that do not change the ids of a text without special pieces.
+_HARMLESS = """
+add_special_tokens additional_special_tokens backend bos_token chat_template clean_up_tokenization_spaces eos_token
+errors extra_special_tokens from_slow full_tokenizer_file is_local local_files_only mask_token max_length merges_file
+model_input_names name_or_path pad_to_multiple_of pad_token pad_token_type_id processor_class return_token_type_ids
+special_tokens_map_file stride tokenizer_file trim_offsets truncation_strategy use_fast vocab_file
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+
+
+@declared
+class TokenizerConfig:
+    """`tokenizer_config.json` of transformers, whose values take precedence over those of `tokenizer.json`."""
+
+    tokenizer_class: Literal[*CLASSES, *FAST] = None
+    model_max_length: Annotated[float, Ge(2)] | None = None
+    max_len: Annotated[float, Ge(2)] | None = None  # its old name
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    add_prefix_space: bool | None = None
+    do_basic_tokenize: Literal[True] = True
+    never_split: None = None
+    padding_side: Literal['right'] = 'right'
+    truncation_side: Literal['right'] = 'right'
+    split_special_tokens: Literal[False] = False
+    cls_token: str | dict | None = None
+    sep_token: str | dict | None = None
+    unk_token: str | dict | None = None
+    added_tokens_decoder: dict | None = None
+
+    @property
+    def length(self) -> int | None:
+        """The maximum number of ids of a text; None without a limit."""
+        limit = self.model_max_length or self.max_len
+        return int(limit) if limit and limit < NO_LIMIT else None
+
+    def is_of(self, classes: tuple[str, ...]) -> bool:
+        """Returns whether the tokenizer is of one of these classes."""
+        return (self.tokenizer_class or '').removesuffix('Fast') in classes
 
 
 class PublishedPieces(Pieces):
@@ -55,23 +104,68 @@ def load_folder(folder: str, max_length: int | None = None) -> WordPiece | Publi
     file = next((Path(folder, name) for name in READERS if Path(folder, name).is_file()), None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(READERS)}: add the tokenizer that it was published with')
+    stated = read_tokenizer_config(Path(folder))
+    if stated.is_of(OF_SENTENCES) and stated.add_prefix_space is False:
+        raise UserError(f"{folder} states 'add_prefix_space' false, which a {OF_SENTENCES[0]} is not read with")
     try:
-        tokenizer = READERS[file.name](file, _read_config(file.with_name('tokenizer_config.json')))
-        lowers = any(_read_config(one).get('do_lower_case') for one in Path(folder).glob('sentence_*_config.json'))
+        tokenizer = READERS[file.name](file, stated)
+        _add_tokens(tokenizer, file, stated)
     except OSError as error:
         raise UserError(f'{error.filename} cannot be read ({error.strerror}): download it again') from error
+    except UserError:
+        raise
     except Exception as error:  # tokenizers raises no narrower one
         raise UserError(f'{file} is no tokenizer ({error}): download it again') from error
+    lowers = any(read_json(path).get('do_lower_case') for path in Path(folder).glob('sentence_*_config.json'))
     if lowers and not getattr(tokenizer.normalizer, 'lowercase', False):
         steps = normalizers.Lowercase(), tokenizer.normalizer
         tokenizer.normalizer = normalizers.Sequence([*filter(None, steps)])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    if len(tokenizer.encode('').ids) != 2:  # the start and the end
+    ends = tokenizer.encode('').ids
+    if len(ends) != 2:  # the start and the end
         raise UserError(f'{file} adds no start and end to a text: give the tokenizer of a BERT')
+    for key, number in zip(('cls_token', 'sep_token'), ends, strict=True):
+        token = _text_of(getattr(stated, key))
+        if token is not None and tokenizer.token_to_id(token) != number:
+            problem = f"'{tokenizer.id_to_token(number)}' where tokenizer_config.json states the {key} '{token}'"
+            raise UserError(f'{file} has {problem}: make them agree')
     if max_length is not None:
         tokenizer.enable_truncation(max_length)
     return WordPiece((tokenizer.to_str(),)) if _is_of_a_bert(tokenizer) else PublishedPieces((tokenizer.to_str(),))
+
+
+def read_tokenizer_config(folder: Path) -> TokenizerConfig:
+    """Returns what the `tokenizer_config.json` of a folder states, nothing if there is none.
+
+    Raises:
+      UserError: If the file is damaged, or has a key or a value that jitm does not know.
+    """
+    return read_declared(
+        TokenizerConfig, folder / 'tokenizer_config.json', harmless=HARMLESS, remedy='give another tokenizer'
+    )
+
+
+def _add_tokens(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig) -> None:
+    """Adds the tokens that `added_tokens.json` and `tokenizer_config.json` list and the tokenizer lacks."""
+    added = {}
+    listing = file.with_name('added_tokens.json')
+    if listing.is_file():
+        added |= {number: {'content': text} for text, number in read_json(listing).items()}
+    added |= {int(number): fields for number, fields in (stated.added_tokens_decoder or {}).items()}
+    for number, fields in sorted(added.items()):
+        token = tokenizers.AddedToken(**fields)
+        known = tokenizer.get_added_tokens_decoder()
+        if number not in known and not (token.special and tokenizer.token_to_id(token.content) == number):
+            tokenizer.add_tokens([token])
+        if tokenizer.token_to_id(token.content) != number:
+            problem = f'the id {tokenizer.token_to_id(token.content)}, but it is added as {number}'
+            raise UserError(f"{file} gives the token '{token.content}' {problem}: download the tokenizer again")
+
+
+def _text_of(token: str | dict | None) -> str | None:
+    """Returns the text of a special token, which some files state with its properties."""
+    return token['content'] if isinstance(token, dict) else token
 
 
 def _is_of_a_bert(tokenizer: tokenizers.Tokenizer) -> bool:
@@ -83,44 +177,67 @@ def _is_of_a_bert(tokenizer: tokenizers.Tokenizer) -> bool:
     return all(ours[key] == theirs[key] for key in OF_A_BERT)
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    return dict(parse_json(read_bytes(file))) if file.is_file() else {}
-
-
-def _of_json(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
-    del stated  # the file has all
+def _of_json(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Returns a tokenizer as it is; a UserError if `tokenizer_config.json`, which has precedence, states another."""
+    content = parse_json(read_bytes(file))
+    if stated.is_of(OF_WORDS):
+        lowers = stated.do_lower_case in (True, None)
+        _check_stated(file, content, 'normalizer', 'lowercase', lowers)
+        _check_stated(file, content, 'normalizer', 'strip_accents', stated.strip_accents)
+        _check_stated(file, content, 'normalizer', 'handle_chinese_chars', stated.tokenize_chinese_chars)
+        _check_stated(file, content, 'model', 'unk_token', _text_of(stated.unk_token) or UNK)
+    if stated.is_of(OF_BYTES):
+        _check_stated(file, content, 'pre_tokenizer', 'add_prefix_space', bool(stated.add_prefix_space))
     return tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
 
 
-def _of_words(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+def _check_stated(file: Path, content: dict[str, Any], part: str, key: str, value: Any) -> None:
+    """Raises a UserError unless a part of a `tokenizer.json` has this value."""
+    actual = (content.get(part) or {}).get(key)
+    if actual != value:
+        problem = f"'{part}.{key}' {actual!r}, but tokenizer_config.json beside it stands for {value!r}"
+        raise UserError(f'{file} has {problem}: make them agree')
+
+
+def _check_class(file: Path, stated: TokenizerConfig, classes: tuple[str, ...]) -> None:
+    """Raises a UserError if pieces without a `tokenizer.json` are those of another class."""
+    if not stated.is_of((*classes, '')):
+        problem = f"and its tokenizer_config.json states the tokenizer_class '{stated.tokenizer_class}'"
+        raise UserError(f'{file} has the pieces of a {classes[0]}, {problem}: add its tokenizer.json')
+
+
+def _of_words(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a BERT or an MPNet; that of MPNet has other special pieces."""
+    _check_class(file, stated, OF_WORDS)
     words = split_lines(file.read_text(encoding='utf-8'))
-    tokenizer = tokenizers.Tokenizer.from_str(*WordPiece.of(words).definition)
+    is_mpnet = words[0] == START
+    definition = WordPiece.of(words, *((START, END) if is_mpnet else ())).definition[0]
+    _check_stated(file, parse_json(definition), 'model', 'unk_token', _text_of(stated.unk_token) or UNK)
+    tokenizer = tokenizers.Tokenizer.from_str(definition)
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=stated.get('do_lower_case', tokenizer.normalizer.lowercase),
-        strip_accents=stated.get('strip_accents'),
-        handle_chinese_chars=stated.get('tokenize_chinese_chars', True),
+        lowercase=tokenizer.normalizer.lowercase if stated.do_lower_case is None else stated.do_lower_case,
+        strip_accents=stated.strip_accents,
+        handle_chinese_chars=stated.tokenize_chinese_chars,
     )
-    if words[0] == START:
-        tokenizer.post_processor = _between(words.index(START), words.index(END))
     return tokenizer
 
 
-def _of_bytes(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+def _of_bytes(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a RoBERTa, whose pieces have bytes and their blanks, and capitals."""
+    _check_class(file, stated, OF_BYTES)
     ids = parse_json(read_bytes(file))
     merges = split_lines(file.with_name('merges.txt').read_text(encoding='utf-8'))
     pairs = [tuple(line.split(' ')) for line in merges if line and not line.startswith('#version')]
     tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=stated.get('add_prefix_space', False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(stated.add_prefix_space))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = _between(ids[START], ids[END])
     return tokenizer
 
 
-def _of_sentencepiece(file: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
+def _of_sentencepiece(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of an XLM-R, in which special pieces take the place of the first three of the file."""
-    del stated
+    _check_class(file, stated, OF_SENTENCES)
     tokenizer = from_model(read_bytes(file))
     _, _, _, *pieces = parse_json(tokenizer.to_str())['model']['vocab']
     special = [(piece, 0.0) for piece in (START, PADDING, END, UNKNOWN)]
@@ -136,7 +253,7 @@ def _between(start: int, end: int) -> processors.PostProcessor:
     return processors.TemplateProcessing(f'{START} $A {END}', special_tokens=[(START, start), (END, end)])
 
 
-READERS = {  # file -> reads it, given the content of `tokenizer_config.json`
+READERS = {  # file -> reads it, given what `tokenizer_config.json` states
     'tokenizer.json': _of_json,
     'vocab.txt': _of_words,
     'vocab.json': _of_bytes,

@@ -28,18 +28,20 @@ class WordPiece(Pieces):
     OMITTED = PAD, CLS, SEP
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> 'WordPiece':
+    def of(cls, words: Sequence[str], start: str = CLS, end: str = SEP) -> 'WordPiece':
         """Makes a tokenizer, which lower-cases captions and removes accents unless the pieces have capitals.
 
         Args:
           words: The V distinct pieces; the id of a piece is its index. `[PAD]` is the first, and the other
             `SPECIAL_PIECES` are among them.
+          start: The piece before a caption.
+          end: The piece after a caption.
         """
         ids = {word: number for number, word in enumerate(words)}
         tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNK))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not _is_cased(words))
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.post_processor = processors.BertProcessing(*((piece, ids[piece]) for piece in (SEP, CLS)))
+        tokenizer.post_processor = processors.BertProcessing((end, ids[end]), (start, ids[start]))
         tokenizer.decoder = decoders.WordPiece(cleanup=False)
         return cls((tokenizer.to_str(),))
 

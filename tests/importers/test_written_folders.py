@@ -1,0 +1,194 @@
+"""Folders of text encoders that the libraries write are read as these read them, or refused."""
+
+import jax
+import numpy as np
+import pytest
+
+from jitm.errors import UserError
+from jitm.importers.text_folders import load_dense, load_text_encoder, read_pooling
+from jitm.layers.pooling import Dense, make_pooling
+from jitm.types import Texts
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+library = pytest.importorskip('sentence_transformers')
+modules = pytest.importorskip('sentence_transformers.sentence_transformer.modules')
+
+WORDS = ('a', 'dog', 'Dog', 'runs', 'past', 'the', 'house', 'red', 'beach', 'café', 'cafe', '!', ',', '##s', '##e')
+CAPTIONS = (
+    'A dog runs past the house',
+    'the red beach!',
+    'Cafés, Dog dogs a a a a past the red beach house the red house',
+    'an unseen café',
+    'the  DOG<e>runs',
+    'a',
+)
+SIZES = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 48}
+DISTILLED = {'dim': 32, 'n_layers': 2, 'n_heads': 4, 'hidden_dim': 48}
+POSITIONS = 40
+BERT_SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
+
+
+def word_pieces(special):
+    return {word: number for number, word in enumerate((*special, *WORDS))}
+
+
+def byte_pairs():
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    merges = [('d', 'o'), ('do', 'g'), ('t', 'h'), ('th', 'e'), ('Ġ', 'd'), ('Ġ', 'the')]
+    words = (*SPECIAL, '<mask>', *alphabet, *(''.join(pair) for pair in merges))
+    vocab = {word: number for number, word in enumerate(words)}
+    return {'vocab': vocab, 'merges': merges, 'model_max_length': POSITIONS - 2}
+
+
+def sentence_pieces():
+    letters = 'abcdefghijklmnopqrstuvwxyzDé!,\u2581'
+    pieces = [(piece, 0.0) for piece in SPECIAL]
+    pieces += [(f'\u2581{word}', -1.0 - number) for number, word in enumerate(WORDS)]
+    pieces += [(letter, -30.0 - number) for number, letter in enumerate(letters)]
+    return {'vocab': [*pieces, ('<mask>', 0.0)], 'model_max_length': POSITIONS - 2}
+
+
+KINDS = {  # model_type -> prefix of the classes, the sizes, the arguments of the tokenizer
+    'bert': ('Bert', SIZES, lambda: {'vocab': word_pieces(BERT_SPECIAL)}),
+    'distilbert': ('DistilBert', DISTILLED, lambda: {'vocab': word_pieces(BERT_SPECIAL)}),
+    'mpnet': ('MPNet', SIZES, lambda: {'vocab': word_pieces((*SPECIAL, '[UNK]', '<mask>'))}),
+    'roberta': ('Roberta', SIZES | {'pad_token_id': 1}, byte_pairs),
+    'xlm-roberta': ('XLMRoberta', SIZES | {'pad_token_id': 1}, sentence_pieces),
+}
+
+
+def write_encoder(folder, kind='bert', *, tokenizer=None, rows=0, added=(), shard='1GB', dtype=None, **config):
+    """Writes a random encoder and its tokenizer by transformers, and returns the folder."""
+    name, sizes, pieces = KINDS[kind]
+    made = getattr(transformers, f'{name}Tokenizer')(**pieces() | (tokenizer or {}))
+    made.add_tokens(list(added))
+    torch.manual_seed(0)
+    settings = sizes | {'max_position_embeddings': POSITIONS, 'vocab_size': len(made) + rows} | config
+    model = getattr(transformers, f'{name}Model')(getattr(transformers, f'{name}Config')(**settings))
+    with torch.no_grad():
+        for tensor in model.parameters():  # initial biases of 0 and scales of 1 would hide a mistake
+            tensor += 0.1 * torch.randn_like(tensor)
+    model.to(dtype or torch.float32).save_pretrained(folder, max_shard_size=shard)
+    made.save_pretrained(folder)
+    return str(folder)
+
+
+def write(tmp_path, *layers, settings=None, transformer=None, **encoder):
+    """Writes a folder by sentence-transformers with these layers after the encoder, and returns its path."""
+    path = write_encoder(tmp_path / 'encoder', **encoder)
+    first = modules.Transformer(path, **(transformer or {}))
+    library.SentenceTransformer(modules=[first, *layers], **(settings or {})).save(str(tmp_path / 'saved'))
+    return str(tmp_path / 'saved')
+
+
+def pooling(mode='mean'):
+    return modules.Pooling(32, mode)
+
+
+def dense(activation='Tanh', size=24, inputs=32, **arguments):
+    torch.manual_seed(1)
+    return modules.Dense(inputs, size, activation_function=getattr(torch.nn, activation)(), **arguments)
+
+
+def vectors_by_jitm(path):
+    """Unit vectors of the captions."""
+    encoder, params, vocabulary = load_text_encoder(path)
+    tokens = [vocabulary.encode(caption) for caption in CAPTIONS]
+    lengths = np.array([len(ids) for ids in tokens], np.int32)
+    texts = Texts(np.stack([np.pad(ids, (0, lengths.max() - len(ids))) for ids in tokens]), lengths)
+    states = encoder.apply({'params': params}, texts, method='features')
+    stated = read_pooling(path)
+    if stated.dense is None:
+        vectors = make_pooling(stated.name, 'pooling')(states, texts.mask)
+    else:
+        layer = Dense(pooling=stated.name, **stated.dense)
+        shapes = jax.eval_shape(layer.init, jax.random.key(0), states, texts.mask)['params']
+        vectors = layer.apply({'params': load_dense(stated.weights, shapes)}, states, texts.mask)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+READ = {
+    'mean': lambda: ([pooling(), modules.Normalize()], {}),
+    'cls': lambda: ([pooling('cls')], {}),
+    'max': lambda: ([pooling('max'), modules.Normalize()], {}),
+    'last': lambda: ([pooling('lasttoken')], {}),
+    'mean_sqrt': lambda: ([pooling('mean_sqrt_len_tokens')], {}),
+    'weighted_mean': lambda: ([pooling('weightedmean'), modules.Normalize()], {}),
+    'mean_sqrt_dense': lambda: ([pooling('mean_sqrt_len_tokens'), dense()], {}),
+    'relu': lambda: ([pooling(), dense('ReLU'), modules.Normalize()], {}),
+    'gelu': lambda: ([pooling('cls'), dense('GELU', bias=False)], {}),
+    'silu': lambda: ([pooling('max'), dense('SiLU')], {}),
+    'sigmoid': lambda: ([pooling('weightedmean'), dense('Sigmoid')], {}),
+    'identity': lambda: ([pooling(), dense('Identity', size=32)], {}),
+    'dropout': lambda: ([pooling(), modules.Dropout(0.3), dense(), modules.Normalize(), modules.Normalize()], {}),
+    'length': lambda: ([pooling()], {'transformer': {'max_seq_length': 6}}),
+    'tokenizer_length': lambda: ([pooling()], {'tokenizer': {'model_max_length': 7}}),
+    'prompts': lambda: ([pooling()], {'settings': {'prompts': {'query': 'the dog '}}}),
+    'distilbert': lambda: ([pooling()], {'kind': 'distilbert', 'activation': 'relu'}),
+    'mpnet': lambda: ([pooling(), dense()], {'kind': 'mpnet', 'hidden_act': 'gelu_new'}),
+    'roberta': lambda: ([pooling('cls')], {'kind': 'roberta', 'type_vocab_size': 1}),
+    'prefix_space': lambda: ([pooling()], {'kind': 'roberta', 'tokenizer': {'add_prefix_space': True}}),
+    'more_rows': lambda: ([pooling(), modules.Normalize()], {'kind': 'xlm-roberta', 'rows': 35}),
+    'padded_rows': lambda: ([pooling()], {'rows': 64 - len(WORDS) - len(BERT_SPECIAL)}),
+    'cased': lambda: ([pooling()], {'tokenizer': {'do_lower_case': False}}),
+    'accents': lambda: ([pooling()], {'tokenizer': {'strip_accents': False, 'tokenize_chinese_chars': False}}),
+    'added': lambda: ([pooling()], {'added': ['<e>', 'past the'], 'rows': 3}),
+    'shards': lambda: ([pooling()], {'shard': '20KB', 'layer_norm_eps': 1e-3, 'type_vocab_size': 3}),
+    'half': lambda: ([pooling()], {'dtype': torch.float16, 'hidden_act': 'silu'}),
+}
+
+
+@pytest.mark.parametrize('name', READ)
+def test_vectors_are_those_of_sentence_transformers(tmp_path, name):
+    layers, arguments = READ[name]()
+    path = write(tmp_path, *layers, **arguments)
+    model = library.SentenceTransformer(path, device='cpu').to(torch.float32)
+    expected = model.encode(list(CAPTIONS), normalize_embeddings=True)
+    np.testing.assert_allclose(vectors_by_jitm(path), expected, atol=3e-6)
+
+
+KNOWN = 'which jitm does not know'
+REFUSED = {
+    'residual': (lambda: [pooling(), dense(size=32, use_residual=True)], {}, "has 'use_residual' True; it must be"),
+    'output': (lambda: [pooling(), dense(module_output_name='x')], {}, "has 'module_output_name' 'x'; use one of"),
+    'words': (lambda: [dense(module_input_name='token_embeddings', size=32), pooling()], {}, 'Transformer Dense Pooli'),
+    'two': (lambda: [pooling(['cls', 'mean'])], {}, 'states the pooling cls and mean'),
+    'denses': (lambda: [pooling(), dense(), dense(inputs=24)], {}, 'modules Transformer Pooling Dense Dense'),
+    'unit_dense': (lambda: [pooling(), modules.Normalize(), dense()], {}, 'Pooling Normalize Dense, which are'),
+    'norm': (lambda: [pooling(), modules.LayerNorm(32)], {}, 'Transformer Pooling LayerNorm'),
+    'recurrent': (lambda: [modules.LSTM(32, 16), modules.Pooling(32)], {}, 'Transformer LSTM Pooling'),
+    'mish': (lambda: [pooling(), dense('Mish')], {}, "'torch.nn.modules.activation.Mish'; use one of"),
+    'unit_words': (
+        lambda: [modules.Normalize(module_input_name='token_embeddings'), pooling()],
+        {},
+        'Transformer Normalize Pooling',
+    ),
+    'prompt': (
+        lambda: [pooling()],
+        {'settings': {'prompts': {'query': 'dog: '}, 'default_prompt_name': 'query'}},
+        "puts the prompt 'dog: ' before each text",
+    ),
+    'lower': (
+        lambda: [pooling()],
+        {'tokenizer': {'do_lower_case': False}, 'transformer': {'do_lower_case': True}},
+        "'normalizer.lowercase' None, but tokenizer_config.json beside it stands for False",
+    ),
+    'left': (lambda: [pooling()], {'tokenizer': {'padding_side': 'left'}}, "'padding_side' 'left'; it must be right"),
+    'cut': (lambda: [pooling()], {'tokenizer': {'truncation_side': 'left'}}, "'truncation_side' 'left'; it must"),
+    'query': (lambda: [pooling()], {'transformer': {'query_length': 8}}, "has 'query_length' 8; it must be None"),
+    'decoder': (lambda: [pooling()], {'is_decoder': True}, "has 'is_decoder' True; it must be False"),
+    'activation': (lambda: [pooling()], {'hidden_act': 'mish'}, "has 'hidden_act' 'mish'; use one of gelu"),
+    'unknown': (lambda: [pooling()], {'rope_theta': 3.0}, f"has 'rope_theta' 3.0, {KNOWN}"),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_is_not_read_is_named(tmp_path, name):
+    layers, arguments, message = REFUSED[name]
+    path = write(tmp_path, *layers(), **arguments)
+    with pytest.raises(UserError, match=message):  # before any state is computed
+        load_text_encoder(path), read_pooling(path)
