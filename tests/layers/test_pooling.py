@@ -34,6 +34,10 @@ def oracle(name, params, row, mask):
     real = row[mask].astype(np.float64)
     if name == 'mean':
         return real.mean(0)
+    if name == 'mean_sqrt':
+        return real.sum(0) / np.sqrt(len(real))
+    if name == 'weighted_mean':
+        return np.average(real, axis=0, weights=np.arange(1, len(mask) + 1)[mask])
     if name == 'max':
         return real.max(0)
     if name == 'first':
