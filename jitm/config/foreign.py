@@ -54,7 +54,7 @@ def read_declared(
       kind: A dataclass made by `declared`.
       path: The path of the file.
       content: The object; None reads the file, and a missing file is an empty object.
-      harmless: Other keys, which change no number that jitm computes.
+      harmless: Keys that change no number that jitm computes, unless the dataclass declares them.
       where: The place of the object in the file, such as 'text_config.', for messages.
       remedy: The end of messages on what jitm does not support.
 
@@ -67,14 +67,14 @@ def read_declared(
     if content is None:
         content = read_json(path) if path.is_file() else {}
     hints = typing.get_type_hints(kind, include_extras=True)
-    for key, value in content.items():
-        if key in harmless or (key not in hints and value in EMPTY):
-            continue
-        if key not in hints:
-            raise UserError(f"{path} has '{where}{key}' {value!r:.80}, which jitm does not know: {remedy}")
+    values = {key: content[key] for key in hints if key in content}
+    for key, value in values.items():
         if problem := requirement(value, hints[key]):
             raise UserError(f"{path} has '{where}{key}' {value!r:.80}; {problem}: {remedy}")
+    for key, value in content.items():
+        if key not in hints and key not in harmless and value not in EMPTY:
+            raise UserError(f"{path} has '{where}{key}' {value!r:.80}, which jitm does not know: {remedy}")
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING and field.name not in content:
             raise UserError(f"{path} has no '{where}{field.name}': {remedy}")
-    return kind(**{key: content[key] for key in hints if key in content})
+    return kind(**values)
