@@ -19,14 +19,12 @@ NETWORK = {  # image network; `features` are precomputed by VGG19, as published:
     'resnet152': dict(name='cnn.ResNet', depth=152, train_norm=False),
     # Small, for `f8k`.
     'squeezenet': dict(name='cnn.SqueezeNet'),
-    'mobilenet_v1': dict(name='cnn.MobileNetV1', width=0.75, train_norm=False),
     **{f'efficientnet_lite{n}': dict(name='cnn.EfficientNetLite', number=n, train_norm=False) for n in range(5)},
 }
-WEIGHTS = {  # from torchvision, but for the mobile networks; resnet152 is its first version, IMAGENET1K_V1
+WEIGHTS = {  # from torchvision, but for EfficientNet-Lite; resnet152 is its first version, IMAGENET1K_V1
     'vgg19': 'data/vgg19-dcbb9e9d.pth',
     'resnet152': 'data/resnet152-394f9c45.pth',
     'squeezenet': 'data/squeezenet1_1.npz',
-    'mobilenet_v1': 'data/mobilenet_v1_075_224.npz',
     **{f'efficientnet_lite{n}': f'efficientnet-lite{n}' for n in range(3)},  # from the Python package index
     **{f'efficientnet_lite{n}': f'data/efficientnet_lite{n}.pth' for n in (3, 4)},
 }

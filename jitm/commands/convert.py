@@ -2,7 +2,6 @@
 
     jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
     jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
-    jitm convert --from clip models/clip-vit-base-patch32 --stretch 4 --out runs/clip_b32_248
     jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
     jitm convert --from blip models/blip-itm-base-coco --out runs/blip_base
     jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
@@ -11,7 +10,6 @@
 
 With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
 the model; `--config`, by default a preset of the system, determines data, losses and evaluation.
-`--stretch` interpolates the positions of a CLIP's text encoder for longer captions, as Long-CLIP does.
 Model options found neither in the tensors nor in the stored options of the training script are taken from the config
 and printed.
 
@@ -98,7 +96,6 @@ FLAGS = {
     'out': shared.text('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
     'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
-    'stretch': shared.count('The number of positions for each one after the first 20, of a CLIP; 4 in Long-CLIP.'),
     'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
     **shared.common('compilation_cache'),
 }
@@ -116,7 +113,6 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
     shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
-    shared.check_read(values, '--from clip', source == 'clip', 'stretch')
     shared.check_read(values, '--to safetensors', target == 'safetensors', 'separate')
     if (target or source in (FEATURES, PEFT)) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
@@ -146,8 +142,6 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
     """Converts published weights to a run directory."""
     config = values.config or configs.load(CONFIGS.get(name, name)).to_dict()
     published = LOADERS[name](name, path, values.vocabulary, config['model'])
-    if values.stretch:
-        published = clip_weights.stretch(published, values.stretch)
     if name in PHOTOS and not values.config and 'pixels' in published.data:
         config = configs.load(PHOTOS[name]).to_dict()
     write_run(published, make_config(config, published), folder)

@@ -15,7 +15,6 @@ from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # initial value; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
-XLM_R = 'clip_text.PooledBERT'
 RESNET_CHANNELS = 32  # channels of the last map for each channel of the stem
 RESNET_STRIDE = 32  # pixels per cell of the last map
 
@@ -36,8 +35,6 @@ _LEGACY_END = 2  # in released configs; the end of a text is then its largest id
 _OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
 _OPEN_CLIP_VIT = {'image_size': 224, 'layers': 12, 'width': 768, 'patch_size': 16, 'head_width': 64, 'mlp_ratio': 4.0}
 _OPEN_CLIP_RESNET = {'image_size': 224, 'layers': [3, 4, 6, 3], 'width': 64, 'head_width': 64}
-_HUGGING_FACE_TEXT = {'context_length': 77, 'hf_model_name': '', 'hf_pooler_type': 'mean_pooler', 'hf_proj_type': 'mlp'}
-_OLD_KEYS = {'pooler_type': 'hf_pooler_type', 'proj': 'hf_proj_type'}
 _OPEN_CLIP_TEXT = {'context_length': 77, 'vocab_size': 49408, 'width': 512, 'heads': 8, 'layers': 12, 'mlp_ratio': 4.0}
 # Keys of the preprocessing, besides the sizes -> the values of CLIP; a missing key has the first one.
 HUGGING_FACE_PIXELS = {
@@ -179,23 +176,9 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation
     else:
         raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
     encoder['image_size'] = image['image_size']
-    if 'hf_model_name' in model['text_cfg']:
-        words = _hugging_face_text(path, model['text_cfg'])
-    else:
-        text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
-        words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}
+    text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
+    words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}
     return _section(model['embed_dim'], encoder, words, mean, deviation)
-
-
-def _hugging_face_text(path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config's `model.text` of an XLM-R in open_clip, without its sizes."""
-    section = {_OLD_KEYS.get(key, key): value for key, value in section.items()}
-    text = _given(path, section, _HUGGING_FACE_TEXT, ignored=('hf_tokenizer_name', 'hf_model_pretrained'))
-    kind = text['hf_model_name'].rpartition('/')[2], text['hf_pooler_type'], text['hf_proj_type']
-    if not kind[0].startswith('xlm-roberta') or kind[1:] != ('mean_pooler', 'mlp'):
-        problem = f"the text encoder '{kind[0]}' with '{kind[1]}' and '{kind[2]}'"
-        raise UserError(f"{path} has {problem}: give a CLIP with its own, or xlm-roberta with 'mean_pooler' and 'mlp'")
-    return {'name': XLM_R, 'max_length': text['context_length']}
 
 
 def _open_clip_tower(sizes: Mapping[str, Any], heads: int, activation: str) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 A CLIP of ours is written as a folder of Hugging Face's transformers.
 """
 
-import dataclasses
-import functools
 import json
 import re
 from collections.abc import Mapping
@@ -12,19 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import chex
-import numpy as np
 import safetensors.numpy
 
 from jitm.data.text.pieces import BPE, END, START
-from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
+from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.files import parse_json
-from jitm.importers import bert_weights, clip_config
-from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers import clip_config
+from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, count_blocks, export, head_size, shape_of
-from jitm.layers.clip_text import KEPT, stretch_positions
-from jitm.layers.transformer import BERTSize
+from jitm.importers.tensors import KeyMap, export
 from jitm.layers.vit import EPSILON
 
 TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
@@ -71,7 +66,6 @@ _VARIABLES = {
     'image/positions': ('vision_model.embeddings.position_embedding.weight', 'visual.positional_embedding'),
     'image/projection/kernel': ('visual_projection.weight', 'visual.proj[T]'),
 }
-_LONG = 'positional_embedding_res'  # the positions after the first ones in files of Long-CLIP
 _OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
 # Buffers, and other numbers in these files.
 _UNREAD = rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size'
@@ -95,18 +89,7 @@ OPENAI_RESIDUAL = KeyMap(
     networks={'image/': 'visual.'},
     unread=_UNREAD,
 )
-OPEN_CLIP_XLM_R = KeyMap(
-    {
-        **OPENAI.modules,
-        **bert_weights.modules_below('text/bert/', 'transformer.'),
-        'text/words': 'transformer.embeddings.word_embeddings',
-        'text/mlp_in': 'proj.0',
-        'text/mlp_out': 'proj.2',
-    },
-    OPENAI.variables,
-    unread=_UNREAD,
-)
-_MAPS = HUGGING_FACE, OPENAI, OPENAI_RESIDUAL, OPEN_CLIP_XLM_R
+_MAPS = HUGGING_FACE, OPENAI, OPENAI_RESIDUAL
 _NAMES = re.compile('|'.join(names.pattern().pattern for names in _MAPS))
 
 
@@ -115,8 +98,8 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
 
     Args:
       path: The path of a folder of Hugging Face or open_clip with the config and the weights, of the file of weights
-        in it, or of a file of OpenAI or Long-CLIP, such as `ViT-B-32.pt`, which has no config.
-      vocabulary: The path of the merges, or of the folder of an XLM-R's tokenizer; None for the one in the folder.
+        in it, or of a file of OpenAI, such as `ViT-B-32.pt`, which has no config.
+      vocabulary: The path of the merges; None for the ones in the folder.
 
     Returns:
       The model, in float32.
@@ -126,7 +109,7 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     """
     weights, config = _find(Path(path))
     tensors = open_checkpoint(str(weights), 'a CLIP', _NAMES, lambda name: name.removeprefix('text.')).tensors
-    if config is None and tensors.keys().isdisjoint({_OPENAI, _LONG}):
+    if config is None and _OPENAI not in tensors:
         raise UserError(
             f'{weights.parent} has no open_clip_config.json and no config.json, which state the sizes and the '
             f'activation of {weights.name}: add the one it was published with'
@@ -134,67 +117,10 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     readers = {'config.json': clip_config.read_hugging_face, 'open_clip_config.json': clip_config.read_open_clip}
     section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
-    if section['text']['name'] == clip_config.XLM_R:
-        section['text']['size'] = xlm_r_size(str(weights), tensors)
-        folder = vocabulary or str(weights.parent)
-        pieces = load_vocabulary(folder, section['text']['max_length'])
-        return with_towers(str(weights), tensors, OPEN_CLIP_XLM_R, section, pieces, folder)
-    if _LONG in tensors:
-        tensors = _join_positions(tensors)
     merges = vocabulary or _find_merges(weights.parent)
     names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
     names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
     return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
-
-
-def xlm_r_size(path: str, tensors: Tensors) -> dict[str, Any]:
-    """Returns the sizes of an XLM-R from its tensors."""
-    sizes = functools.partial(shape_of, path, tensors)
-    names = bert_weights.modules_below('', 'transformer.')
-    positions, hidden = sizes(f'{names["embeddings/positions"]}.weight', 2)
-    size = BERTSize(
-        hidden=hidden,
-        layers=count_blocks(tensors, 'transformer.encoder.layer'),
-        heads=hidden // head_size(hidden),
-        mlp_dim=sizes(f'{names["encoder/block_*/mlp_in"]}.weight'.replace('*', '0'), 2)[0],
-        max_positions=positions,
-        token_types=1,
-        first_position=2,
-        epsilon=1e-5,
-    )
-    return {'name': 'transformer.BERTSize', **dataclasses.asdict(size)}
-
-
-def _join_positions(tensors: Tensors) -> Tensors:
-    """Returns the tensors of a Long-CLIP with its positions in one: the first are frozen, the others trained."""
-    frozen, trained = OPENAI.variables['text/positions'], tensors[_LONG]
-    rows = {frozen: lambda: np.concatenate([tensors[frozen]()[:KEPT], trained()[KEPT:]])}
-    return {name: tensors[name] for name in tensors if name != _LONG} | rows
-
-
-def stretch(published: ReleasedModel, factor: int) -> ReleasedModel:
-    """Returns a CLIP that reads longer captions, see `stretch_positions`.
-
-    Args:
-      published: The model.
-      factor: The number of new positions for each one after the first `KEPT`.
-
-    Raises:
-      UserError: If its texts have no such positions.
-    """
-    text = published.variables['params']['text']
-    if 'positions' not in text:
-        raise UserError(
-            f"the text encoder '{published.model['text']['name']}' has no positions to stretch: leave --stretch out"
-        )
-    positions = np.asarray(stretch_positions(text['positions'], factor))
-    params = published.variables['params'] | {'text': text | {'positions': positions}}
-    words = published.model['text'] | {'max_length': len(positions)}
-    return published._replace(
-        model=published.model | {'text': words},
-        variables=published.variables | {'params': params},
-        vocabulary=BPE.load(published.vocabulary_path, len(positions)),
-    )
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:

@@ -2,20 +2,18 @@
 
 import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import chex
-import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.files.packages import located
 from jitm.importers.containers import Tensors, open_checkpoint
-from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
+from jitm.importers.tensors import KeyMap, convert, rename
 
-_PARTS = ('expand', 'depthwise', 'project')  # layers in a block of a mobile network
-# Patterns of the names of tensors -> torchvision's names, or those of our mobile networks, one rule after the other.
+_PARTS = ('expand', 'depthwise', 'project')  # layers in a block of EfficientNet-Lite
+# Patterns of the names of tensors -> torchvision's names, or those of our EfficientNet-Lite, one rule after the other.
 _VGG_OF_TIMM = (
     (r'^pre_logits\.fc1\.', 'classifier.0.'),
     (r'^pre_logits\.fc2\.', 'classifier.3.'),
@@ -45,25 +43,12 @@ _LITE_OF_TIMM = (  # whose first stage expands nothing
     *((rf'^(blocks\.0\.\d+)\.bn{n}\.', rf'\1.{part}_bn.') for n, part in enumerate(_PARTS)),
     *((rf'^(blocks\.\d+\.\d+)\.bn{n}\.', rf'\1.{part}_bn.') for n, part in enumerate(_PARTS, 1)),
 )
-_MOBILENET_OF_KERAS = (
-    (r'^(conv_dw_\d+/)kernel$', r'\1depthwise_kernel'),  # since Keras 3
-    (r'^conv1/', 'conv_stem.'),
-    (r'^conv1_bn/', 'bn1.'),
-    (r'^conv_dw_(\d+)(_bn)?/', r'blocks.\1.depthwise\2.'),
-    (r'^conv_pw_(\d+)(_bn)?/', r'blocks.\1.project\2.'),
-    (r'^conv_preds/', 'fc.'),
-    *OLD_NAMES,
-    (r'\.moving_mean$', '.running_mean'),
-    (r'\.moving_variance$', '.running_var'),
-)
 RULES = (
     *_VGG_OF_TIMM,
     *_RESNET_OF_TRANSFORMERS,
     *_LITE_OF_ITS_PACKAGE,
     *_LITE_OF_TIMM,
-    *_MOBILENET_OF_KERAS,
 )
-KERAS = {'kernel': (3, 2, 0, 1), 'depthwise_kernel': (2, 3, 0, 1)}  # the order of their axes in torch
 FULLY_CONNECTED = {'classifier.0.weight', 'classifier.3.weight'}  # matrices in torchvision's VGG, convolutions in ours
 NAMES = KeyMap(
     networks={'': ''},
@@ -77,7 +62,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
 
     Args:
       path: The path of a file of torchvision (`.pth`), timm or Hugging Face (`.safetensors`), a folder with one, or an
-        `.npz` file with the names of torchvision or Keras; or a key of `packages.PACKAGES`. The classifier is skipped.
+        `.npz` file with the names of torchvision; or a key of `packages.PACKAGES`. The classifier is skipped.
       params: The parameters of a network in `jitm.layers.cnn`; only shapes are read.
       batch_stats: Its batch statistics, likewise; empty for a network without batch normalization.
 
@@ -104,10 +89,9 @@ def _check_digest(path: str) -> None:
 
 
 def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
-    """Returns the tensors of a network, below a prefix, with current numbers and with torch's order of axes.
+    """Returns the tensors of a network, below a prefix, with current numbers.
 
-    Before 2017 the classifier of VGG started with dropout. timm numbers the blocks of each stage, and Keras' kernels
-    start with their height.
+    Before 2017 the classifier of VGG started with dropout. timm numbers the blocks of each stage.
     """
     below = re.escape(prefix)
     places = {(int(n), int(m)) for n, m in re.findall(rf'^{below}blocks\.(\d+)\.(\d+)\.', '\n'.join(tensors), re.M)}
@@ -116,14 +100,5 @@ def prepare(tensors: Tensors, prefix: str = '') -> Tensors:
     rules = (
         (rf'(?<=^{below}blocks\.)\d+\.\d+', lambda match: blocks[match[0]]),
         (rf'(?<=^{below}classifier\.)\d', lambda match: old.get(match[0], match[0])),
-        (r'\.(depthwise_)?kernel$', '.weight'),
     )
-    return {
-        rename(rules, name): functools.partial(_transposed, read, KERAS[leaf]) if leaf in KERAS else read
-        for name, read in tensors.items()
-        for leaf in [name.rpartition('.')[2]]
-    }
-
-
-def _transposed(read: Callable[[], np.ndarray], axes: tuple[int, ...]) -> np.ndarray:
-    return read().transpose(axes)
+    return {rename(rules, name): read for name, read in tensors.items()}

@@ -26,7 +26,7 @@ KERNELS = re.compile(r'kernel|(query|key)_\d+')  # names of variables that PyTor
 VECTORS = ('bias', 'scale', 'mean', 'variance')  # names of variables that have one axis in PyTorch
 HEAD_SIZE = 64  # numbers per head of attention in all models that are released without a config
 STACKED = 3  # tensors in one: the gates of a GRU, or queries, keys and values
-# torchvision's names of the tensors of a network, and those of mobile networks.
+# torchvision's names of the tensors of a network, and those of EfficientNet-Lite.
 NETWORK = r'(conv\d|conv_stem|conv_head|bn\d|layer\d|blocks|features|classifier|fc)\..*'
 
 

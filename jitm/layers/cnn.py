@@ -24,7 +24,7 @@ from jitm.layers.convolutions import (
     normalize_pixels,
 )
 from jitm.layers.normalization import BatchNorm, l2_normalize
-from jitm.types import DTYPES, Count, Images, Index, Positive
+from jitm.types import DTYPES, Count, Images, Index
 
 MIN_SIZE = 32  # pixels
 VGG19_STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and layers between two poolings
@@ -37,7 +37,6 @@ LITE_STAGES = (
     *((5, 1, 6, 112, 3), (5, 2, 6, 192, 4), (3, 1, 6, 320, 1)),
 )
 LITES = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.2), 3: (1.2, 1.4), 4: (1.4, 1.8)}  # number -> factors of width, depth
-MOBILE = (64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)  # channels of the blocks of MobileNet V1
 TF_EPSILON = 1e-3  # added to the variance in networks whose weights are from TensorFlow
 _normalize = functools.partial(convolve_and_normalize, padding='SAME', epsilon=TF_EPSILON)
 
@@ -189,14 +188,15 @@ class ResNet(ConvolutionalNetwork):
 
 
 class _Separable(nn.Module):
-    """A depthwise convolution between 1 x 1 convolutions, with batch normalization, as in mobile networks.
+    """A depthwise convolution between 1 x 1 convolutions, with batch normalization.
+
+    The input is added where it has the shape of the output.
 
     Attributes:
       size: The edge of the depthwise kernel.
       stride: The stride of the depthwise convolution.
       expansion: The factor of the channels before it (Sandler et al., 2018); 1 for no convolution before it.
       channels: The number of outputs.
-      residual: The outputs have no ReLU6, and the input is added where it has their shape.
       dtype: The type of the computation.
     """
 
@@ -204,7 +204,6 @@ class _Separable(nn.Module):
     stride: int
     expansion: int
     channels: int
-    residual: bool
     dtype: str
 
     @nn.compact
@@ -216,8 +215,6 @@ class _Separable(nn.Module):
         y = Depthwise(self.size, self.stride, name='depthwise')(y)
         y = BatchNorm(epsilon=TF_EPSILON, name='depthwise_bn')(y, train=train).astype(x.dtype)
         y = pointwise(nn.relu6(y), ('project', 'project_bn'), self.channels)
-        if not self.residual:
-            return nn.relu6(y)
         return x + y if x.shape == y.shape else y
 
 
@@ -249,7 +246,7 @@ class EfficientNetLite(ConvolutionalNetwork):
             ends = stage in (0, len(LITE_STAGES) - 1)
             for n in range(blocks if ends else math.ceil(blocks * depth)):
                 sizes = size, 1 if n else stride, expansion, _rounded(channels * width)
-                x = block(*sizes, True, self.dtype, name=f'blocks_{number}')(x, train)
+                x = block(*sizes, self.dtype, name=f'blocks_{number}')(x, train)
                 number += 1
         x = nn.relu6(_normalize(x, ('conv_head', 'bn2'), 1280, 1, dtype=self.dtype, train=train))
         return self.features(x)
@@ -259,32 +256,6 @@ def _rounded(channels: float) -> int:
     """Returns the nearest multiple of 8 that is not below 90 % of a number of channels."""
     near = max(8, int(channels + 4) // 8 * 8)
     return near + 8 if near < 0.9 * channels else near
-
-
-class MobileNetV1(ConvolutionalNetwork):
-    """MobileNet V1 (Howard et al., 2017): F is 1024 times the width.
-
-    Attributes:
-      width: The factor of the channels.
-      train_norm: See `ResNet`.
-    """
-
-    width: Positive
-    train_norm: bool
-
-    mean = deviation = (0.5, 0.5, 0.5)
-
-    @nn.compact
-    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
-        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
-        check_choice(self.dtype, DTYPES, 'dtype')
-        train, inputs = train and self.train_norm, 64
-        x = nn.relu6(_normalize(x, ('conv_stem', 'bn1'), int(32 * self.width), 3, 2, dtype=self.dtype, train=train))
-        block = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable
-        for n, channels in enumerate(MOBILE, 1):
-            sizes = 3, 2 if channels > inputs else 1, 1, int(channels * self.width)
-            x, inputs = block(*sizes, False, self.dtype, name=f'blocks_{n}')(x, train), channels
-        return self.features(x)
 
 
 class PixelEncoder(nn.Module):

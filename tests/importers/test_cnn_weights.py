@@ -1,11 +1,9 @@
 import functools
 import hashlib
-import itertools
 import math
 import re
 from pathlib import Path
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +18,6 @@ from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import export, rename
 from jitm.layers import cnn
 from jitm.layers.convolutions import normalize_pixels
-from tests.conftest import SHARED
 from tests.importers.torch_pickles import state_dict, write_zip
 from tests.layers.test_cnn import TINY, apply, network, pixels, tiny_resnets, unit  # noqa: F401
 from tests.parity.bounds import assert_within
@@ -168,72 +165,6 @@ def test_other_published_efficientnet_lites_are_read(number):
     assert all(np.ptp(leaf) > 0 for leaf in jax.tree.leaves(got))
 
 
-MOBILENET = SHARED / 'weights' / 'mobilenet_v1_075_224.npz'
-
-
-def keras_tensors(width):
-    """Random tensors with the names and the shapes of the published file of this width."""
-    rng, sizes = np.random.default_rng(0), [int(width * channels) for channels in (32, *cnn.MOBILE)]
-    layers = {'conv1': ('kernel', (3, 3, 3, sizes[0]))}
-    for n, (inputs, outputs) in enumerate(itertools.pairwise(sizes), 1):
-        layers[f'conv_dw_{n}'] = 'depthwise_kernel', (3, 3, inputs, 1)
-        layers[f'conv_pw_{n}'] = 'kernel', (1, 1, inputs, outputs)
-    ranges = {'gamma': (0.5, 1.5), 'beta': (0, 1), 'moving_mean': (-1, 1), 'moving_variance': (0.5, 1)}
-    tensors = {'conv_preds/kernel': rng.normal(size=(1, 1, sizes[-1], 1000)), 'conv_preds/bias': rng.normal(size=1000)}
-    for layer, (leaf, shape) in layers.items():
-        summed, channels = (9, shape[2]) if shape[-1] == 1 else (math.prod(shape[:-1]), shape[-1])
-        tensors[f'{layer}/{leaf}'] = rng.normal(0, (2 / summed) ** 0.5, shape)
-        tensors |= {f'{layer}_bn/{part}': rng.uniform(*bounds, channels) for part, bounds in ranges.items()}
-    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-
-
-@pytest.mark.parametrize(
-    ('width', 'size', 'published'),
-    [
-        (0.25, 64, None),
-        pytest.param(
-            *(0.75, 224, MOBILENET),
-            marks=pytest.mark.skipif(not MOBILENET.is_file(), reason='needs the MobileNet V1 in ../shared/weights'),
-        ),
-    ],
-)
-def test_mobilenet_has_the_features_of_torch(tmp_path, width, size, published):
-    torch = pytest.importorskip('torch')
-    path, drawn = published or tmp_path / 'mobilenet.npz', keras_tensors(width)
-    if not published:
-        np.savez(path, **drawn)
-    tensors, x = np.load(path), pixels((size, size), 2)
-    assert {name: tensors[name].shape for name in tensors} == {name: drawn[name].shape for name in drawn}
-    y = torch.from_numpy(x.transpose(0, 3, 1, 2) / 127.5 - 1).double()
-
-    def layer(y, name, norm, stride=1):
-        depthwise = f'{name}/depthwise_kernel' in tensors
-        kernel = torch.from_numpy(tensors[f'{name}/depthwise_kernel' if depthwise else f'{name}/kernel']).double()
-        kernel = kernel.permute(2, 3, 0, 1) if depthwise else kernel.permute(3, 2, 0, 1)
-        sides = (kernel.shape[-1] - 1) // 2
-        y = torch.nn.functional.pad(y, [0, 1, 0, 1] if stride == 2 else [sides] * 4)
-        y = torch.nn.functional.conv2d(y, kernel, stride=stride, groups=y.shape[1] if depthwise else 1)
-        mean, variance, scale, bias = (
-            torch.from_numpy(tensors[f'{norm}/{part}']).double()[:, None, None]
-            for part in ('moving_mean', 'moving_variance', 'gamma', 'beta')
-        )
-        return ((y - mean) / (variance + 1e-3).sqrt() * scale + bias).clamp(0, 6)
-
-    y = layer(y, 'conv1', 'conv1_bn', 2)
-    for n in range(1, 14):
-        y = layer(y, f'conv_dw_{n}', f'conv_dw_{n}_bn', 2 if n in (2, 4, 6, 12) else 1)
-        y = layer(y, f'conv_pw_{n}', f'conv_pw_{n}_bn')
-    check_parity(path, f'mobile-{width}', y.numpy(), x, pooled=False)
-
-
-def test_mobilenet_is_read_with_the_names_of_keras_3(tmp_path):
-    """In which depthwise convolutions have a `kernel`, too."""
-    drawn = keras_tensors(0.25)
-    np.savez(tmp_path / 'old.npz', **drawn)
-    np.savez(tmp_path / 'new.npz', **{name.replace('depthwise_', ''): tensor for name, tensor in drawn.items()})
-    chex.assert_trees_all_equal(*(load(tmp_path / f'{name}.npz', 'mobile-0.25') for name in ('old', 'new')))
-
-
 @pytest.mark.parametrize(
     'number', [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -282,7 +213,6 @@ ROWS = {
     'squeezenet': 'SqueezeNet',
     'resnet': 'ResNet',
     'lite': 'EfficientNet-Lite',
-    'mobile': 'MobileNet V1',
 }
 
 

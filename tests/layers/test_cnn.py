@@ -31,9 +31,8 @@ def network(kind, **options):
         'squeezenet': (cnn.SqueezeNet, ''),
         'resnet': (cnn.ResNet, 'depth'),
         'lite': (cnn.EfficientNetLite, 'number'),
-        'mobile': (cnn.MobileNetV1, 'width'),
     }[name]
-    own = {key: float(number[0]) if key == 'width' else int(number[0]), 'train_norm': False} if number else {}
+    own = {key: int(number[0]), 'train_norm': False} if number else {}
     return make(**OPTIONS | own | options)
 
 
@@ -119,7 +118,7 @@ def test_parameters_of_efficientnet_lite(number, parameters):
 
 @pytest.mark.parametrize(
     ('kind', 'cells', 'features'),
-    [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('mobile-0.25', 4, 256)],
+    [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('lite-0', 4, 1280)],
 )
 def test_global_vector_is_the_mean_of_the_cells(kind, cells, features):
     x = pixels()
@@ -194,8 +193,8 @@ def encoder(pooled, normalize):
     return cnn.PixelEncoder(network('squeezenet', pooled=pooled), normalize, regions)
 
 
-class Mobile(cnn.ConvolutionalNetwork):
-    mean, deviation = cnn.EfficientNetLite.mean, cnn.MobileNetV1.deviation
+class Flat(cnn.ConvolutionalNetwork):
+    mean, deviation = cnn.EfficientNetLite.mean, (0.5, 0.5, 0.5)
 
     def __call__(self, x, train=False):
         return x.reshape(len(x), -1, 3)
@@ -203,9 +202,9 @@ class Mobile(cnn.ConvolutionalNetwork):
 
 def test_pixels_have_the_moments_of_the_network():
     pixel = np.full((1, 32, 32, 3), 255, np.uint8)
-    got = cnn.PixelEncoder(Mobile(**OPTIONS), False, None).apply({}, Images(pixels=pixel), method='features')
+    got = cnn.PixelEncoder(Flat(**OPTIONS), False, None).apply({}, Images(pixels=pixel), method='features')
     np.testing.assert_allclose(got, 2 - 127 / 127.5, rtol=1e-6)
-    np.testing.assert_allclose([*cnn.EfficientNetLite.deviation, *cnn.MobileNetV1.mean], [*[128 / 255] * 3, *[0.5] * 3])
+    np.testing.assert_allclose(cnn.EfficientNetLite.deviation, [128 / 255] * 3)
 
 
 @pytest.mark.parametrize(('pooled', 'regions'), [(True, 1), (False, 9)])

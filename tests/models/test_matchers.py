@@ -14,7 +14,6 @@ import pytest
 from jitm.errors import UserError
 from jitm.layers import alignment, clip_resnet, clip_text, siglip, text, vision, vit
 from jitm.layers.blip import MultimodalBERT, NormalizedViT
-from jitm.layers.transformer import BERTSize
 from jitm.losses import tokens
 from jitm.models import bfan, blip, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
@@ -93,11 +92,6 @@ def make_clip(image, text=None):
     return clip.CLIP(DIM, image, text, initial_temperature=0.07)
 
 
-def make_xlm_r():
-    size = BERTSize(hidden=8, layers=2, heads=2, mlp_dim=12, max_positions=14, token_types=1, first_position=2)
-    return clip_text.PooledBERT(VOCABULARY, DIM, size, max_length=12)
-
-
 def make_siglip():
     tower = TOWER | {'activation': 'gelu_tanh'}
     image = siglip.PooledViT(DIM, image_size=32, patch_size=10, **tower, **PIXELS)
@@ -144,14 +138,13 @@ MATCHERS = {
     'scan_tokens': make_scan('t2i', 'Mean', **TOKENS),
     'sgr_tokens': make_sgraf(alignment.GraphReasoning(3), **TOKENS),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
-    'clip_xlm_r': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS), make_xlm_r()),
     'siglip': make_siglip(),
     'blip': make_blip(),
     'blip_matching': make_blip().reranker,
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
 
-OF_PIXELS = ('clip_vit', 'clip_xlm_r', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
+OF_PIXELS = ('clip_vit', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
 WITHOUT_GRADIENT = (
