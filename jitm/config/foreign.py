@@ -28,6 +28,12 @@ EMPTY = ({}, [])  # values of unknown keys that state nothing
 declared = functools.partial(dataclasses.dataclass, frozen=True, kw_only=True)
 
 
+def neutral(**values: Any) -> type:
+    """Returns a base class with keys of which jitm supports one value each, which is the library's default."""
+    fields = [(key, typing.Literal[value], value) for key, value in values.items()]
+    return dataclasses.make_dataclass('Neutral', fields, frozen=True, kw_only=True)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a config; raises a UserError unless it is a JSON object."""
     try:

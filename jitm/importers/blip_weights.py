@@ -4,20 +4,23 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from jitm.config.foreign import read_json
-from jitm.data.text.blip_pieces import of_blip
+from jitm.config.foreign import declared
+from jitm.data.text.blip_pieces import MAX_IDS, of_blip
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.importers import bert_weights, clip_config
+from jitm.importers import bert_weights, clip_config, transformers_keys
 from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers.processors import of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap, count_blocks, head_size, rename, shape_of
+from jitm.importers.tokenizer_files import check_tokenizer
 from jitm.layers import transformer
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
+from jitm.types import Count, Positive
 
 TEMPERATURE = 0.07  # initial value, and that of a file without one
 EPSILON = 1e-6  # layer normalizations of the ViT in the authors' code
@@ -82,11 +85,34 @@ _new_name = functools.partial(
     ),
 )
 
-# Keys of Hugging Face's config -> defaults, which its files leave out.
-_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'hidden_act': 'gelu'}
-_TEXT_SIZES = {**_WIDTHS, 'num_attention_heads': 8, 'max_position_embeddings': 512, 'vocab_size': 30524}
-_TEXT_SIZES['layer_norm_eps'] = transformer.EPSILON
-_IMAGE_SIZES = {**_WIDTHS, 'num_attention_heads': 12, 'image_size': 384, 'patch_size': 16}
+
+@declared
+class _Tower(clip_config.Tower):
+    hidden_act: Literal[clip_config.ACTIVATIONS] = 'gelu'
+
+
+@declared
+class _Text(_Tower):
+    num_attention_heads: Count = 8
+    max_position_embeddings: Count = 512
+    vocab_size: Count = 30524
+    layer_norm_eps: Literal[transformer.EPSILON] = transformer.EPSILON
+    is_decoder: Literal[True] = True  # its words attend to the image, but not only to those before them
+
+
+@declared
+class _Image(_Tower):
+    image_size: Count = 384
+    patch_size: Count = 16
+    layer_norm_eps: Positive = 1e-5
+
+
+@declared
+class _BLIP(transformers_keys.Encoder):
+    model_type: Literal['blip']
+    image_text_hidden_size: Count = 256
+    text_config: dict | None = None
+    vision_config: dict | None = None
 
 
 def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
@@ -119,6 +145,8 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
     pieces = of_blip(WordPiece.load(file).words)
+    if vocabulary is None:
+        check_tokenizer(folder, pieces, MAX_IDS)
     resizing = {'short_side': 0, 'interpolation': 'bicubic'}
     return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 
@@ -134,24 +162,15 @@ def _read_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    content = read_json(path)
-    if (kind := content.get('model_type')) != 'blip':
-        raise UserError(f"{path} has the model_type '{kind}': give a model of the type 'blip'")
-    stated = clip_config.values_of(path, content, {'vision_config': {}, 'image_text_hidden_size': 256})
-    epsilon = clip_config.values_of(path, stated['vision_config'], {'layer_norm_eps': 1e-5})
-    sizes = _TEXT_SIZES, _IMAGE_SIZES | epsilon
-    text, image = clip_config.towers_of(path, content, sizes, clip_config.ACTIVATIONS, title='BLIP')
-    size = image['image_size']
-    file = path.with_name('preprocessor_config.json')
-    pixels = read_json(file) if file.is_file() else {}
-    known = {'do_center_crop': (False,), 'size': ({'height': size, 'width': size}, size)}
-    clip_config.check_pixels(file, pixels, clip_config.HUGGING_FACE_PIXELS | known, 'BLIP')
-    mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'))
-    photos = {'image_size': size, 'patch_size': image['patch_size'], 'epsilon': image['layer_norm_eps']}
-    photos |= {'mean': mean, 'deviation': deviation}
-    length, embed_dim = text['max_position_embeddings'], stated['image_text_hidden_size']
-    towers = [{ours: part[theirs] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()} for part in (image, text)]
-    return _section(embed_dim, photos | towers[0], {'max_length': length, **towers[1]})
+    model = clip_config.read_config(_BLIP, path)
+    text = clip_config.read_config(_Text, path, model.text_config or {}, 'text_config.')
+    image = clip_config.read_config(_Image, path, model.vision_config or {}, 'vision_config.')
+    edge = image.image_size
+    pixels = read_pixels(path.parent, of_square('Blip', edge))
+    photos = {'image_size': edge, 'patch_size': image.patch_size, 'epsilon': image.layer_norm_eps}
+    photos |= {'mean': pixels.mean, 'deviation': pixels.deviation}
+    words = {'max_length': text.max_position_embeddings, **text.ours()}
+    return _section(model.image_text_hidden_size, photos | image.ours(), words)
 
 
 def _read_sizes(path: str, tensors: Tensors) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from jitm.config.foreign import read_json
+from jitm.config.foreign import declared, neutral, read_declared, read_json
+from jitm.config.hints import requirement
 from jitm.errors import UserError
+from jitm.importers import transformers_keys
 from jitm.importers.containers import Tensors
+from jitm.importers.processors import REMEDY, Processor, class_names, normalization, read_pixels
 from jitm.importers.tensors import count_blocks, head_size, shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
+from jitm.types import Count, Index, Positive
 
+T = TypeVar('T')
 ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # initial value; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
@@ -25,108 +30,218 @@ HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'mlp_dim': 'intermediate_size',
     'activation': 'hidden_act',
 }
-# Keys of Hugging Face's config -> defaults, which files of before 2023 leave out.
-_SIZES = {'num_hidden_layers': 12, 'hidden_act': 'quick_gelu', 'layer_norm_eps': EPSILON}
-_TEXT_WIDTHS = {'hidden_size': 512, 'intermediate_size': 2048, 'num_attention_heads': 8}
-_TEXT_SIZES = _SIZES | _TEXT_WIDTHS | {'max_position_embeddings': 77, 'vocab_size': 49408, 'eos_token_id': 49407}
-_IMAGE_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_attention_heads': 12}
-_IMAGE_SIZES = _SIZES | _IMAGE_WIDTHS | {'image_size': 224, 'patch_size': 32}
+# Initial values, sizes that the shapes of tensors state, and the padding after the end of a text.
+HARMLESS = transformers_keys.HARMLESS | {
+    'encoder_hidden_size',
+    'logit_scale_init_value',
+    'pad_token_id',
+    'projection_dim',
+    'projection_size',
+}
 _LEGACY_END = 2  # in released configs; the end of a text is then its largest id, as ours is
-_OPEN_CLIP = {'embed_dim': 0, 'vision_cfg': {}, 'text_cfg': {}, 'quick_gelu': False}  # embed_dim has no default
-_OPEN_CLIP_VIT = {'image_size': 224, 'layers': 12, 'width': 768, 'patch_size': 16, 'head_width': 64, 'mlp_ratio': 4.0}
-_OPEN_CLIP_RESNET = {'image_size': 224, 'layers': [3, 4, 6, 3], 'width': 64, 'head_width': 64}
-_OPEN_CLIP_TEXT = {'context_length': 77, 'vocab_size': 49408, 'width': 512, 'heads': 8, 'layers': 12, 'mlp_ratio': 4.0}
-# Keys of the preprocessing, besides the sizes -> the values of CLIP; a missing key has the first one.
-HUGGING_FACE_PIXELS = {
-    'do_resize': (True,),
-    'resample': (3,),  # bicubic
-    'do_center_crop': (True,),
-    'do_rescale': (True,),
-    'rescale_factor': (1 / 255,),
-    'do_normalize': (True,),
-}
-OPEN_CLIP_PIXELS = {
-    'mode': ('RGB',),
-    'interpolation': ('bicubic', 'random'),  # which is random in training only
-    'resize_mode': ('shortest',),
-}
 
 
-def hugging_face_sizes(size: int) -> dict[str, tuple]:
-    """Returns the keys of the preprocessing that state a size -> the values of CLIP for images of `size` pixels."""
-    return {'size': ({'shortest_edge': size}, size), 'crop_size': ({'height': size, 'width': size}, size)}
+@declared
+class Tower(transformers_keys.Encoder):
+    """Keys of a tower, with the defaults of transformers, which files of before 2023 leave out."""
+
+    hidden_size: Count = 768
+    intermediate_size: Count = 3072
+    num_hidden_layers: Count = 12
+    num_attention_heads: Count = 12
+    num_channels: Literal[3] = 3
+
+    def ours(self) -> dict[str, Any]:
+        """Returns the tower in our config."""
+        return {key: getattr(self, theirs) for key, theirs in HUGGING_FACE_TOWER.items()}
+
+
+@declared
+class _Tower(Tower):
+    hidden_act: Literal[ACTIVATIONS] = 'quick_gelu'
+    layer_norm_eps: Literal[EPSILON] = EPSILON
+
+
+@declared
+class _Text(_Tower):
+    hidden_size: Count = 512
+    intermediate_size: Count = 2048
+    num_attention_heads: Count = 8
+    max_position_embeddings: Count = 77
+    vocab_size: Count = 49408
+    eos_token_id: Index = 49407
+
+
+@declared
+class _Image(_Tower):
+    image_size: Count = 224
+    patch_size: Count = 32
+
+
+@declared
+class _CLIP(transformers_keys.Encoder):
+    model_type: Literal['clip']
+    projection_dim: Count = 512
+    text_config: dict | None = None
+    vision_config: dict | None = None
+    text_config_dict: dict | None = None
+    vision_config_dict: dict | None = None
+
+
+@declared
+class _OpenCLIPTower(
+    neutral(
+        block_type=None,
+        ls_init_value=None,
+        act_kwargs=None,
+        norm_kwargs=None,
+        final_ln_after_pool=False,
+        qk_norm=False,
+        scaled_cosine_attn=False,
+        scale_heads=False,
+        scale_attn_inner=False,
+        scale_attn=False,
+        scale_fc=False,
+    )
+):
+    mlp_ratio: Positive = 4.0
+    output_tokens: bool = False
+
+    def ours(self, heads: int, activation: str) -> dict[str, Any]:
+        """Returns the tower in our config."""
+        return {
+            'hidden_dim': self.width,
+            'num_layers': self.layers,
+            'num_heads': heads,
+            'mlp_dim': int(self.width * self.mlp_ratio),
+            'activation': activation,
+        }
+
+
+@declared
+class _OpenCLIPText(
+    _OpenCLIPTower,
+    neutral(
+        hf_model_name=None,
+        hf_tokenizer_name=None,
+        tokenizer_mode=None,
+        tokenizer_kwargs=None,
+        embed_cls=False,
+        no_causal_mask=False,
+        pool_type='argmax',
+        proj_bias=False,
+        proj_type='linear',
+    ),
+):
+    context_length: Count = 77
+    vocab_size: Count = 49408
+    width: Count = 512
+    heads: Count = 8
+    layers: Count = 12
+
+
+@declared
+class _OpenCLIPImage(
+    _OpenCLIPTower,
+    neutral(
+        timm_model_name=None,
+        attentional_pool=False,
+        global_average_pool=False,
+        input_patchnorm=False,
+        no_ln_pre=False,
+        pos_embed_type='learnable',
+        pool_type='tok',
+    ),
+):
+    image_size: Count = 224
+    layers: Count | tuple = 12
+    width: Count = 768
+    head_width: Count = 64
+    patch_size: Count | None = 16
+
+
+# Of training, and of towers of other libraries, whose names are None.
+_OPEN_CLIP_HARMLESS = """
+    attn_pooler_heads attn_pooler_queries correct_cls_mask custom_text eos_id hf_model_pretrained hf_pooler_type
+    hf_proj_type init_logit_scale n_queries pad_id patch_dropout pooler_type proj timm_drop timm_drop_path
+    timm_model_pretrained timm_pool timm_proj timm_proj_bias
+"""
+OPEN_CLIP_HARMLESS = frozenset(_OPEN_CLIP_HARMLESS.split())
+
+
+@declared
+class _OpenCLIPModel(neutral(init_logit_bias=None, multimodal_cfg=None, nonscalar_logit_scale=False)):
+    embed_dim: Count
+    vision_cfg: dict
+    text_cfg: dict
+    quick_gelu: bool = False
+
+
+@declared
+class _OpenCLIP:
+    model_cfg: dict
+    preprocess_cfg: dict | None = None
+
+
+def _processor(edge: int) -> type[Processor]:
+    """Declares a processor that resizes the shorter side of photos and crops the center."""
+
+    @declared
+    class Cropping(Processor):
+        image_processor_type: Literal[*class_names('CLIP'), None] = None
+        feature_extractor_type: Literal[*class_names('CLIP'), None] = None
+        size: Literal[{'shortest_edge': edge}, edge, None] = None
+        default_to_square: Literal[False, None] = None
+        do_center_crop: Literal[True, None] = None
+        crop_size: Literal[{'height': edge, 'width': edge}, edge, None] = None
+
+    return Cropping
 
 
 def read_hugging_face(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `config.json`.
 
     Raises:
-      UserError: If the file is damaged, it is another kind of model, or its image preprocessing differs from CLIP's.
+      UserError: If a file is damaged, or jitm does not know a key or its value.
     """
-    content = read_json(path)
-    if content.get('model_type') != 'clip':
-        raise UserError(f"{path} has the model_type '{content.get('model_type')}': give a model of the type 'clip'")
-    text, image = towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='CLIP')
-    if text['eos_token_id'] not in (_LEGACY_END, text['vocab_size'] - 1):
-        raise UserError(
-            f'{path} has eos_token_id {text["eos_token_id"]}, but the tokenizer of CLIP ends texts with '
-            f'{text["vocab_size"] - 1}: give another model'
-        )
-    file, size = path.with_name('preprocessor_config.json'), image['image_size']
-    pixels = read_json(file) if file.is_file() else {}
-    check_pixels(file, pixels, HUGGING_FACE_PIXELS | hugging_face_sizes(size))
-    mean, deviation = normalization(file, pixels, ('image_mean', 'image_std'))
-    text_tower, image_tower = (
-        {ours: part[theirs] for ours, theirs in HUGGING_FACE_TOWER.items()} for part in (text, image)
-    )
-    sizes = {'name': 'vit.ViT', 'image_size': size, 'patch_size': image['patch_size']}
-    embed_dim = values_of(path, content, {'projection_dim': 512})['projection_dim']
-    text_tower['max_length'] = text['max_position_embeddings']
-    return _section(embed_dim, sizes | image_tower, text_tower, mean, deviation)
-
-
-def towers_of(
-    path: Path,
-    content: Mapping[str, Any],
-    sizes: tuple[Mapping[str, Any], Mapping[str, Any]],
-    activations: Collection[str],
-    *,
-    title: str,
-) -> list[dict[str, Any]]:
-    """Returns the sizes of the text tower and of the image tower of a config.json.
-
-    Args:
-      path: The path of the file, for messages.
-      content: Its content.
-      sizes: The keys of both towers, and the values of those that the file may lack.
-      activations: The names of the activations that jitm has.
-      title: The name of the model, for messages.
-
-    Raises:
-      UserError: If a key is missing or of a wrong type, or a tower has another activation or epsilon than the model.
-    """
+    model = read_config(_CLIP, path)
     towers = []
-    for part, known in zip(('text', 'vision'), sizes, strict=True):
-        stated = [content.get(key) or {} for key in (f'{part}_config', f'{part}_config_dict')]  # the second one counts
-        if not all(isinstance(section, dict) for section in stated):
-            raise UserError(f"{path} has no JSON object as '{part}_config': download it again")
-        tower = values_of(path, stated[0] | stated[1], known)
-        if tower['hidden_act'] not in activations:
-            raise UserError(f"{path} has the hidden_act '{tower['hidden_act']}'; jitm has {', '.join(activations)}")
-        if tower['layer_norm_eps'] != (epsilon := known['layer_norm_eps']):
-            raise UserError(f'{path} has layer_norm_eps {tower["layer_norm_eps"]}; {title} has {epsilon}')
+    for kind, name in ((_Text, 'text_config'), (_Image, 'vision_config')):
+        tower = read_config(kind, path, getattr(model, name) or {}, f'{name}.')
+        stated = getattr(model, f'{name}_dict')
+        if stated is not None:  # which counts, with its defaults
+            tower = read_config(kind, path, stated, f'{name}_dict.')
         towers.append(tower)
-    return towers
+    text, image = towers
+    if text.eos_token_id not in (_LEGACY_END, text.vocab_size - 1):
+        problem = f"has 'eos_token_id' {text.eos_token_id} of {text.vocab_size} tokens"
+        raise UserError(f'{path} {problem}, but tokens that were added after the end of texts are not read: {REMEDY}')
+    pixels = read_pixels(path.parent, _processor(image.image_size))
+    sizes = {'name': 'vit.ViT', 'image_size': image.image_size, 'patch_size': image.patch_size}
+    words = {**text.ours(), 'max_length': text.max_position_embeddings}
+    return _section(model.projection_dim, sizes | image.ours(), words, pixels.mean, pixels.deviation)
+
+
+def read_config(kind: type[T], path: Path, content: Mapping[str, Any] | None = None, where: str = '') -> T:
+    """Reads a `config.json`, or an object at a place in it, as `read_declared` does."""
+    content = read_json(path) if content is None else content
+    return read_declared(kind, path, content, harmless=HARMLESS, where=where, remedy=REMEDY)
 
 
 def read_open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `open_clip_config.json`; errors as above."""
-    content = read_json(path)
-    sections = values_of(path, content, {'model_cfg': {}, 'preprocess_cfg': {}})
-    pixels = sections['preprocess_cfg']
-    model = _of_open_clip(path, sections['model_cfg'], *normalization(path, pixels, ('mean', 'std')))
-    size = model['image']['image_size']
-    check_pixels(path, pixels, OPEN_CLIP_PIXELS | {'size': (size, [size, size])})
+    sections = read_declared(_OpenCLIP, path, read_json(path), remedy=REMEDY)
+    pixels = sections.preprocess_cfg or {}
+    model = _of_open_clip(path, sections.model_cfg, *normalization(path, pixels, ('mean', 'std')))
+    edge = model['image']['image_size']
+
+    @declared
+    class Preprocessing(neutral(mode='RGB', resize_mode='shortest')):
+        interpolation: Literal['bicubic', 'random'] = 'bicubic'  # random in training only
+        size: Literal[edge, [edge, edge]] = edge
+
+    harmless = 'mean', 'std', 'fill_color'
+    read_declared(Preprocessing, path, pixels, harmless=harmless, where='preprocess_cfg.', remedy=REMEDY)
     return model
 
 
@@ -160,50 +275,25 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
 
 def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation: tuple) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
-    model = _given(path, content, _OPEN_CLIP, ignored=('init_logit_scale', 'custom_text'))
-    if not model['vision_cfg'] or not model['text_cfg']:
-        raise UserError(f'{path} has no model_cfg with vision_cfg and text_cfg: give the config of a CLIP of open_clip')
-    residual = isinstance(model['vision_cfg'].get('layers'), list)  # the blocks of its four stages
-    image = _given(path, model['vision_cfg'], _OPEN_CLIP_RESNET if residual else _OPEN_CLIP_VIT)
-    activation = 'quick_gelu' if model['quick_gelu'] else 'gelu'
-    if residual:
-        heads = RESNET_CHANNELS * image['width'] // image['head_width']
-        sizes = {'blocks': tuple(image['layers']), 'stem_dim': image['width'], 'num_heads': heads}
+    read = functools.partial(read_declared, harmless=OPEN_CLIP_HARMLESS, remedy=REMEDY)
+    model = read(_OpenCLIPModel, path, content, where='model_cfg.')
+    image = read(_OpenCLIPImage, path, model.vision_cfg, where='vision_cfg.')
+    text = read(_OpenCLIPText, path, model.text_cfg, where='text_cfg.')
+    activation = 'quick_gelu' if model.quick_gelu else 'gelu'
+    if isinstance(image.layers, int):
+        heads = image.width // image.head_width
+        if not heads:
+            raise UserError(f"{path} has a 'head_width' above the 'width': {REMEDY}")
+        encoder = {'name': 'vit.ViT', 'patch_size': image.patch_size, **image.ours(heads, activation)}
+    else:  # the blocks of the stages of a ResNet
+        if len(image.layers) != 4 or any(requirement(blocks, Count) for blocks in image.layers):
+            raise UserError(f"{path} has 'layers' {image.layers!r}; it must be four whole numbers above 0: {REMEDY}")
+        heads = RESNET_CHANNELS * image.width // image.head_width
+        sizes = {'blocks': tuple(image.layers), 'stem_dim': image.width, 'num_heads': heads}
         encoder = {'name': RESIDUAL, 'train_norm': False, **sizes}
-    elif heads := image['width'] // image['head_width']:
-        tower = _open_clip_tower(image, heads, activation)
-        encoder = {'name': 'vit.ViT', 'patch_size': image['patch_size'], **tower}
-    else:
-        raise UserError(f"{path} has a 'head_width' above the 'width': download the file again")
-    encoder['image_size'] = image['image_size']
-    text = _given(path, model['text_cfg'], _OPEN_CLIP_TEXT)
-    words = {'max_length': text['context_length'], **_open_clip_tower(text, text['heads'], activation)}
-    return _section(model['embed_dim'], encoder, words, mean, deviation)
-
-
-def _open_clip_tower(sizes: Mapping[str, Any], heads: int, activation: str) -> dict[str, Any]:
-    return {
-        'hidden_dim': sizes['width'],
-        'num_layers': sizes['layers'],
-        'num_heads': heads,
-        'mlp_dim': int(sizes['width'] * sizes['mlp_ratio']),
-        'activation': activation,
-    }
-
-
-def normalization(
-    path: Path,
-    content: Mapping[str, Any],
-    keys: tuple[str, str],
-    defaults: tuple[tuple, tuple] = (CLIP_MEAN, CLIP_DEVIATION),
-) -> list[tuple[float, ...]]:
-    """Returns the mean and the deviation of the pixels."""
-    found = [default if content.get(key) is None else content[key] for key, default in zip(keys, defaults, strict=True)]
-    for key, value, least, suffix in zip(keys, found, (-math.inf, 0), ('', ' above 0'), strict=True):
-        is_list = isinstance(value, list | tuple) and len(value) == 3
-        if not is_list or not all(_is_number(number, least) for number in value):
-            raise UserError(f"{path} sets '{key}' to {value!r}: it must be three numbers{suffix}")
-    return [*map(tuple, found)]
+    encoder['image_size'] = image.image_size
+    words = {'max_length': text.context_length, **text.ours(text.heads, activation)}
+    return _section(model.embed_dim, encoder, words, mean, deviation)
 
 
 def _is_number(value: Any, least: float = 0) -> bool:
@@ -232,34 +322,6 @@ def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) 
         if not is_right(values[key]):
             raise UserError(f"{path} has '{key}' {values[key]!r}; it must be {kind}: download the file again")
     return values
-
-
-def check_pixels(path: Path, content: Mapping[str, Any], known: Mapping[str, tuple], model: str = 'CLIP') -> None:
-    """Raises a UserError unless photos become pixels in a known way.
-
-    Args:
-      path: The path of the file.
-      content: The keys that it sets.
-      known: The values that a key may have: OpenAI's CLIP resizes the shorter side of photos to the size of the image
-        encoder and crops the center.
-      model: The name of the model, for messages.
-    """
-    for key, values in known.items():
-        if (value := content.get(key)) is not None and value not in values:
-            wanted = f'a {model} is converted with {values[0]!r} only'
-            raise UserError(f"{path} sets '{key}' to {value!r}, but {wanted}: give another model")
-
-
-def _given(path: Path, section: Mapping[str, Any], known: Mapping[str, Any], ignored: Collection[str] = ()) -> dict:
-    """Returns the values of the known keys, see `values_of`.
-
-    Raises:
-      UserError: If there is another key with a value, which would change the model.
-    """
-    for key, value in section.items():
-        if key not in known and key not in ignored and value not in (None, False, ''):
-            raise UserError(f"{path} sets '{key}' to {value!r}, which this CLIP does not have: give another model")
-    return values_of(path, section, known)
 
 
 def _section(embed_dim: int, image: dict, text: dict, mean: tuple, deviation: tuple) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from jitm.errors import UserError
 from jitm.files import parse_json
 from jitm.importers import clip_config
 from jitm.importers.containers import open_checkpoint
+from jitm.importers.processors import BICUBIC
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap, export
+from jitm.importers.tokenizer_files import check_byte_pairs
 from jitm.layers.vit import EPSILON
 
 TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
@@ -118,9 +120,12 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     section = readers[config.name](config) if config else clip_config.read_openai(weights, tensors)
 
     merges = vocabulary or _find_merges(weights.parent)
+    pieces = BPE.load(merges, section['text']['max_length'])
+    if vocabulary is None:
+        check_byte_pairs(weights.parent, pieces, section['text']['max_length'])
     names = OPENAI_RESIDUAL if section['image']['name'] == clip_config.RESIDUAL else OPENAI
     names = HUGGING_FACE if any(name.startswith('text_model.') for name in tensors) else names
-    return with_towers(str(weights), tensors, names, section, BPE.load(merges, section['text']['max_length']), merges)
+    return with_towers(str(weights), tensors, names, section, pieces, merges)
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
@@ -206,11 +211,18 @@ def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str,
 
 def _preprocessor(image: Mapping[str, Any]) -> dict[str, Any]:
     """Returns preprocessor_config.json, CLIP's preprocessing of photos."""
-    pixels = clip_config.HUGGING_FACE_PIXELS | clip_config.hugging_face_sizes(image['image_size'])
+    edge = image['image_size']
     return {
         'image_processor_type': 'CLIPImageProcessor',
         'do_convert_rgb': True,
-        **{key: values[0] for key, values in pixels.items()},
+        'do_resize': True,
+        'size': {'shortest_edge': edge},
+        'resample': BICUBIC,
+        'do_center_crop': True,
+        'crop_size': {'height': edge, 'width': edge},
+        'do_rescale': True,
+        'rescale_factor': 1 / 255,
+        'do_normalize': True,
         'image_mean': list(image['mean']),
         'image_std': list(image['deviation']),
     }

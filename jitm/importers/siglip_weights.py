@@ -1,29 +1,55 @@
 """Converts published SigLIP and SigLIP 2 models of fixed resolution, of Hugging Face, to configs and variables."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from jitm.config.foreign import read_json
+from jitm.config.foreign import declared, neutral
 from jitm.data.images.transforms import INTERPOLATIONS
 from jitm.data.text.pieces import Subwords
 from jitm.errors import UserError
-from jitm.importers import clip_config, clip_weights
+from jitm.importers import clip_config, clip_weights, transformers_keys
 from jitm.importers.containers import open_checkpoint
+from jitm.importers.processors import Pixels, of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap
+from jitm.importers.tokenizer_files import check_tokenizer
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
+from jitm.types import Count
 
 TEMPERATURE, BIAS = 0.1, -10.0  # initial values; a converted model has the learned ones
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
-BICUBIC = INTERPOLATIONS['bicubic']  # if a file states none
+RESAMPLE = tuple(INTERPOLATIONS.values())
 
-# Keys of Hugging Face's config -> defaults, which published files leave out.
-_WIDTHS = {'hidden_size': 768, 'intermediate_size': 3072, 'num_hidden_layers': 12, 'num_attention_heads': 12}
-_SIZES = _WIDTHS | {'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': EPSILON}
-_TEXT_SIZES = {**_SIZES, 'max_position_embeddings': 64, 'vocab_size': 32000}
-_IMAGE_SIZES = {**_SIZES, 'image_size': 224, 'patch_size': 16, 'vision_use_head': True}
-_PIXELS = clip_config.HUGGING_FACE_PIXELS | {'do_center_crop': (False,)}
+
+@declared
+class _Tower(clip_config.Tower):
+    hidden_act: Literal[*ACTIVATIONS] = 'gelu_pytorch_tanh'
+    layer_norm_eps: Literal[EPSILON] = EPSILON
+
+    def ours(self) -> dict[str, Any]:
+        """Returns the tower in our config."""
+        return {**super().ours(), 'activation': ACTIVATIONS[self.hidden_act], 'dtype': 'float32'}
+
+
+@declared
+class _Text(_Tower):
+    max_position_embeddings: Count = 64
+    vocab_size: Count = 32000
+
+
+@declared
+class _Image(_Tower, neutral(vision_use_head=True)):
+    image_size: Count = 224
+    patch_size: Count = 16
+
+
+@declared
+class _SigLIP(transformers_keys.Encoder):
+    model_type: Literal['siglip']  # 'siglip2' is NaFlex, of several resolutions
+    text_config: dict | None = None
+    vision_config: dict | None = None
+
 
 _HEAD = 'vision_model.head'
 NAMES = KeyMap(
@@ -73,6 +99,8 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add the one it was published with')
     pieces = Subwords.load(file, model['text']['max_length'])
+    if vocabulary is None:
+        check_tokenizer(folder, pieces, model['text']['max_length'])
     model['text']['pad'] = pieces.pad
     return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 
@@ -86,32 +114,18 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    content = read_json(path)
-    if (kind := content.get('model_type')) != 'siglip':
-        naflex = ', which is a NaFlex model of several resolutions' if kind == 'siglip2' else ''
-        raise UserError(f"{path} has the model_type '{kind}'{naflex}: give a model of the type 'siglip'")
-    text, image = clip_config.towers_of(path, content, (_TEXT_SIZES, _IMAGE_SIZES), ACTIVATIONS, title='SigLIP')
-    if not image['vision_use_head']:
-        raise UserError(f"{path} sets 'vision_use_head' to False: give a SigLIP with its head")
-    size = image['image_size']
-    file = path.with_name('preprocessor_config.json')
-    pixels = read_json(file) if file.is_file() else {}
-    known = {'size': ({'height': size, 'width': size}, size), 'resample': (BICUBIC, *INTERPOLATIONS.values())}
-    clip_config.check_pixels(file, pixels, _PIXELS | known, 'SigLIP')
-    mean, deviation = clip_config.normalization(file, pixels, ('image_mean', 'image_std'), (MEAN, DEVIATION))
-    towers = [
-        {ours: part[theirs] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()}
-        | {'activation': ACTIVATIONS[part['hidden_act']], 'dtype': 'float32'}
-        for part in (image, text)
-    ]
-    sizes = {'image_size': size, 'patch_size': image['patch_size'], 'mean': mean, 'deviation': deviation}
-    model = {
+    model = clip_config.read_config(_SigLIP, path)
+    text = clip_config.read_config(_Text, path, model.text_config or {}, 'text_config.')
+    image = clip_config.read_config(_Image, path, model.vision_config or {}, 'vision_config.')
+    edge = image.image_size
+    pixels = read_pixels(path.parent, of_square('Siglip', edge, RESAMPLE), Pixels(MEAN, DEVIATION))
+    sizes = {'image_size': edge, 'patch_size': image.patch_size, 'mean': pixels.mean, 'deviation': pixels.deviation}
+    section = {
         'name': 'clip.SigLIP',
-        'embed_dim': image['hidden_size'],
-        'image': {'name': 'siglip.PooledViT', **sizes, **towers[0]},
-        'text': {'name': 'siglip.PaddedTransformer', 'max_length': text['max_position_embeddings'], **towers[1]},
+        'embed_dim': image.hidden_size,
+        'image': {'name': 'siglip.PooledViT', **sizes, **image.ours()},
+        'text': {'name': 'siglip.PaddedTransformer', 'max_length': text.max_position_embeddings, **text.ours()},
         'initial_temperature': TEMPERATURE,
         'initial_bias': BIAS,
     }
-    names = {number: name for name, number in INTERPOLATIONS.items()}
-    return model, {'short_side': 0, 'interpolation': names[pixels.get('resample') or BICUBIC]}
+    return section, {'short_side': 0, 'interpolation': pixels.interpolation}

@@ -5,7 +5,7 @@ An importer declares the keys of its own model, which have precedence over `HARM
 
 from typing import Any, Literal
 
-from jitm.config.foreign import declared
+from jitm.config.foreign import declared, neutral
 
 # They say how a model was trained or saved, or concern its other outputs, classifiers and generated text. Not here are
 # keys that change the vectors of some model, such as pad_token_id, which determines positions in RoBERTa.
@@ -31,15 +31,18 @@ HARMLESS = frozenset(_HARMLESS.split())
 
 
 @declared
-class Encoder:
+class Encoder(
+    neutral(
+        add_cross_attention=False,
+        auto_map=None,  # code beside the weights
+        is_decoder=False,
+        is_encoder_decoder=False,
+        quantization_config=None,
+        tokenizer_class=None,
+    )
+):
     """Keys of every model with the values of a plain encoder, which versions before 5 wrote into each tower."""
 
     model_type: Any = None
-    add_cross_attention: Literal[False] = False
-    auto_map: None = None  # code beside the weights
-    is_decoder: Literal[False] = False
-    is_encoder_decoder: Literal[False] = False
     prefix: Literal[None, ''] = None  # of every text
     pruned_heads: Literal[None, {}] = None
-    quantization_config: None = None
-    tokenizer_class: None = None

@@ -255,9 +255,9 @@ def test_pieces_of_the_bert_get_those_of_blip(tmp_path):
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
-        ({'model_type': 'blip-2'}, "has the model_type 'blip-2': give a model of the type 'blip'"),
-        ({'text_config__layer_norm_eps': 1e-5}, 'has layer_norm_eps 1e-05; BLIP has 1e-12'),
-        ({'vision_config__layer_norm_eps': '1e-5'}, "has 'layer_norm_eps' '1e-5'; it must be a number above 0"),
+        ({'model_type': 'blip-2'}, "has 'model_type' 'blip-2'; use one of blip"),
+        ({'text_config__layer_norm_eps': 1e-5}, "has 'text_config.layer_norm_eps' 1e-05; use one of 1e-12"),
+        ({'vision_config__layer_norm_eps': '1e-5'}, "has 'vision_config.layer_norm_eps' '1e-5'; it must be a number"),
         ({'text_config__num_hidden_layers': 3}, 'lacks tensors (text_encoder.encoder.layer.2'),
         ({'vision_config__image_size': 48}, "tensor 'vision_model.embeddings.position_embedding' of shape"),
     ],
@@ -272,5 +272,5 @@ def test_other_models_are_refused(tmp_path, config, message):
 def test_photos_that_are_prepared_otherwise_are_refused(tmp_path):
     path = write_published(tmp_path)
     (tmp_path / 'preprocessor_config.json').write_text('{"do_center_crop": true}')
-    with pytest.raises(UserError, match=r"sets 'do_center_crop' to True, but a BLIP is converted with False only"):
+    with pytest.raises(UserError, match=r"has 'do_center_crop' True; use one of False, None: give another model"):
         load_blip(path)

@@ -79,18 +79,15 @@ def test_siglip_2_pads_with_its_own_piece(tmp_path):
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
-        (
-            {'model_type': 'siglip2'},
-            "has the model_type 'siglip2', which is a NaFlex model of several resolutions: give",
-        ),
-        ({'model_type': 'clip'}, "has the model_type 'clip': give a model of the type 'siglip'"),
+        ({'model_type': 'siglip2'}, "has 'model_type' 'siglip2'; use one of siglip"),
         (
             {'text_config__hidden_act': 'relu'},
-            "has the hidden_act 'relu'; jitm has gelu_pytorch_tanh, gelu, quick_gelu",
+            "has 'text_config.hidden_act' 'relu'; use one of gelu_pytorch_tanh, gelu",
         ),
-        ({'vision_config__layer_norm_eps': 1e-5}, 'has layer_norm_eps 1e-05; SigLIP has 1e-06'),
-        ({'vision_config__vision_use_head': False}, "sets 'vision_use_head' to False"),
-        ({'text_config__vocab_size': None}, "has 'vocab_size' None; it must be a whole number above 0"),
+        ({'vision_config__layer_norm_eps': 1e-5}, "has 'vision_config.layer_norm_eps' 1e-05; use one of 1e-06"),
+        ({'vision_config__vision_use_head': False}, "has 'vision_config.vision_use_head' False; use one of True"),
+        ({'text_config__vocab_size': None}, "has 'text_config.vocab_size' None; it must be an integer"),
+        ({'text_config_dict': {}}, "has 'text_config_dict' {}, which jitm does not know"),
         ({'text_config__num_hidden_layers': 3}, 'lacks tensors (text_model.encoder.layers.2'),
         (
             {'text_config__max_position_embeddings': 7},
@@ -109,7 +106,7 @@ def test_other_files_are_refused(tmp_path):
     path, _ = write(tmp_path, siglip_config())
     (tmp_path / 'preprocessor_config.json').write_text('{"size": {"shortest_edge": 20}}')
     with pytest.raises(
-        UserError, match=r"sets 'size' .* but a SigLIP is converted with {'height': 20, 'width': 20} only"
+        UserError, match=r"has 'size' {'shortest_edge': 20}; use one of {'height': 20, 'width': 20}, None: give"
     ):
         load_siglip(path)
     (tmp_path / 'preprocessor_config.json').unlink()
