@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -225,12 +225,12 @@ def read_hugging_face(path: Path) -> dict[str, Any]:
 def read_config(kind: type[T], path: Path, content: Mapping[str, Any] | None = None, where: str = '') -> T:
     """Reads a `config.json`, or an object at a place in it, as `read_declared` does."""
     content = read_json(path) if content is None else content
-    return read_declared(kind, path, content, harmless=HARMLESS, where=where, remedy=REMEDY)
+    return read_declared(kind, path, content, harmless=HARMLESS, where=where)
 
 
 def read_open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `open_clip_config.json`; errors as above."""
-    sections = read_declared(_OpenCLIP, path, read_json(path), remedy=REMEDY)
+    sections = read_declared(_OpenCLIP, path, read_json(path))
     pixels = sections.preprocess_cfg or {}
     model = _of_open_clip(path, sections.model_cfg, *normalization(path, pixels, ('mean', 'std')))
     edge = model['image']['image_size']
@@ -241,7 +241,7 @@ def read_open_clip(path: Path) -> dict[str, Any]:
         size: Literal[edge, [edge, edge]] = edge
 
     harmless = 'mean', 'std', 'fill_color'
-    read_declared(Preprocessing, path, pixels, harmless=harmless, where='preprocess_cfg.', remedy=REMEDY)
+    read_declared(Preprocessing, path, pixels, harmless=harmless, where='preprocess_cfg.')
     return model
 
 
@@ -275,7 +275,7 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
 
 def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation: tuple) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
-    read = functools.partial(read_declared, harmless=OPEN_CLIP_HARMLESS, remedy=REMEDY)
+    read = functools.partial(read_declared, harmless=OPEN_CLIP_HARMLESS)
     model = read(_OpenCLIPModel, path, content, where='model_cfg.')
     image = read(_OpenCLIPImage, path, model.vision_cfg, where='vision_cfg.')
     text = read(_OpenCLIPText, path, model.text_cfg, where='text_cfg.')
@@ -294,34 +294,6 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation
     encoder['image_size'] = image.image_size
     words = {'max_length': text.context_length, **text.ours(text.heads, activation)}
     return _section(model.embed_dim, encoder, words, mean, deviation)
-
-
-def _is_number(value: Any, least: float = 0) -> bool:
-    return type(value) in (int, float) and least < value < math.inf
-
-
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {  # type of a default -> the requirement on a value
-    int: ('a whole number above 0', lambda value: type(value) is int and value > 0),
-    float: ('a number above 0', _is_number),
-    str: ('a text', lambda value: isinstance(value, str)),
-    bool: ('true or false', lambda value: isinstance(value, bool)),
-    dict: ('a JSON object', lambda value: isinstance(value, dict)),
-    list: ('four whole numbers above 0', lambda value: len(value) == 4 and all(map(_KINDS[int][1], value))),
-}
-
-
-def values_of(path: Path, section: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the known keys, by default the given ones.
-
-    Raises:
-      UserError: If a value has another type than the default.
-    """
-    values = {key: section.get(key, default) for key, default in known.items()}
-    for key, default in known.items():
-        kind, is_right = _KINDS[type(default)]
-        if not is_right(values[key]):
-            raise UserError(f"{path} has '{key}' {values[key]!r}; it must be {kind}: download the file again")
-    return values
 
 
 def _section(embed_dim: int, image: dict, text: dict, mean: tuple, deviation: tuple) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.files import parse_json
 from jitm.importers import clip_config
-from jitm.importers.containers import open_checkpoint
+from jitm.importers.containers import FILES, has, open_checkpoint
 from jitm.importers.processors import BICUBIC
 from jitm.importers.released import ReleasedModel, with_towers
 from jitm.importers.tensors import KeyMap, export
@@ -25,12 +25,7 @@ from jitm.importers.tokenizer_files import check_byte_pairs
 from jitm.layers.vit import EPSILON
 
 TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
-WEIGHTS = (  # names of a config and of the weights beside it
-    ('config.json', 'model.safetensors'),
-    ('config.json', 'pytorch_model.bin'),
-    ('open_clip_config.json', 'open_clip_model.safetensors'),
-    ('open_clip_config.json', 'open_clip_pytorch_model.bin'),
-)
+CONFIGS = {'config.json': '', 'open_clip_config.json': 'open_clip_'}  # config -> prefix of the weights beside it
 MERGES = ('merges.txt', 'tokenizer.json', 'bpe_simple_vocab_16e6.txt.gz')
 
 # Our module -> Hugging Face's; and OpenAI's and open_clip's, which have queries, keys and values in one tensor.
@@ -131,14 +126,16 @@ def load_clip(path: str, vocabulary: str | None = None) -> ReleasedModel:
 def _find(path: Path) -> tuple[Path, Path | None]:
     """Returns the paths of the weights and of their config; None if there is none beside them."""
     if path.is_dir():
-        for config, weights in WEIGHTS:
-            if (path / config).is_file() and (path / weights).is_file():
-                return path / weights, path / config
-        pairs = ' or '.join(f'{config} with {weights}' for config, weights in WEIGHTS[::2])
-        raise UserError(f'{path} has no {pairs}: give the folder of a published CLIP')
+        for config, prefix in CONFIGS.items():
+            weights = (path / f'{prefix}{name}' for name in FILES)
+            stored = next((file for file in weights if file.is_file()), None)
+            if stored and (path / config).is_file():
+                return stored, path / config
+        pairs = ' or '.join(f'{config} with {prefix}{FILES[0]}' for config, prefix in CONFIGS.items())
+        raise UserError(f'{path} has no {pairs}{has(str(path))}: give the folder of a published CLIP')
     if not path.is_file():
         raise UserError(f'{path} does not exist: give the folder or the weights of a published CLIP')
-    configs = (path.with_name(name) for name in ('open_clip_config.json', 'config.json'))
+    configs = (path.with_name(name) for name in reversed(CONFIGS))
     return path, next((config for config in configs if config.is_file()), None)
 
 

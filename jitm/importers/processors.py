@@ -96,7 +96,7 @@ def read_pixels(folder: Path, kind: type[Processor], default: Pixels = CLIP_PIXE
     """
     first, second = folder / PROCESSOR, folder / PROCESSORS
     stated = [_pixels(first, read_json(first), kind, default)] if first.is_file() else []
-    section = read_declared(_Processors, second, remedy=REMEDY).image_processor
+    section = read_declared(_Processors, second).image_processor
     if section is not None:
         stated.append(_pixels(second, section, kind, default, 'image_processor.'))
     if len({*stated}) > 1:
@@ -106,7 +106,7 @@ def read_pixels(folder: Path, kind: type[Processor], default: Pixels = CLIP_PIXE
 
 def _pixels(path: Path, content: Mapping[str, Any], kind: type, default: Pixels, where: str = '') -> Pixels:
     names = {number: name for name, number in INTERPOLATIONS.items()}
-    processor = read_declared(kind, path, content, harmless=HARMLESS, where=where, remedy=REMEDY)
+    processor = read_declared(kind, path, content, harmless=HARMLESS, where=where)
     moments = normalization(path, content, ('image_mean', 'image_std'), default[:2])
     return Pixels(*moments, names.get(processor.resample, default.interpolation))
 
