@@ -4,7 +4,8 @@
 
 For the contract and the notation see `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
 scores s_c. p is the positive of lowest s_p, also for the anchor, and the hardest negative is the one of highest
-s_n - a_n; of several that are equal up to rounding, the one of highest s_n. The caller stops the gradient through `anchor_scores`, as the training step does.
+s_n - a_n; of several that are equal up to rounding, the one of highest s_n. The caller stops the gradient through
+`anchor_scores`, as the training step does.
 
 With `extreme`, the margins are soft (eq. 14-20): they shrink as the anchor approaches the highest possible
 value. For scores in [-1, 1], it is 2 for the relative losses and 1 for the absolute ones.
@@ -21,7 +22,6 @@ import jax.numpy as jnp
 from jitm.config.arguments import checked
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
-
 
 ROUNDING = 1e-6  # differences of this share of the scores are equal
 
