@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jitm.data.pairs.mined_lists import ROUNDING
 from jitm.devices import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
@@ -102,7 +103,7 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
     for name, ranking in rankings.items():
         if (mined := ranking.offline_scores) is not None:
             valid = ranking.negatives.any(axis=1)
-            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives))
+            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives) + ROUNDING)
             active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
             metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
             metrics[f'mined/{name}/active'] = jnp.mean(active)

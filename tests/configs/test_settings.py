@@ -161,6 +161,8 @@ def test_words_of_tuning_go_together_and_keep_those_of_a_file():
     assert config['optimizer']['factors'] == {'lower_50%': 0.0}
     assert config['optimizer']['layer_decay'] == 0.85
     assert config['members']['average'] == {'rule': 'ema', 'of': 'target', 'momentum': 0.998, 'constant': True}
+    queue = load('vse:mean,softmax_queue')  # an average encodes the queue
+    assert load('vse:mean,softmax_queue,ema') == queue | {'evaluation': queue['evaluation'] | {'member': 'average'}}
     assert load('vse:rvsepp,frozen')['optimizer']['factors'] == {'bert': 0.1, 'lower_100%': 0.0}
     assert load('vsepp:vgg19,frozen')['optimizer']['factors'] == {'network': 0.0}  # its own word
     assert load('vsepp:vgg19,frozen,minilm,lora')['optimizer']['factors'] == {'network': 0.0}

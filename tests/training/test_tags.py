@@ -107,7 +107,7 @@ def set_up_with(config, **changes):
             "'terms.correction' needs 'synthesis.generator': set it, or leave the term out",
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
-        ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
+        ({'candidates__num_extra': 33}, "'candidates.num_extra' is 33, but there are 32 texts for training outside"),
         ({'candidates__source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
