@@ -1,13 +1,11 @@
-"""Saved files of `jitm eval`: their folders, their content, and their names in reports.
+"""Saved files of `jitm eval`: their folders and their content.
 
 `metrics.json` is written last and has a digest of each file beside it. A file of an older evaluation is therefore never
 mistaken for a file of this one.
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,23 +21,6 @@ from jitm.files.outputs import OutputFolder
 EVALUATION = 'an evaluation'  # the kind of an output folder
 METRICS = 'metrics.json'
 SIMS, IMAGE_OF_TEXT, VECTORS = 'sims.npy', 'image_of_text.npy', 'vectors.npz'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Saved:
-    """A saved file of `jitm eval`, or a file of the same format without a report.
-
-    Attributes:
-      path: The path of the file.
-      image_of_text: The image of each text, int [T].
-      protocol: The protocol in the `metrics.json` beside it; empty if there is none.
-      captions: `Split.captions_hash`; '' if there is no report.
-    """
-
-    path: Path
-    image_of_text: np.ndarray
-    protocol: Mapping[str, Any]
-    captions: str
 
 
 def folder_of(
@@ -154,7 +135,7 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
       arrays: Its content, in the order in which it was written.
 
     Returns:
-      The attributes `protocol` and `captions` of `Saved`.
+      `protocol` and `captions`, see `matrices.Matrix`.
 
     Raises:
       UserError: If `jitm eval` did not write the report, or wrote it for another file.
@@ -175,35 +156,3 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
             'the file to a folder without a report'
         )
     return {'protocol': protocol, 'captions': captions}
-
-
-def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files have different images or captions."""
-    known = [file for file in files if file.captions]
-    pairs = [pair for pair in itertools.pairwise(known) if pair[0].captions != pair[1].captions]
-    pairs += [
-        pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
-    ]
-    if pairs:
-        one, other = (f'{f.path} of {f.protocol["data"]}' if f.protocol else str(f.path) for f in pairs[0])
-        raise UserError(f'{one} and {other} have different images or captions; compare files of the same split')
-
-
-def names_of(files: Sequence[Saved]) -> list[str]:
-    """Returns a distinct name for each file.
-
-    They are the names of the run directories, with the models' names if these are not distinct, else paths.
-    """
-
-    def names(*keys: str) -> list[str]:
-        return [
-            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in file.protocol['runs'])
-            if file.protocol
-            else ''
-            for file in files
-        ]
-
-    for candidates in (names('workdir'), names('workdir', 'member')):
-        if all(candidates) and len({*candidates}) == len(candidates):
-            return candidates
-    return [str(file.path) for file in files]

@@ -132,14 +132,13 @@ def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
     return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
 
 
-def config_keys(config: Mapping[str, Any], ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the flattened config without the seed, the `run` sub-dict, which does not change results, and other keys.
+def config_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
 
     Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see `read_origins`
     for paths of other runs.
     """
-    left_out = {'seed', *ignored}
-    return {key: value for key, value in flatten(config).items() if key not in left_out and not key.startswith('run.')}
+    return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
 
 
 def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
@@ -192,14 +191,13 @@ def read_groups(workdirs: Sequence[Path]) -> list[Group]:
     return group_runs(map(read_run_log, workdirs))
 
 
-def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Group]:
-    """Groups runs that differ only in the seed and in ignored keys, in the order of their first runs.
+def group_runs(runs: Iterable[RunLog]) -> list[Group]:
+    """Groups runs that differ only in the seed, in the order of their first runs.
 
     If a config names other runs (initial weights, mined negatives), their configs count, not their paths.
 
     Args:
       runs: Runs, or their rows.
-      ignored: Dotted keys of the config.
 
     Raises:
       UserError: If a run is given twice, which would count it as two seeds.
@@ -218,7 +216,7 @@ def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Gr
         run = dataclasses.replace(
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
-        keys = config_keys(config, ignored)
+        keys = config_keys(config)
         if (group := next((group for of, group in groups if of == keys), None)) is None:
             groups.append((keys, group := []))
         group.append(run)

@@ -666,7 +666,7 @@ def foreign_rows() -> Iterator[Row]:
         yield Row(f'{name}: something of somebody else', argv, foreign.write, '.')
 
 
-SIMS = 'report', 'distributions', 'evaluated/sims.npy'
+SIMS = 'report', 'panels', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
         '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
@@ -778,17 +778,15 @@ LINES = {  # more commands, and what the message says
     'report sumary': "no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'",
     'report sumary x': "'sumary' is not a kind of report, did you mean 'summary'",
     'report summary': 'jitm report summary needs at least one file',
-    'report summary x --pairs 3': 'jitm report summary does not read --pairs',
+    'report summary x --images 3': 'jitm report summary does not read --images',
     'report summary run --rows x': 'jitm report summary does not read --rows; leave it out',
     'report summary run --select x': "no run is named 'x'",
     'report run runs/none': "no run directory runs/none, and 'runs/none' is not a kind of report; known are",
     'report run summary': "'summary' is a kind of report; write it before the files",
     'report run run': 'is given twice; give each run once',
-    'report run --pairs 3': 'the page of jitm report does not read --pairs; leave it out',
+    'report run --images 3': 'the page of jitm report does not read --images; leave it out',
     'report run --rows run/config.json': 'is not a row of jitm report --rows',
     'report run --output run': 'exists and was not written by jitm',
-    'report by_key run': 'jitm report by_key needs --keys, such as --keys terms.ranking.margin',
-    'report by_key run --keys margin': 'the config of run has no margin; leave the run out with --select',
     '{search} a': 'give the images, either as --images or as --split',
     '{search} a --split dev --images photos': 'give the images, either as --images or as --split',
     '{search} --split dev': 'give what to search with: either a caption or --image',
@@ -890,8 +888,6 @@ ARGUMENTS = [
     (('report', 'summary', 'absent'), 'absent'),
     (('report', 'summary', 'data'), 'data'),
     (('report', 'panels', 'config.py'), 'config.py'),
-    (('report', 'map', 'data/train_ims.npy'), 'was not written by jitm eval --save_vectors'),
-    (('report', 'distributions', 'data/train_caps.txt'), 'train_caps.txt'),
 ]
 
 DAMAGES = {
