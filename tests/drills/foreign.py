@@ -98,7 +98,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
 }
 NO_PATHS = {  # flags of text that name no file
     *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'keys', 'images', 'texts', 'from', 'to'),
-    *('show', 'sweep', 'seeds', 'language', 'weights', 'perturbations', 'scene_graphs'),
+    *('show', 'sweep', 'seeds', 'weights', 'perturbations', 'scene_graphs'),
 }
 
 

@@ -112,7 +112,7 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
     try:
         tree = parse_json(read_text(path))
     except ValueError:
-        return read_json_lines(path, columns)
+        return _read_json_lines(path, columns)
     if isinstance(tree, dict) and 'annotations' in tree:
         return _coco(path, tree, columns)
     if isinstance(tree, dict) and 'images' in tree:
@@ -145,7 +145,7 @@ def _coco(path: Path, tree: dict, columns: Columns) -> list[Row]:
     return [*rows.values()]
 
 
-def read_json_lines(path: Path, columns: Columns) -> list[Row]:
+def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
     """Reads lines of JSON objects.
 
     Raises:
@@ -237,7 +237,7 @@ def _unquote(field: str) -> str:
     return field[1:-1].replace('""', '"') if quoted else field
 
 
-READERS = {'.json': _read_json, '.jsonl': read_json_lines, '.jsonlines': read_json_lines}  # others are tables
+READERS = {'.json': _read_json, '.jsonl': _read_json_lines, '.jsonlines': _read_json_lines}  # others are tables
 
 
 def read_file(path: Path, columns: Columns) -> list[Listed]:

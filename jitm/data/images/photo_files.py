@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jitm.data.images import layouts
 from jitm.data.images.caption_files import (
     DEV,
     READERS,
@@ -246,7 +245,7 @@ def _folders(root: Path, *names: str) -> list[Path]:
     return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
 
 
-def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, language: str = '') -> Listing:
+def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -> Listing:
     """Finds the captions of a folder and reads one split.
 
     Args:
@@ -255,7 +254,6 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, l
       restval: Whether 'train' includes images of the split `restval`.
       columns: The names of columns and keys.
       whole: Whether all images of a data set without splits are read instead.
-      language: The language of the captions, of a data set with several.
 
     Raises:
       UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
@@ -265,11 +263,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, l
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    if published := layouts.read(root, names, language):
-        if whole:
-            raise UserError(f'{root} has published splits: leave out config key data.held_out')
-        listing = Listing(published, _folders(root))
-    elif (listing := folder.find(names, whole)) is None:
+    if (listing := folder.find(names, whole)) is None:
         image, caption = (' or '.join(known) for known in columns)
         found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
         raise UserError(

@@ -40,7 +40,6 @@ def load(
     dev_images: Count | None = 1000,
     held_out: HeldOut | None = None,
     held_out_seed: Index = 0,
-    language: str = '',
     image_column: str = '',
     caption_column: str = '',
 ) -> Split:
@@ -56,7 +55,6 @@ def load(
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       held_out, held_out_seed: The share of the images in `dev` and in `test` of a data set without splits, and a seed,
         see `_sample_split`; None for the splits of the folder.
-      language: The language of the captions, such as 'de', of a data set with several, see `jitm.data.images.layouts`.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
@@ -69,7 +67,7 @@ def load(
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     given = {'image': image_column, 'caption': caption_column}
     columns = Columns(**{key: (name,) for key, name in given.items() if name})
-    listing = read(Path(root), split, restval, columns, held_out is not None, language)
+    listing = read(Path(root), split, restval, columns, held_out is not None)
     captions = _merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
@@ -78,16 +76,15 @@ def load(
     kept = list(captions)[: dev_images if split in DEV else None]
     texts = [captions[name][:max_captions] for name in kept]
     files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
-    dataset, suffix = precomp.read_dataset(root), f'-{language}' if language else ''
     return Split(
-        name=f'{os.path.basename(os.path.abspath(root))}{suffix}/{split}',
+        name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=None,
         counts=None,
         captions=tuple(itertools.chain(*texts)),
         image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), [*map(len, texts)]),
         image_ids=tuple(kept),
+        dataset=precomp.read_dataset(root),
         pixels=Photos(files, transform, check_files(files)),
-        dataset=dataset and f'{dataset}{suffix}',
     )
 
 

@@ -286,6 +286,17 @@ def test_lists_without_commas(tmp_path):
         captions_in({'caption': "['a dog' 'two dogs']"}, 'x')
 
 
+def test_splits_of_docci_are_its_own(tmp_path):
+    names = ('train', 'test', 'qual_dev')
+    draw(tmp_path / 'images', [f'{split}_00000.jpg' for split in names])
+    rows = [{'split': split, 'image_file': f'{split}_00000.jpg', 'description': f'A {split} photo.'} for split in names]
+    (tmp_path / 'docci_descriptions.jsonlines').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+    (tmp_path / 'docci_metadata.jsonlines').write_text(json.dumps({'example_id': 'test', 'split': 'test'}) + '\n')
+    for split in names:
+        loaded = load(tmp_path, split)
+        assert (loaded.image_ids, loaded.captions) == ((f'{split}_00000.jpg',), (f'A {split} photo.',))
+
+
 @pytest.mark.parametrize('name', ['val', 'valid', 'validation'])
 def test_other_names_of_dev(name, root):
     (root / 'dev').rename(root / name)
