@@ -196,8 +196,6 @@ MEASURED = {  # column -> data set and protocol, without noise
     'CC120K': ('cc120k', '1K'),
     'Urban1k': ('urban1k', '1K'),
     'ShareGPT4V 10K': ('sharegpt4v', '10K'),
-    'XM3600': ('xm3600', 'mean of 36 languages, first captions'),
-    'XTD10': ('xtd10', 'mean of 11 languages'),
 }
 
 

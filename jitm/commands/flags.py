@@ -69,7 +69,6 @@ SHARED = {
     'step': number('The checkpoint to load; the best on the validation split if not given.'),
     'member': text('The model of `members` to load; the validated one if not given.'),
     'data_root': text('The data folder, if it has moved since training.'),
-    'language': words('The language of the captions, of data with several; a list such as de,fr,zh for the mean.', []),
     'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
     'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
     'precision': choice(PRECISIONS, 'The precision of float32 products; as in the validation if not given.'),
@@ -144,7 +143,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     """
     from jitm.evaluation import saved  # imports jax, which not every command needs
 
-    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root', 'language')
+    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
     path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given | further)

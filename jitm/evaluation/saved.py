@@ -36,7 +36,6 @@ def folder_of(
     dtype: str | None = None,
     precision: str | None = None,
     data_root: str | None = None,
-    language: str | None = None,
     files: Sequence[str] = (),
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has the arguments that differ from the defaults.
@@ -53,12 +52,11 @@ def folder_of(
       dtype: The dtype of the encodings, None for the validation's.
       precision: The precision of products, None for the validation's.
       data_root: The data folder, None for the training data.
-      language: The languages of the captions, None for that of training.
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', 'added' if add else '', '' if step is None else f'step{step}']
-    words += [dtype or '', precision or '', language or '']
+    words += [dtype or '', precision or '']
     for paths in filter(None, ([data_root] if data_root else [], files)):
         resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
         words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
@@ -90,7 +88,7 @@ def names(sims: bool, vectors: bool) -> list[str]:
 
 def write(
     report: Mapping[str, Any],
-    splits: Sequence[Split],
+    split: Split,
     folder: OutputFolder,
     *,
     sims: np.ndarray | None = None,
@@ -100,15 +98,16 @@ def write(
 
     Args:
       report: `metrics` and `protocol`.
-      splits: The images and texts, in each language of a mean.
+      split: The images and texts.
       folder: The output folder.
-      sims: float32 [I, T], written with the image of each text; None to write none, as for a mean.
+      sims: float32 [I, T], written with the image of each text; None to write none.
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
     Raises:
       UserError: If jitm did not write an existing file, or a file cannot be written.
     """
-    (split, *others), files, written = splits, {}, names(sims is not None, vectors is not None)
+    files = {}
+    written = names(sims is not None, vectors is not None)
     folder.claim(written)
     if sims is not None:
         for name, array in ((SIMS, sims), (IMAGE_OF_TEXT, split.image_of_text)):
@@ -120,8 +119,8 @@ def write(
         with folder.replacing(VECTORS) as file:
             np.savez(file, **arrays)
         files[VECTORS] = hash_arrays(arrays.values())
-    identity = [{**split.identity, 'captions': split.captions_hash} for split in splits]
-    content = {**report, 'identity': identity if others else identity[0], 'files': files}
+    identity = {**split.identity, 'captions': split.captions_hash}
+    content = {**report, 'identity': identity, 'files': files}
     with folder.replacing(METRICS) as file:
         file.write((json.dumps(content, indent=2) + '\n').encode())
     folder.remove({SIMS, IMAGE_OF_TEXT, VECTORS}.difference(written))

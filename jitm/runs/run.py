@@ -198,7 +198,6 @@ def read_split(
     data_root: str | None = None,
     noisy: bool = False,
     trained_alike: bool = True,
-    language: str | None = None,
 ) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
@@ -208,7 +207,6 @@ def read_split(
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
       trained_alike: Whether the runs must share their part of the training data and its moved captions.
-      language: The language of the captions, if it is not that of training.
 
     Returns:
       The split.
@@ -229,7 +227,6 @@ def read_split(
                 'runs that are evaluated together need the same'
             )
     data = max((run.config['data'] for run in runs), key=lambda data: data.get('token_vectors', False))
-    data |= {'language': language} if language else {}
     return load_split(data, split_name, data_root and expand(str(data_root)), noisy)
 
 

@@ -301,6 +301,26 @@ def test_other_files_come_before_that_of_cc152k(root):
 # What is refused; other files are in the table of tests/drills.
 
 
+@pytest.mark.parametrize('captions', [True, False])
+@pytest.mark.parametrize('name', ['train.npz', 'train36.hdf5', 'train_resnet101_faster_rcnn.tsv', 'train/7.npz'])
+def test_features_in_other_formats_are_named(root, name, captions):
+    if captions:
+        write_cc152k(root, CC152K)
+        (root / 'train_ims.npy').unlink()
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(b'')
+    problem = f'{root / "train_ims.npy"} is missing' if captions else f"{root} has no split 'train': it holds no"
+    text = message(root)
+    assert text.startswith(problem)
+    assert f'; {root / name} is not read: write its features by numpy.save as one array [images, regions, ' in text
+
+
+def test_arrays_of_different_shapes_are_padded(root):
+    write(root)
+    np.save(root / 'train_ims.npy', np.array([np.ones((2, 3)), np.ones((1, 3))], object), allow_pickle=True)
+    assert message(root) == f'{root / "train_ims.npy"} has dtype object: pad its arrays to one shape'
+
+
 @pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('row', [0, 4, 9])

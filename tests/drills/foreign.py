@@ -94,12 +94,11 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'convert --base': ('convert', '--from', 'peft', 'run', '--out', 'new', '--base', FOLDER),
     'average RUN': ('average', 'run', FOLDER, '--out', 'new'),
     'average --data_root': ('average', 'run', 'run', '--greedy', '--out', 'new', '--data_root', FOLDER),
-    'convert --keys': ('convert', '--from', 'oscar_features', 'run', '--out', 'new', '--keys', FOLDER),
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
 }
 NO_PATHS = {  # flags of text that name no file
     *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'keys', 'images', 'texts', 'from', 'to'),
-    *('show', 'sweep', 'seeds', 'language', 'weights', 'perturbations', 'scene_graphs'),
+    *('show', 'sweep', 'seeds', 'weights', 'perturbations', 'scene_graphs'),
 }
 
 
