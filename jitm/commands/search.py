@@ -84,6 +84,9 @@ def _check(values: flags.FlagValues, caption: str) -> None:
     query = caption or values.image
     shared.check_read(values, 'a caption or --image', query, 'find', 'captions', 'top_k', 'rerank', 'json', 'html')
     shared.check_read(values, '--rerank', values.rerank, 'top_m', 'add')
+    if values.rerank and values.top_m < values.top_k:
+        problem = f'--top_m is {values.top_m}, fewer than the {values.top_k} results of --top_k'
+        raise UserError(f'{problem}: order at least as many as are shown')
     shared.check_read(values, '--html', values.html, 'photos')
     shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
