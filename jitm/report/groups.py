@@ -14,7 +14,7 @@ from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, folders_of
 from jitm.files import parse_json
 from jitm.runs.checkpoint_files import read_description
-from jitm.runs.log import make_line, read_metrics
+from jitm.runs.log import best_time, make_line, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -66,8 +66,9 @@ class RunLog:
             )
 
     def best_validation(self) -> Mapping[str, Any]:
-        """Returns the first line of the highest validation rsum; raises a UserError if there is no validation."""
-        return max(self.require_validations(), key=lambda line: line.get('rsum') or 0)
+        """Returns the line of the best validation, see `best_time`; raises a UserError if there is none."""
+        lines = {line['epoch']: line for line in self.require_validations()}
+        return lines[best_time({epoch: line.get('rsum') or 0 for epoch, line in lines.items()})]
 
     def require_training(self) -> list[Mapping[str, Any]]:
         """Returns the lines of training; raises a UserError if there are none."""
@@ -202,15 +203,17 @@ def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Gr
       ignored: Dotted keys of the config.
 
     Raises:
-      UserError: If a run is given twice, which would count it as two seeds.
+      UserError: If a run or its copy is given twice, which would count it as two seeds.
     """
     groups: list[tuple[dict[str, Any], list[RunLog]]] = []  # keys, and the runs that have them
     canonical: dict[str, str] = {}
-    seen: set[Path] = set()
+    known: dict[str, Path] = {}
     for run in runs:
-        if run.workdir in seen:
-            raise UserError(f'{run.workdir} is given twice; give each run once')
-        seen.add(run.workdir)
+        training = json.dumps({key: value for key, value in run.config.items() if key != 'run'}, sort_keys=True)
+        if training in known:
+            problem = f'{run.workdir} has the config and the seed of {known[training]}'
+            raise UserError(f'{problem}, so that one run is given twice; give each run once')
+        known[training] = run.workdir
         origins = read_origins(run.config) if run.origins is None else run.origins
         for path, origin in origins.items():
             canonical.setdefault(origin, path)

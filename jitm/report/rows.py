@@ -29,7 +29,7 @@ def row_of(run: RunLog) -> dict[str, Any]:
       steps: The step of the last validation.
       train_seconds: The time of training until the last validation, from `timing.jsonl`; None without this file.
       validation_seconds: The time of the validations, likewise from `timing.jsonl`.
-      best_epoch: The epoch of the highest validation rsum, the first of ties.
+      best_epoch: The epoch of the best validation, see `runs.log.best_time`.
       metrics: The metrics of this validation; recalls and rsum in percent.
       rsum_by_epoch: Pairs of epoch and rsum.
       config: The config without the sub-dict `run`, which does not change results.

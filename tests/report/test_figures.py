@@ -285,7 +285,7 @@ def test_curve_ends_with_the_shortest_seed():
 def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
     runs = [
         write_training(tmp_path / 'a', [1, 30], loss=[8, 4, 2], absolute_gap=[0.1, 0.2, 0.3]),
-        write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
+        write_training(tmp_path / 'b', [3, 20], config_of(1), loss=[4, 8, 6, 1]),
     ]
     fine = [
         {'step': step, 'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
@@ -314,6 +314,7 @@ def test_training_table(tmp_path, capsys):
         write_training(
             tmp_path / 'b',
             [2, 34],
+            config_of(1),
             loss=[8] * 20,
             image_fc_gradient_norm=[0.3] * 10 + [0.1] * 10,
             hard_share=[0] * 15 + [1] * 5,
