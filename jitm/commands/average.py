@@ -27,7 +27,7 @@ from jitm.training.weights import check_new
 ARGUMENTS = 'RUN...'
 REQUIRED = ('out',)
 FLAGS = {
-    'out': shared.text('The run directory to make.'),
+    'out': shared.path('The run directory to make.'),
     'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
     'greedy': shared.switch('Average only runs that raise rsum on the split, from the best one on.'),
     **shared.common('step', 'member', 'split', 'data_root', 'compilation_cache'),

@@ -32,7 +32,7 @@ NAME_BYTES = 255  # of a file in the usual file systems
 REQUIRED = ('config', 'workdir')
 FLAGS = {
     **shared.common('config'),
-    'workdir': shared.text('Folder of the run directories, one for each combination of values and seed.'),
+    'workdir': shared.path('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
     'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
     **shared.common('compilation_cache'),
