@@ -55,6 +55,7 @@ class PathParser(flags.ArgumentParser):
         self.name = name
 
     def parse(self, argument: str) -> str:
+        """Returns the path; raises a UserError if it is an address."""
         check_local(argument, f'--{self.name}')
         return argument
 

@@ -758,7 +758,7 @@ LINES = {  # more commands, and what the message says
     '{new} --config.clip_norm=2': "did you mean 'optimizer.clip_norm'",
     '{new} --config.model.text.recurrent=False': "'model.text_pooling' is 'last', which ignores all words where",
     'train --config vse --workdir x --config.data.root=no': r'no is not a folder: .*; docs/data.md says where data are',
-    'train --config config.py --workdir gs://b/run': "--workdir is 'gs://b/run', but jitm reads and writes files of this",
+    'train --config config.py --workdir gs://b/run': "--workdir is 'gs://b/run', but jitm reads and writes",
     'train --config s3://b/config.py --workdir x': "--config is 's3://b/config.py', but jitm",
     '{new} --config.data.root=hf://datasets/x': "config key 'data.root' is 'hf://datasets/x', but jitm",
     '{new} --config.members.target.init_from=gs://b/run': "'members.target.init_from' is 'gs://b/run', but jitm",

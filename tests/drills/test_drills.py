@@ -13,7 +13,6 @@ from tests.conftest import shared_folder
 from tests.drills import disks, features, flips, foreign, inputs, kills, photos, processes, runs
 
 
-
 @pytest.fixture(scope='session')
 def base(tmp_path_factory):
     """A folder with data, a config file and a run, which is not changed."""
@@ -46,7 +45,7 @@ def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else_and_on_an_addre
         for name, define in cli.load_command(command).FLAGS.items():
             define(name, flag_values=values)
         for name in (name for name in values if isinstance(values[name].parser, PathParser)):
-            with pytest.raises(UserError, match=f"--{name} is 'gs://bucket/x', but jitm reads and writes files of this"):
+            with pytest.raises(UserError, match=f"--{name} is 'gs://bucket/x', but jitm reads and writes files"):
                 values(['jitm', f'--{name}=gs://bucket/x'])
             assert any(
                 argv[0] == command and argv[at] == f'--{name}' and argv[at + 1].startswith(foreign.FOLDER)
