@@ -41,7 +41,7 @@ CHANGES = {
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
 PUBLISHED = "docs/data.md says where data are published, and presets with the option 'scenes' need none"
-MOVED = 'the run keeps the path that was given for training: from another folder, give --data_root (data_root= in Python)'
+MOVED = 'the run keeps the path given for training: from another folder, give --data_root (data_root= in Python)'
 
 
 def load_split(

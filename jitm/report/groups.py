@@ -38,12 +38,21 @@ class RunLog:
       config: A nested dict.
       lines: The lines of `metrics.jsonl`.
       origins: The configs behind the paths of other runs in the config, see `read_origins`; None to read them.
+      captions: `Split.captions_hash` of the validation split; '' if it is not known.
     """
 
     workdir: Path
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     origins: Mapping[str, str] | None = None
+    captions: str = ''
+
+    def has_data_of(self, run: 'RunLog') -> bool:
+        """Returns whether two runs have the same captions for validation, or if unknown the same source and path."""
+        if self.captions and run.captions:
+            return self.captions == run.captions
+        data = [flatten(one.config) for one in (self, run)]
+        return all(data[0].get(key) == data[1].get(key) for key in ('data.source', 'data.root'))
 
     @property
     def validations(self) -> list[Mapping[str, Any]]:
@@ -121,7 +130,7 @@ def read_run_log(workdir: Path) -> RunLog:
     lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
-    return RunLog(workdir, config, lines)
+    return RunLog(workdir, config, lines, captions=(description or {}).get('validation_captions', ''))
 
 
 def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:

@@ -92,6 +92,7 @@ def _describe(setup: Setup) -> dict[str, Any]:
         'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
         'steps_per_epoch': setup.pipeline.steps_per_epoch,
         'encoded_by': setup.data.train.encoded_by,
+        'validation_captions': setup.data.validation.captions_hash,
     }
 
 

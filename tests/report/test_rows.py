@@ -55,6 +55,7 @@ def test_a_row_by_hand(tmp_path):
         'validation_seconds': 2.0,
         'best_epoch': 1.0,
         'rsum_by_epoch': [[0.0, 5], [1.0, 90], [2.0, 70]],
+        'captions': '',
         'origins': {},
     }
     untimed = row_of(read_run_log(write_run(tmp_path / 'b', timing=())))
