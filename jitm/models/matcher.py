@@ -165,8 +165,8 @@ def check_width(model: Matcher, side: str, vectors: chex.Array) -> None:
     """Raises an ArgumentError unless the encoder of a side, 'image' or 'text', gives vectors of `model.embed_dim`."""
     size = vectors.shape[-1]
     if size != model.embed_dim:
-        both = f"'model.embed_dim', which sets both encoders, is {model.embed_dim}"
-        raise ArgumentError(side, f"has vectors of {size} numbers, but {both}: leave 'model.{side}.embed_dim' out")
+        joint = f"'model.embed_dim', which sets both encoders, is {model.embed_dim}"
+        raise ArgumentError(side, f"has vectors of {size} numbers, but {joint}: leave 'model.{side}.embed_dim' out")
 
 
 def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:

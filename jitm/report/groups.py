@@ -51,8 +51,7 @@ class RunLog:
         """Returns whether two runs have the same captions for validation, or if unknown the same source and path."""
         if self.captions and run.captions:
             return self.captions == run.captions
-        data = [flatten(one.config) for one in (self, run)]
-        return all(data[0].get(key) == data[1].get(key) for key in ('data.source', 'data.root'))
+        return _data_path(self.config) == _data_path(run.config)
 
     @property
     def validations(self) -> list[Mapping[str, Any]]:
@@ -87,6 +86,10 @@ class RunLog:
                 f'{self.workdir} has no line of training yet; leave it out, or wait for run.log_every steps'
             )
         return lines
+
+
+def _data_path(config: Mapping[str, Any]) -> list[str | None]:
+    return [flatten(config).get(key) for key in ('data.source', 'data.root')]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,13 +219,13 @@ def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Gr
     """
     groups: list[tuple[dict[str, Any], list[RunLog]]] = []  # keys, and the runs that have them
     canonical: dict[str, str] = {}
-    known: dict[str, Path] = {}
+    workdirs: dict[str, Path] = {}
     for run in runs:
         training = json.dumps({key: value for key, value in run.config.items() if key != 'run'}, sort_keys=True)
-        if training in known:
-            problem = f'{run.workdir} has the config and the seed of {known[training]}'
+        if training in workdirs:
+            problem = f'{run.workdir} has the config and the seed of {workdirs[training]}'
             raise UserError(f'{problem}, so that one run is given twice; give each run once')
-        known[training] = run.workdir
+        workdirs[training] = run.workdir
         origins = read_origins(run.config) if run.origins is None else run.origins
         for path, origin in origins.items():
             canonical.setdefault(origin, path)

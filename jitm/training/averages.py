@@ -34,8 +34,8 @@ def check_alike(runs: Sequence[Run]) -> None:
             raise UserError(f'{run.workdir} has another model than {first.workdir} ({reason}): average runs of one')
         if run.vocabulary.hash != first.vocabulary.hash:
             raise UserError(f'{run.workdir} has another vocabulary than {first.workdir}: average runs of one')
-        encoders = [_encoders(one) for one in (first, run)]
-        if all(encoders) and encoders[0] != encoders[1]:
+        encoders = _encoders(run)
+        if encoders and _encoders(first) not in ({}, encoders):
             problem = f'was trained on features or tokens of another network than {first.workdir}'
             raise UserError(f'{run.workdir} {problem} (encoded_by): average runs of one')
         if run.data_hash and first.data_hash and run.data_hash != first.data_hash:
