@@ -85,10 +85,10 @@ FLAGS = {
     **shared.common('config'),
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
-    'base': shared.text(f'The run that --from {PEFT} merges adapters with.'),
+    'base': shared.path(f'The run that --from {PEFT} merges adapters with.'),
     'separate': shared.switch('Keep adapters beside the weights that they change. --to safetensors only.'),
-    'out': shared.text('The run directory to make, or the folder with `--to`.'),
-    'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
+    'out': shared.path('The run directory to make, or the folder with `--to`.'),
+    'vocabulary': shared.path('The published vocabulary; the one beside the weights if not given.'),
     **shared.common('compilation_cache'),
 }
 

@@ -43,13 +43,13 @@ from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
 FLAGS = {
-    'workdir': shared.texts('A run directory; repeat the flag to evaluate an ensemble.'),
+    'workdir': shared.paths('A run directory; repeat the flag to evaluate an ensemble.'),
     **shared.common('split'),
     'folds': shared.count('Average over this many folds of the images.', 1),
     **shared.common('step'),
     'member': shared.words('The models of `members` to load and average; the validated one if not given.', []),
     **shared.common('data_root'),
-    'shortlist': shared.texts(
+    'shortlist': shared.paths(
         'A run that selects the pairs to score; repeat the flag for an ensemble. By default a BLIP selects its own.', []
     ),
     'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
@@ -62,8 +62,8 @@ FLAGS = {
     ),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    'photos': shared.text('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
-    'encoder': shared.text(
+    'photos': shared.path('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
+    'encoder': shared.path(
         'Explain: the run directory or folder of the text encoder of a head on tokens, if it moved.'
     ),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),

@@ -56,9 +56,9 @@ READ = {
 }
 READ_BY_PAGE = ('output', 'rows', 'split', 'queries', 'photos', 'data_root', 'unfinished')
 FLAGS = {
-    'output': shared.text('The output file; report.html, KIND.png or panels.md if not given.'),
-    'rows': shared.text('Page: also write the rows of the runs to this file; rows of other runs are kept.'),
-    'photos': shared.text('Page: a folder of photographs named by image ids.'),
+    'output': shared.path('The output file; report.html, KIND.png or panels.md if not given.'),
+    'rows': shared.path('Page: also write the rows of the runs to this file; rows of other runs are kept.'),
+    'photos': shared.path('Page: a folder of photographs named by image ids.'),
     'unfinished': shared.switch('Page: include runs that have not reached their last epoch.'),
     **shared.common('split'),
     'select': shared.words("Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),

@@ -46,6 +46,18 @@ def expand(value: Any) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
+def check_local(path: str, name: str) -> None:
+    """Raises a UserError if a path is an address, such as gs://bucket/run.
+
+    Args:
+      path: The path.
+      name: The flag or key with the path, for the message.
+    """
+    if re.match(r'[a-zA-Z][\w+.-]+:/', path):  # pathlib makes one slash of two
+        problem = 'but jitm reads and writes files of this machine only'
+        raise UserError(f"{name} is '{path}', {problem}: mount the bucket and give the path of its folder")
+
+
 def leads_out(name: str) -> bool:
     """Returns whether a name in a file of data is not a path within its folder: empty, absolute, or with `..` or NUL.
 

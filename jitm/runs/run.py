@@ -14,7 +14,7 @@ from jitm.data.text.token_vectors import add_vectors, check_encoders
 from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
-from jitm.files import expand
+from jitm.files import check_local, expand
 from jitm.layers.lora import has_adapters, merge
 from jitm.models.make import make_model, member_model, own_names
 from jitm.models.matcher import Matcher
@@ -81,6 +81,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is defined outside of
         jitm in a module that was not imported before.
     """
+    check_local(str(workdir), 'the run directory')
     workdir = Path(expand(str(workdir)))
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)

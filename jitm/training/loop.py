@@ -17,7 +17,7 @@ from jitm.data.pairs import noise
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.files import hash_arrays, replacing
+from jitm.files import check_local, hash_arrays, replacing
 from jitm.importers.text_folders import complete
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs.checkpoint import START, Checkpoints
@@ -92,6 +92,7 @@ def _describe(setup: Setup) -> dict[str, Any]:
         'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
         'steps_per_epoch': setup.pipeline.steps_per_epoch,
         'encoded_by': setup.data.train.encoded_by,
+        'validation_captions': setup.data.validation.captions_hash,
     }
 
 
@@ -170,6 +171,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
+    check_local(str(workdir), 'the workdir')
     config, workdir = complete(config), Path(workdir)
     setup = _set_up_everywhere(config, workdir)
     for warning in setup.warnings if parallel.is_primary() else ():
@@ -275,6 +277,7 @@ class _Loop:
         if shapes in self._compiled:
             return self._setup.train_step(state, batch)
         self._compiled.append(shapes)
+        jax.block_until_ready(state)  # the steps before do not count as compiling
         say = self._logs.say if self._slow else (lambda text: None)
         members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
         number = len(self._compiled)

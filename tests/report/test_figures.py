@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from jitm.errors import UserError
 from jitm.pages.figures import save
 from jitm.report import validation
 from jitm.report.curves import Curve, arrange, by_epoch
-from jitm.report.groups import Group, config_keys, distinguish, read_groups, read_run_log
+from jitm.report.groups import Group, config_keys, distinguish, group_runs, read_groups, read_run_log
+from jitm.report.rows import read_runs
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
@@ -71,6 +73,18 @@ def test_summary_averages_seeds_of_a_group(tmp_path):
         '| max_of_hinges | 4.0 ± 1.4 | 101.0 ± 1.4 | 97.0 ± 9.9 | 107.0 |',
         '| sum_of_hinges | 3.0 | 50.0 | - | - |',
     ]
+
+
+def test_summary_has_no_difference_between_data_sets(tmp_path):
+    """Data sets are told by their captions, in two folders too, or if these are not known by their folders."""
+    data = {'source': 'precomp.load', 'root': 'data/a'}
+    runs = [write_run(tmp_path / name, 0, [3, 90], data=data | {'root': f'data/{name}'}) for name in 'ab']
+    (first,), (second,) = (group.runs for group in read_groups(runs))
+    for captions, difference in ((('', ''), '-'), (('x', 'y'), '-'), (('x', 'x'), '0.0'), (('x', ''), '-')):
+        logs = [dataclasses.replace(run, captions=one) for run, one in zip((first, second), captions, strict=True)]
+        text = summary(group_runs(logs))
+        assert text.splitlines()[3].split(' | ')[8] == difference.replace('0.0', '+0.0')
+        assert ('no difference from a, which has other data: b\n' in text) == (difference == '-')
 
 
 def test_summary_has_the_mean_distance_if_all_runs_log_it(tmp_path):
@@ -281,7 +295,7 @@ def test_curve_ends_with_the_shortest_seed():
 def test_curves_are_means_over_tenths_of_an_epoch(tmp_path):
     runs = [
         write_training(tmp_path / 'a', [1, 30], loss=[8, 4, 2], absolute_gap=[0.1, 0.2, 0.3]),
-        write_training(tmp_path / 'b', [3, 20], loss=[4, 8, 6, 1]),
+        write_training(tmp_path / 'b', [3, 20], config_of(1), loss=[4, 8, 6, 1]),
     ]
     fine = [
         {'step': step, 'epoch': step / 20, 'part': 'train', 'target/ranking_loss': step, 'target/collapsed_loss': 4}
@@ -310,6 +324,7 @@ def test_training_table(tmp_path, capsys):
         write_training(
             tmp_path / 'b',
             [2, 34],
+            config_of(1),
             loss=[8] * 20,
             image_fc_gradient_norm=[0.3] * 10 + [0.1] * 10,
             hard_share=[0] * 15 + [1] * 5,
