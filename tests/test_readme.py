@@ -273,12 +273,10 @@ def test_readme_commands_run(workplace, capsys):
         exec(compile(example, 'README.md', 'exec'), {})
 
 
-@pytest.mark.slow
+@pytest.mark.needs('runs/demo')
 def test_numbers_of_the_demo():
     """CI runs `make demo` before the tests; the numbers of README are rounded, as CPUs differ."""
     workdir = ROOT / 'runs' / 'demo'
-    if not workdir.exists():
-        pytest.skip('make demo has not run')
     text = ' '.join(README.read_text().split())
     dev, before = map(int, re.search(r'both directions, is about (\d+), before training about (\d+)', text).groups())
     test = int(re.search(r'# about (\d+)', text)[1])

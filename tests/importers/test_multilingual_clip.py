@@ -64,10 +64,12 @@ def random_tensors(size=published.SIZE):
     return {name: np.array(tensor, order='C') for name, tensor in named.items()}
 
 
+@pytest.mark.needs('open_clip', 'transformers', 'torch')
 def test_agrees_with_open_clip(tmp_path):
-    model_lib = pytest.importorskip('open_clip.model')
-    transformers = pytest.importorskip('transformers')
-    torch = pytest.importorskip('torch')
+    import torch
+    import transformers
+    from open_clip import model as model_lib
+
     sizes = {'hidden_size': HIDDEN, 'num_hidden_layers': 2, 'num_attention_heads': HEADS, 'intermediate_size': 32}
     sizes |= {'max_position_embeddings': 16, 'type_vocab_size': 1, 'layer_norm_eps': 1e-5, 'vocab_size': V}
     transformers.XLMRobertaConfig(**sizes).save_pretrained(tmp_path / 'xlm-roberta-base')
