@@ -290,7 +290,10 @@ def test_numbers_of_the_demo():
 @pytest.mark.parametrize(
     ('page', 'workdir', 'section', 'expected'),
     [
-        ('losses', 'my_pairs', 'candidates', {'source': 'my_pairs.similar_length', 'tokens': 4}),
+        pytest.param(
+            *('losses', 'my_pairs', 'candidates', {'source': 'my_pairs.similar_length', 'tokens': 4}),
+            marks=pytest.mark.slow,
+        ),
         ('models', 'my_model', 'model', {'name': 'my_models.MeanVectors', 'scale': 0.5}),
     ],
 )

@@ -57,6 +57,7 @@ def test_a_stretched_clip_agrees_with_transformers(tmp_path):
     published.assert_agree(example.encode(got), out.image_embeds, out.text_embeds, scale)
 
 
+@pytest.mark.slow
 def test_a_stretched_run_is_evaluated_exported_and_fine_tuned(tmp_path, capsys):
     folder = published.write_published(tmp_path / 'clip', 64, LENGTH)
     data = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 4), ('test', 4))]
