@@ -323,12 +323,18 @@ SCORES = np.array([[0.5, 0.4, 0.1], [0.1, 0.7, 0.6]], np.float32)
 
 
 @pytest.mark.parametrize(
-    'mask', [MASK.tolist(), MASK.astype(int), MASK.astype(float), jax.numpy.asarray(MASK, int), 'torch']
+    'mask',
+    [
+        *(MASK.tolist(), MASK.astype(int), MASK.astype(float), jax.numpy.asarray(MASK, int)),
+        pytest.param('torch', marks=pytest.mark.needs('torch')),
+    ],
 )
 def test_losses_take_what_holds_numbers(mask):
     margin = np.array(0.2)
     if isinstance(mask, str):
-        mask, margin = map(pytest.importorskip('torch').tensor, (MASK, 0.2))
+        import torch
+
+        mask, margin = map(torch.tensor, (MASK, 0.2))
     got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=margin)
     np.testing.assert_allclose(got, [0.1, 0.1], atol=1e-6)
 

@@ -152,6 +152,7 @@ def test_commands_read_photos(root, finished, tmp_path, capsys):
     assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == whole['metrics']
 
 
+@pytest.mark.slow
 def test_choices_of_photos_their_cuts_and_photos_in_the_file(root, finished_clip, tmp_path, capsys):
     names = [f'dev-00000{n}.png' for n in range(3)]
     aro = {'image_path': names[0], 'bbox_x': 4, 'bbox_y': 4, 'bbox_w': 40, 'bbox_h': 40, 'relation_name': 'above'}
@@ -215,6 +216,7 @@ def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsy
     assert not (tmp_path / 'ten').exists()
 
 
+@pytest.mark.slow
 def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys, caplog):
     config = make_config(root)
     config['model']['image']['network'] = NETWORK | {'pooled': False}

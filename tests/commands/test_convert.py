@@ -76,6 +76,7 @@ def test_published_names_are_written_and_read_again(converted, tmp_path):
     assert (first.config['model'], first.vocabulary) == (second.config['model'], second.vocabulary)
 
 
+@pytest.mark.slow
 def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
     arguments = ['--config', 'clip:scenes', *DATA, '--workdir', str(converted)]
     assert main(['train', *arguments]) == 2

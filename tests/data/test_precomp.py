@@ -7,9 +7,9 @@ import pytest
 from jitm import files
 from jitm.data import arrays, precomp
 from jitm.errors import UserError
-from tests.conftest import SHARED
+from tests.conftest import ROOT
 
-DATA = SHARED / 'data'
+UNPACK = '../shared/data/unpack.py'
 
 
 def features(images, dtype=np.float16, shape=(3, 4)):
@@ -371,9 +371,9 @@ def test_tags_of_a_high_score_are_kept_and_at_least_one(root, score, tags):
     assert precomp.load('train', root=str(root), min_tag_score=score).tags == tags
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(UNPACK)
 def test_flickr8k(tmp_path):
-    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / UNPACK, tmp_path], check=True, capture_output=True)
     folder = tmp_path / 'f8k_precomp'
     assert precomp.splits(str(folder)) == ('dev', 'train')
     split = precomp.load('dev', root=str(folder))
@@ -386,9 +386,9 @@ def test_flickr8k(tmp_path):
     assert precomp.load('train', root=str(folder)).num_images == 6000
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(UNPACK)
 def test_flickr8k_regions_have_their_counts(tmp_path):
-    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path, 'regions'], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / UNPACK, tmp_path, 'regions'], check=True, capture_output=True)
     split = precomp.load('train', root=str(tmp_path / 'f8k_regions_precomp'))
     assert (split.counts.min(), split.counts.max()) == (24, 36)
     assert not split.regions[np.arange(36) >= split.counts[:, None]].any()

@@ -144,6 +144,10 @@ MATCHERS = {
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
 
+VARIANTS = (  # of models that the fast tests have
+    *('vse0', 'order0', 'vse_fc', 'vse_mlp', 'vse_infty', 'esa', 'max_pooling', 'bfan_equal', 'bfan_prob', 'dbl'),
+    *('imram_t2i', 'vsrn_coco', 'vse_tokens', 'scan_tokens', 'sgr_tokens', 'blip'),
+)
 OF_PIXELS = ('clip_vit', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
@@ -236,7 +240,7 @@ def outputs(name):
     return jax.device_get(forward(variables, *make_inputs()))
 
 
-@pytest.fixture(params=MATCHERS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in MATCHERS])
 def name(request):
     return request.param
 

@@ -38,7 +38,7 @@ from tests.commands.test_search import DATA, names_of, search
 from tests.models.test_matchers import DIM, make_scan
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
-CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), 'chromium')
 WORDS = {
     'words': ['<start>', 'red', '<b>', '<end>'],
     'mismatch': [0, 0.1, 0.9, 0],
@@ -301,8 +301,8 @@ def test_pictures_come_from_the_given_folder_only(tmp_path):
 @contextlib.contextmanager
 def served(site, host='127.0.0.1'):
     """Serves a site in a thread, as if it were bound to a host; yields its port."""
-    uvicorn = pytest.importorskip('uvicorn')
-    pytest.importorskip('starlette')
+    import uvicorn
+
     config = uvicorn.Config(
         app.make_app(site, host), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
     )
@@ -404,8 +404,6 @@ serve(Site(), '127.0.0.1', bound)
 
 @pytest.mark.slow
 def test_second_signal_ends_a_page_that_is_computed():
-    pytest.importorskip('uvicorn')
-    pytest.importorskip('starlette')
     process = subprocess.Popen(
         [sys.executable, '-c', SERVED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -438,15 +436,11 @@ def test_second_signal_ends_a_page_that_is_computed():
     ],
 )
 def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys):
-    pytest.importorskip('starlette')
-    pytest.importorskip('uvicorn')
     assert cli.main(['explorer', '--workdir', str(finished), *arguments]) == 2
     assert sentence in capsys.readouterr().err
 
 
 def test_a_taken_port_is_refused_and_a_free_one_printed(finished, capsys, monkeypatch):
-    pytest.importorskip('starlette')
-    pytest.importorskip('uvicorn')
     ports = []
     monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, bound: ports.append(bound.getsockname()[1]))
     assert cli.main(['explorer', '--workdir', str(finished), '--port', '0']) == 0
@@ -475,9 +469,8 @@ def test_missing_packages_are_named(finished, capsys, monkeypatch):
 
 @pytest.fixture(scope='module')
 def browser():
-    playwright = pytest.importorskip('playwright.sync_api')
-    if CHROMIUM is None:
-        pytest.skip('needs Chromium')
+    from playwright import sync_api as playwright
+
     with playwright.sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
         yield launched
@@ -496,6 +489,7 @@ def without_pictures(site):
     return dataclasses.replace(site, data=dataclasses.replace(site.data, pixels=None, image_ids=names))
 
 
+@pytest.mark.needs('playwright', CHROMIUM)
 def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):
     with served(site) as port, served(scan) as scan_port, contextlib.closing(browser.new_page()) as page:
         page.set_default_timeout(600_000)

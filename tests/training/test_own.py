@@ -90,6 +90,7 @@ def own_config(tiny_config, tmp_path, monkeypatch):
     sys.modules.pop('own_models', None)
 
 
+@pytest.mark.slow
 def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path, capsys):
     run = tmp_path / 'run'
     path = write_config(tmp_path / 'own_config.py', own_config)

@@ -117,7 +117,8 @@ def test_conflicting_sections_are_refused(tags_dc, changes, message):
         set_up_with(tags_dc, **changes)()
 
 
-@pytest.mark.parametrize('copied', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('copied', [False, True])
 def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copied):
     """The run of another member, or of the member it copies, lacks 'mlm', whose random words would fill captions."""
     stage_1['members']['generator'] = {'rule': 'frozen', **({'of': 'target'} if copied else {'init_from': 'run'})}
