@@ -111,7 +111,7 @@ def test_notebook_draws_the_figures_of_the_papers(tmp_path, monkeypatch):
         counts = [np.count_nonzero((first <= ranks) & (ranks <= last)) for first, last in bounds]
         assert [bar.get_height() for bar in bars] == counts
 
-    positives = IMAGE_OF_TEXT == np.arange(IMAGES)[:, None]
+    positives = np.arange(IMAGES)[:, None] == IMAGE_OF_TEXT
     for panel, chosen in zip(distributions.axes, (positives, ~positives), strict=True):
         means = [line.get_xdata()[0] for line in panel.lines]
         np.testing.assert_allclose(means, [sims[chosen].mean() for sims, _ in evaluations])

@@ -11,7 +11,6 @@ from jitm.pages.figures import save
 from jitm.report import validation
 from jitm.report.curves import Curve, arrange, by_epoch
 from jitm.report.groups import Group, config_keys, distinguish, group_runs, read_groups, read_run_log
-from jitm.report.rows import read_runs
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
 from tests.conftest import environment
