@@ -2,4 +2,4 @@
 
 from tests.conftest import missing
 
-collect_ignore_glob = ['test_*.py'] if missing('torch', 'transformers') else []
+collect_ignore_glob = ['test_*.py'] if missing('torch', 'transformers', 'sentence_transformers') else []
