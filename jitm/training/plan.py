@@ -24,8 +24,10 @@ from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (
     HEADS,
     INPUTS,
+    LEARNED,
     MASKED,
     Term,
+    is_row_by_row,
     make_terms,
     ranking_terms,
     terms_of,
@@ -269,6 +271,8 @@ def check_conditions(
             continue
         for member in stated.members:
             check_member(config, member)
+        if stated.row_by_row:
+            check_row_by_row(terms)
         for other, remedy in stated.needs.items():
             if not is_set(other):
                 raise UserError(f"config key '{other}' is {values[other]!r}, but {remedy}")
@@ -279,6 +283,16 @@ def check_conditions(
             for other in filter(is_set, fnmatch.filter(values, pattern)):
                 empty = UNSET.get(other, type(values[other])())
                 raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
+
+
+def check_row_by_row(terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if the loss of a query depends on other queries; one with other inputs stops in the step."""
+    for name, term in ranking_terms(terms).items():
+        if {*term.inputs} <= {*LEARNED} and not is_row_by_row(term):
+            raise UserError(
+                f"'terms.{name}' has a loss that reads the scores of other queries, which are computed a few at a "
+                'time: use candidates.source=in_batch'
+            )
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
