@@ -30,7 +30,7 @@ FLAGS = {
     'out': shared.path('The run directory to make.'),
     'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
     'greedy': shared.switch('Average only runs that raise rsum on the split, from the best one on.'),
-    **shared.common('step', 'member', 'split', 'data_root', 'compilation_cache'),
+    **shared.common('import', 'step', 'member', 'split', 'data_root', 'compilation_cache'),
 }
 
 
@@ -55,7 +55,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     averages.write_average(runs, weights, folder)
     for run, weight in zip(runs, weights, strict=True):
         print(f'{weight / sum(weights):<13.3g}{run.workdir}, step {run.step}, {run.member}')
-    programs.print_run(folder)
+    programs.print_run(folder, words=shared.given(values, 'import'))
 
 
 def read_weights(given: Sequence[str], count: int) -> list[float]:

@@ -88,6 +88,7 @@ SHARED = {
     'config': path('NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'),
     'import': texts('A module or file of your own with the model of a run; repeat the flag for several.', []),
     'workdir': path('The run directory.'),
+    'accept_changed_code': switch('Resume with files of your own that have changed, such as a loss or a model.'),
     'split': text('The split of the data set.', SPLIT),
     'step': number('The checkpoint to load; the best on the validation split if not given.'),
     'member': text('The model of `members` to load; the validated one if not given.'),

@@ -35,7 +35,7 @@ FLAGS = {
     'workdir': shared.path('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
     'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
-    **shared.common('compilation_cache'),
+    **shared.common('accept_changed_code', 'compilation_cache'),
 }
 
 
@@ -94,18 +94,18 @@ def is_finished(config: dict[str, Any], run: Path) -> bool:
     return bool(last) and last[-1] in Checkpoints(run).whole_steps()
 
 
-def check(configs: Mapping[str, dict[str, Any]], workdir: Path) -> None:
+def check(configs: Mapping[str, dict[str, Any]], workdir: Path, accept_changed_code: bool = False) -> None:
     """Raises a UserError if one of the runs would not start; writes nothing."""
     if (workdir / 'config.json').exists():
         raise UserError(f'workdir {workdir} is a run directory; choose another for the sweep')
     for name, config in configs.items():
         try:
-            stages.check(config, workdir / name)
+            stages.check(config, workdir / name, accept_changed_code)
         except UserError as error:
             raise UserError(f'{name}: {error}') from None
 
 
-def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
+def train(configs: Mapping[str, dict[str, Any]], workdir: Path, accept_changed_code: bool = False) -> list[str]:
     """Trains the runs that are not finished, one after the other.
 
     Returns:
@@ -117,7 +117,7 @@ def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
         print(f'run {number} of {len(configs)}: {name}{", finished before" if finished else ""}', flush=True)
         if not finished:
             try:
-                stages.train(config, workdir / name, ProgressPrinter())
+                stages.train(config, workdir / name, ProgressPrinter(), accept_changed_code)
             except NotFiniteError as error:
                 print(f'{name}: {error}', file=sys.stderr, flush=True)
                 broken.append(name)
@@ -129,9 +129,10 @@ def main(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
     seeds = values.seeds or [str(values.config['seed'])]
     configs = settings(values.config, [*values.sweep, f'seed={",".join(seeds)}'])
-    check(configs, workdir)
+    accept = values.accept_changed_code
+    check(configs, workdir, accept)
     with interruptible(workdir):
-        broken = train(configs, workdir)
+        broken = train(configs, workdir, accept)
     runs = [stages.run_directory(config, workdir / name) for name, config in configs.items()]
     print(f'\n{summary(read_groups(runs))}')
     if broken:

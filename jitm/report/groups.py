@@ -12,7 +12,8 @@ from jitm.config.build import check_saved, differences, flatten
 from jitm.data.pairs.mined_lists import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, folders_of
-from jitm.files import parse_json
+from jitm.files import hash_json, parse_json
+from jitm.runs import own_code
 from jitm.runs.checkpoint_files import read_description
 from jitm.runs.log import best_time, make_line, read_metrics
 
@@ -130,6 +131,8 @@ def read_run_log(workdir: Path) -> RunLog:
     config = check_saved(config, workdir)
     if description and (changed := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
+    if sources := own_code.read(workdir):
+        config |= {'own_code': hash_json(sources)[:8]}
     lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')

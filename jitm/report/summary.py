@@ -65,8 +65,8 @@ def summary(groups: Sequence[Group]) -> str:
     """Returns Markdown tables of the best validation of each group, and of rsum by epoch.
 
     Returns:
-      Markdown: recalls and rsum in percent, the difference of rsum from the first group for groups on the same data,
-      and the mean distance (MD) if all runs log it; mean and sample standard deviation over seeds.
+      Markdown: recalls and rsum in percent, the difference of rsum from the first group for groups on its data, and the
+      mean distance (MD) if all runs log it; mean and sample standard deviation over seeds.
 
     Raises:
       UserError: If a run has no validation yet.

@@ -8,7 +8,7 @@ from typing import Any
 
 import optax
 
-from jitm.config.build import bind, bind_named, check_member, flatten
+from jitm.config.build import bind, bind_named, check_member, flatten, own_names
 from jitm.config.schema import EvaluationKeys, RunKeys
 from jitm.data.load import bind_data, bind_loader, change_train, make_vocabulary
 from jitm.data.pairs.augmentation import Augmentation
@@ -18,6 +18,7 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
+from jitm.models import make
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
@@ -37,7 +38,14 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
-MAY_BE_OWN = ('candidates.source', 'labels.source', 'optimizer.name')
+PACKAGES = {  # pattern of a config key whose name may be of the user -> the package of names of jitm
+    'data.source': 'jitm.data',
+    'candidates.source': 'jitm.training.sources',
+    'labels.source': 'jitm.training.sources.labels',
+    'terms.*.loss': 'jitm.losses',
+    'optimizer.name': 'jitm.training.optimizer',
+    **make.PACKAGES,
+}
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
@@ -64,7 +72,7 @@ class Plan:
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
       load_pretrained: The function `(variables, words, model) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
-      own: The names of the source, the labels and the optimizer that are not of jitm.
+      own: The names that are not of jitm, by their keys.
       evaluation: The section `evaluation`.
       run: The section `run`.
       warnings: The settings that are allowed but suspicious.
@@ -91,7 +99,7 @@ class Plan:
     make_optimizer: Callable[[int], tuple[optax.GradientTransformation, optax.Schedule]]
     load_pretrained: Callable[..., Mapping[str, Replacements]]
     generator: str
-    own: tuple[str, ...]
+    own: Mapping[str, str]
     evaluation: EvaluationKeys
     run: RunKeys
     warnings: tuple[str, ...]
@@ -133,7 +141,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         make_optimizer=optimizer,
         load_pretrained=make_initialize(config['initialize'], members),
         generator=synthesis.generator,
-        own=tuple(name for name in map(flatten(config).get, MAY_BE_OWN) if {'.', ':'} & {*name}),
+        own=own_names(config, PACKAGES),
         evaluation=config['evaluation'],
         run=config['run'],
         warnings=tuple(unreached_epochs(config)),
