@@ -3,14 +3,20 @@
 import functools
 import re
 from pathlib import Path
+from typing import Literal
 
 import chex
+import numpy as np
 
+from jitm.config.foreign import declared, neutral, read_declared, read_json
 from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.files.packages import located
-from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers.containers import FILES, Tensors, open_checkpoint
+from jitm.importers.processors import PROCESSOR, normalization
 from jitm.importers.tensors import KeyMap, convert, rename
+from jitm.importers.transformers_keys import HARMLESS, Encoder
+from jitm.layers import cnn
 
 _PARTS = ('expand', 'depthwise', 'project')  # layers in a block of EfficientNet-Lite
 # Patterns of the names of tensors -> torchvision's names, or those of our EfficientNet-Lite, one rule after the other.
@@ -57,6 +63,50 @@ NAMES = KeyMap(
 )
 
 
+CONFIG = 'config.json'
+NETWORKS = {  # timm's name -> ours; timm's other networks compute something else from tensors of the same names
+    'vgg19': cnn.VGG19,
+    **{f'resnet{depth}': cnn.ResNet for depth in cnn.RESNETS},
+    **{f'tf_efficientnet_lite{number}': cnn.EfficientNetLite for number in cnn.LITES},
+}
+CLOSE = 0.002  # half a level of 255; timm rounds the moments of EfficientNet-Lite
+REMEDY = 'give the weights of another network'
+
+
+@declared
+class _Timm(neutral(global_pool='avg')):
+    architecture: Literal[*NETWORKS]
+    model_args: dict | None = None
+    pretrained_cfg: dict | None = None
+
+
+# Where the weights are from, the classifier, and the photos; the config of the run states how these are resized.
+_TIMM_HARMLESS = """
+    architecture classifier crop_mode crop_pct custom_load description drop_path_rate drop_rate file first_conv
+    fixed_input_size hf_hub_filename hf_hub_id input_size interpolation label_descriptions label_names label_offset
+    labels license mean min_input_size notes num_classes num_features origin_url paper_ids paper_name pool_size source
+    std tag test_crop_pct test_input_size test_pool_size url
+"""
+TIMM_HARMLESS = frozenset(_TIMM_HARMLESS.split())
+
+
+@declared
+class _ResNet(
+    Encoder,
+    neutral(
+        num_channels=3,
+        embedding_size=64,
+        hidden_act='relu',
+        downsample_in_first_stage=False,
+        downsample_in_bottleneck=False,
+    ),
+):
+    model_type: Literal['resnet']
+
+
+RESNET_HARMLESS = HARMLESS | {'depths', 'hidden_sizes', 'layer_type', 'out_features', 'out_indices', 'stage_names'}
+
+
 def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree) -> dict[str, chex.ArrayTree]:
     """Reads published weights of a network in `jitm.layers.cnn`.
 
@@ -70,13 +120,41 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
       'params' and 'batch_stats' -> the same trees with float32 numpy arrays.
 
     Raises:
-      UserError: If the file cannot be read, lacks tensors of the network or has others, or they have other shapes.
+      UserError: If the file cannot be read, lacks tensors of the network or has others, or they have other shapes; or
+        if the `config.json` beside it is of another network.
     """
     path = located(path)
     _check_digest(path)
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    if (folder / CONFIG).is_file() and (Path(path) == folder or Path(path).name in FILES):
+        _check_config(folder)
     tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors)
     trees = {'params': params, 'batch_stats': batch_stats}
     return convert(path, tensors, trees, NAMES, 'the network that the config names')
+
+
+def _check_config(folder: Path) -> None:
+    """Raises a UserError unless jitm has the network of a folder of timm or transformers, with its normalization."""
+    file = folder / CONFIG
+    content = read_json(file)
+    if 'architecture' in content:
+        read = functools.partial(read_declared, path=file, harmless=TIMM_HARMLESS, remedy=REMEDY)
+        stated = read(_Timm, content=content)
+        pixels = stated.pretrained_cfg or content  # files of old versions have its keys themselves
+        read(neutral(), content=stated.pretrained_cfg or {}, where='pretrained_cfg.')
+        read(neutral(in_chans=3, global_pool='avg'), content=stated.model_args or {}, where='model_args.')
+        network = NETWORKS[stated.architecture]
+        keys = 'mean', 'std'
+    else:
+        read_declared(_ResNet, file, content, harmless=RESNET_HARMLESS, remedy=REMEDY)
+        network = cnn.ResNet
+        file = folder / PROCESSOR
+        pixels = read_json(file) if file.is_file() else {}
+        keys = 'image_mean', 'image_std'
+    wanted = network.mean, network.deviation
+    moments = normalization(file, pixels, keys, wanted)
+    if not np.allclose(moments, wanted, atol=CLOSE):
+        raise UserError(f"{file} has '{keys[0]}' and '{keys[1]}' {moments}; the network reads {wanted}: {REMEDY}")
 
 
 def _check_digest(path: str) -> None:
