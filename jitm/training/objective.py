@@ -177,7 +177,7 @@ def is_row_by_row(term: RankingTerm) -> bool:
     together = loss(slice(None))
     try:
         alone = jnp.concatenate([loss(slice(n, n + 1)) for n in range(len(scores))])
-    except Exception:  # of a loss that needs as many queries as candidates
+    except Exception:  # raised by a loss that needs as many queries as candidates
         return False
     return bool(jnp.allclose(alone, together, rtol=1e-4, atol=1e-5, equal_nan=True))
 
