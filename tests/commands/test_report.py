@@ -89,7 +89,7 @@ def save_sims(run, seed, signal, split=None, folder=None, metrics=(), **protocol
     runs = [{'workdir': str(run), 'step': best['step'], 'member': 'target'}]
     evaluated = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol, 'metrics': dict(metrics)}
     folder = OutputFolder(folder or run / 'eval' / 'dev', saved.EVALUATION)
-    saved.write(evaluated, [split or scenes.load('dev', **DATA)], folder, sims=sims)
+    saved.write(evaluated, split or scenes.load('dev', **DATA), folder, sims=sims)
 
 
 def report(*words):
