@@ -185,7 +185,7 @@ def _clip(size: str, loss: str, data: str) -> ConfigDict:
 @variants('siglip', 'f8k', 'scenes')
 def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch; SigLIP and SigLIP 2 are the same."""
-    check_size(version, siglip.RELEASED, data)
+    check_size(version, siglip.VERSION, data)
     check_size(size, siglip.SIZE, data)
     config, sizes = load(f'siglip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
     image, text = siglip.vit(64, 16, dict(sizes, num_layers=4)), siglip.text(64, 0, dict(sizes, num_layers=2))

@@ -15,28 +15,14 @@ from jitm.configs import clip, common
 
 ACTIVATION = dict(activation='gelu_tanh', dtype='float32')
 PIXELS = dict(mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
-TOWER = {  # the published name, and the sizes of the image encoder; text encoders have the same sizes, except for gopt
-    'b': ('base', dict(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072)),
-    'l': ('large', dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)),
-    'so400m': ('so400m', dict(hidden_dim=1152, num_layers=27, num_heads=16, mlp_dim=4304)),
-    'gopt': ('giant-opt', dict(hidden_dim=1536, num_layers=40, num_heads=16, mlp_dim=6144)),
+TOWER = dict(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072)  # the sizes of both encoders
+SIZE = {  # option -> sizes of a patch and of the images in pixels
+    **{f'b16_{pixels}': (16, pixels) for pixels in (224, 256, 384, 512)},
+    'b32_256': (32, 256),
 }
-RELEASED = {  # version -> tower and size of a patch -> sizes of the images, all in pixels
-    'siglip': {('b', 16): (224, 256, 384, 512), ('l', 16): (256, 384), ('so400m', 14): (224, 384)},
-    'siglip2': {
-        ('b', 16): (224, 256, 384, 512),
-        ('b', 32): (256,),
-        ('l', 16): (256, 384, 512),
-        ('so400m', 14): (224, 384),
-        ('so400m', 16): (256, 384, 512),
-        ('gopt', 16): (256, 384),
-    },
-}
-SIZE = {  # word -> tower, sizes of a patch and of the images
-    f'{tower}{patch}_{pixels}': (tower, patch, pixels)
-    for version in RELEASED.values()
-    for (tower, patch), sizes in version.items()
-    for pixels in sizes
+VERSION = {  # the interpolation of the photos, the tokenizer, and the id that pads its captions
+    'siglip': dict(interpolation='bicubic', tokenizer='spiece.model', pad=1),
+    'siglip2': dict(interpolation='bilinear', tokenizer='tokenizer.json', pad=0),
 }
 LOSSES = ('sigmoid', 'softmax', 'max', 'selhn')
 DATA = {data: dict(clip.DATA[data], short_side=0) for data in clip.DATA}  # photos are resized without a cut
@@ -59,22 +45,17 @@ def model(embed_dim: int, image: dict, text: dict) -> dict:
     return dict(name='clip.SigLIP', embed_dim=embed_dim, image=image, text=text, **learned)
 
 
-@common.preset(RELEASED, SIZE, LOSSES, DATA)
+@common.preset(VERSION, SIZE, LOSSES, DATA)
 def get_config(version: str, size: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    tower, patch, pixels = SIZE[size]
-    if pixels not in RELEASED[version].get((tower, patch), ()):
-        raise ValueError(f"'{version}' was not released as '{size}': use another size, or 'siglip2'")
+    if (version, size) == ('siglip', 'b32_256'):
+        raise ValueError("'siglip' was not released as 'b32_256': use another size, or 'siglip2'")
+    patch, pixels = SIZE[size]
+    released = VERSION[version]
     config = clip.get_config(f'b16,softmax,{data}')  # neither paper fine-tunes on captions
-    (name, sizes), (_, of_text) = TOWER[tower], TOWER['so400m' if tower == 'gopt' else tower]
-    folder = f'models/{version}-{name}-patch{patch}-{pixels}'
-    if version == 'siglip':
-        length, pad, interpolation, tokenizer = 16 if size == 'so400m14_224' else 64, 1, 'bicubic', 'spiece.model'
-    else:
-        length, pad, interpolation, tokenizer = 64, 0, 'bilinear', 'tokenizer.json'
-    config.model = model(sizes['hidden_dim'], vit(pixels, patch, sizes), text(length, pad, of_text))
-    config.data = dict(DATA[data], image_size=pixels, interpolation=interpolation)
-    config.vocabulary.path = f'{folder}/{tokenizer}'
+    config.model = model(TOWER['hidden_dim'], vit(pixels, patch, TOWER), text(64, released['pad'], TOWER))
+    config.data = dict(DATA[data], image_size=pixels, interpolation=released['interpolation'])
+    config.vocabulary.path = f'models/{version}-base-patch{patch}-{pixels}/{released["tokenizer"]}'
     config.members.target.init_from = f'runs/{version}_{size}'
     common.rank_with(config, common.LOSS['softmax_learned' if loss == 'softmax' else loss])
     return config

@@ -67,7 +67,8 @@ def _layerwise(config: ConfigDict) -> None:
 
 
 def _ema(config: ConfigDict) -> None:
-    config.members.average = dict(rule='ema', of='target', momentum=0.998, constant=True)
+    if 'average' not in config.members:  # else a part of the training, as beside a queue
+        config.members.average = dict(rule='ema', of='target', momentum=0.998, constant=True)
     config.evaluation.member = 'average'
 
 

@@ -38,36 +38,6 @@ def ranks(sims: np.ndarray, image_of_text: np.ndarray) -> tuple[np.ndarray, np.n
     return as_high - positives_as_high, np.count_nonzero(sims >= positives[None], axis=0) - 1
 
 
-def cross_retrieval_ranks(sims: np.ndarray, image_of_text: np.ndarray) -> np.ndarray:
-    """Returns the worse rank of every positive pair in both directions (Chen et al., 2020, section 4.3).
-
-    max(C r_i - C + 1, r_t) with C texts per image (5 in the paper): r_i is the rank of the pair among the pairs of its
-    text with other images, r_t among the pairs of its image with texts of other images, 1 for the first. Ties count
-    against the pair.
-
-    Args:
-      sims: [I, T], every image with every text.
-      image_of_text: int [T], the image of each text; every image has the same number.
-
-    Returns:
-      int [T]: rank of each text with its image, from 1 to T - C + 1.
-
-    Raises:
-      ValueError: As `ranks`, or if some images have more texts than others.
-    """
-    _, images_above = ranks(sims, image_of_text)
-    counts = np.bincount(image_of_text)
-    if counts.min() != counts.max():
-        raise ValueError(f'images have from {counts.min()} to {counts.max()} texts, but each needs the same number')
-    matches = np.argsort(image_of_text, kind='stable').reshape(len(counts), -1)
-    positives = np.take_along_axis(sims, matches, axis=1)
-    texts_above = np.empty_like(image_of_text)
-    for texts, scores in zip(matches.T, positives.T, strict=True):  # C passes: one would take C times the memory
-        positives_above = np.count_nonzero(positives >= scores[:, None], axis=1)
-        texts_above[texts] = np.count_nonzero(sims >= scores[:, None], axis=1) - positives_above
-    return 1 + np.maximum(counts[0] * images_above, texts_above)
-
-
 def recalls(ranks_of_queries: np.ndarray) -> dict[str, float]:
     """Returns recall@1, 5 and 10 in percent, median and mean rank (from 1) for the ranks [Q] of one direction."""
     result = {f'recall@{k}': 100.0 * float(np.mean(ranks_of_queries < k)) for k in RECALLS_AT}

@@ -200,6 +200,7 @@ class Ranking(struct.PyTreeNode):
       bias: float32 [], the bias that the model learns; None for models that learn none.
       relevance: float32 [Q, C], the relevance of each candidate for each query; None without a relevance.
       labels: float32 [Q], the correspondence label of each query's pair, in [0, 1]; optional.
+      reduced: The numbers of all candidates that each term needs, by its name, where a source keeps few scores.
     """
 
     scores: chex.Array
@@ -212,6 +213,7 @@ class Ranking(struct.PyTreeNode):
     bias: chex.Array | None = None
     relevance: chex.Array | None = None
     labels: chex.Array | None = None
+    reduced: 'Mapping[str, Reduced]' = struct.field(default_factory=dict)
 
     @classmethod
     def from_list(cls, scores: chex.Array, valid: chex.Array) -> 'Ranking':
@@ -223,6 +225,20 @@ class Ranking(struct.PyTreeNode):
         """
         positives = jnp.zeros(scores.shape, bool).at[:, 0].set(True)
         return cls(scores, positives, jnp.pad(valid, [(0, 0), (1, 0)]))
+
+
+class Reduced(NamedTuple):
+    """The numbers [Q] that a term of the objective and its diagnostics need of the queries of a ranking.
+
+    Attributes:
+      loss: The unreduced loss.
+      constant: The loss of constant scores, for each query the mean of its candidates.
+      pull: The absolute gradient of the loss at the scores of the positives.
+    """
+
+    loss: chex.Array
+    constant: chex.Array
+    pull: chex.Array
 
 
 class TokenPredictions(struct.PyTreeNode):

@@ -1,6 +1,5 @@
 """Programs for accelerators: what their text tells, and what must not be in them; the extra `aot` has the compilers."""
 
-import importlib.util
 import re
 import textwrap
 
@@ -54,10 +53,7 @@ REFUSED = ('callback', 'infeed', 'outfeed', 'send', 'recv', 'dynamic', 'set-dime
 STATIC = {'dynamic-slice', 'dynamic-update-slice'}  # of static shapes
 BOUNDED = re.compile(r'\w+\[[\d,]*<=')  # the shape of an array whose size is known at run time
 
-tpu = pytest.mark.skipif(not importlib.util.find_spec('libtpu'), reason='the extra aot (libtpu) is not installed')
-gpu = pytest.mark.skipif(
-    not importlib.util.find_spec('jax_cuda12_plugin'), reason='the extra aot (jax-cuda12-plugin) is not installed'
-)
+tpu, gpu = pytest.mark.needs('libtpu'), pytest.mark.needs('jax_cuda12_plugin')
 
 
 @pytest.fixture

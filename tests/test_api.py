@@ -207,6 +207,7 @@ def test_wrong_arguments_are_one_sentence(run, data, images):
             lambda: run.similarity(images, data.captions),
             'captions are not encodings of this run; make them with run.enco',
         ),
+        (lambda: run.similarity(images.astype(complex), captions), 'images are not encodings of this run'),
         (lambda: run.similarity(images[:0], captions), 'there are no images'),
         (lambda: run.similarity_pairwise(images[:3], captions), 'there are 3 images and 2 captions'),
         (lambda: run.search('a red circle', images, top_k=0), 'top_k is 0; it must be a positive integer'),
@@ -321,11 +322,19 @@ MASK = np.eye(2, 3, dtype=bool)
 SCORES = np.array([[0.5, 0.4, 0.1], [0.1, 0.7, 0.6]], np.float32)
 
 
-@pytest.mark.parametrize('mask', [MASK.tolist(), MASK.astype(int), jax.numpy.asarray(MASK, int), 'torch'])
+@pytest.mark.parametrize(
+    'mask',
+    [
+        *(MASK.tolist(), MASK.astype(int), MASK.astype(float), jax.numpy.asarray(MASK, int)),
+        pytest.param('torch', marks=pytest.mark.needs('torch')),
+    ],
+)
 def test_losses_take_what_holds_numbers(mask):
     margin = np.array(0.2)
     if isinstance(mask, str):
-        mask, margin = map(pytest.importorskip('torch').tensor, (MASK, 0.2))
+        import torch
+
+        mask, margin = map(torch.tensor, (MASK, 0.2))
     got = jitm.losses.max_of_hinges(SCORES.tolist(), mask, margin=margin)
     np.testing.assert_allclose(got, [0.1, 0.1], atol=1e-6)
 
@@ -335,6 +344,14 @@ def test_losses_take_what_holds_numbers(mask):
     [
         ('max_of_hinges', {'scores': SCORES[0]}, r'scores is float32 [3]; it must be float [Q, C]'),
         ('max_of_hinges', {'scores': [[1.0], [1.0, 2.0]]}, 'scores is not an array: '),
+        ('max_of_hinges', {'scores': SCORES[:, :0]}, 'scores is empty: it has the shape [2, 0]'),
+        ('max_of_hinges', {'scores': SCORES.astype(complex)}, 'scores is complex128 [2, 3]; it must be float [Q, C]'),
+        (
+            'max_of_hinges',
+            {'scores': SCORES.astype(np.float16)},
+            'scores is float16, too coarse for a loss; it must be',
+        ),
+        ('max_of_hinges', {'positives': MASK / 2}, 'positives is float64 [2, 3]; it must be bool [Q, C]'),
         ('max_of_hinges', {'positives': [0, 1]}, 'positives is bool [2]; it must be bool [Q, C], Q = 2, C = 3'),
         (
             'max_of_hinges',

@@ -23,23 +23,23 @@ from experiments import tables as written
 from jitm.data.scene_graphs import parse
 from jitm.devices import parallel
 from jitm.layers.transformer import SIZES
-from tests.conftest import CACHE, ROOT, SHARED
+from tests.conftest import CACHE, ROOT
 from tests.losses import formulas
 
 DOCS = ROOT / 'docs'
-FACTUAL = SHARED / 'data' / 'factual_sg' / 'dev.csv'
+FACTUAL = '../shared/data/factual_sg/dev.csv'
 
 MODELS = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'naaf', 'dbl']
 
 
 @pytest.fixture
 def loops():
-    pytest.importorskip('torch')
     from benchmarks import torch_loops
 
     return torch_loops
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.parametrize('name', MODELS)
 def test_torch_loops_ignore_padding(loops, name):
     assert list(loops.LOOPS) == MODELS
@@ -54,6 +54,7 @@ def test_torch_loops_ignore_padding(loops, name):
     torch.testing.assert_close(scores, loops.score(model, regions, words.masked_fill(padding, torch.nan), lengths))
 
 
+@pytest.mark.needs('torch')
 def test_torch_loops_are_timed(loops, tmp_path, measured):
     captions = tmp_path / 'caps.txt'
     captions.write_text('a dog\na red house by the sea\n' * 6)
@@ -68,6 +69,7 @@ def test_torch_loops_are_timed(loops, tmp_path, measured):
 PEERS = ('--batch_size=4', '--images=8', '--features=6', '--embed_dim=8', '--cores=1')
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.parametrize('name', ['vsepp', 'dbl'])
 def test_peers_compute_the_same(tmp_path, precomp_folder, loops, name):
     from benchmarks import peer_torch
@@ -84,6 +86,7 @@ def test_peers_compute_the_same(tmp_path, precomp_folder, loops, name):
     loops.torch.set_num_threads(threads)
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.slow
 def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops):
     monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', CACHE)
@@ -97,6 +100,7 @@ def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loo
     assert min(row[name] for name in ('jitm s', 'PyTorch s', 'jitm s, first', 'ratio')) > 0
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.parametrize('name', ['max_of_hinges', 'mean_of_hinges', 'selective_hard_negative', 'relative_max'])
 def test_losses_of_the_peer_are_those_of_the_formulas(loops, name):
     from benchmarks.peer_torch import LOSSES
@@ -325,9 +329,9 @@ def test_base_forms():
     assert {phrase: scene_graphs.base_of_noun(phrase) for phrase in nouns} == nouns
 
 
-@pytest.mark.skipif(not FACTUAL.is_file(), reason='needs the gold scene graphs in ../shared/data')
+@pytest.mark.needs(FACTUAL)
 def test_scene_graphs_accuracy():
-    captions, gold = scene_graphs.read_file(str(FACTUAL))
+    captions, gold = scene_graphs.read_file(str(ROOT / FACTUAL))
     parsed = [scene_graphs.read_parsed(caption, parse(caption)) for caption in captions]
     measured = {kind: row[:2] for kind, row in scene_graphs.measure(gold, parsed).items()}
     assert len(captions) == 1000

@@ -33,6 +33,9 @@ def test_links_of_files_outside_docs_lead_to_pages():
 def test_files_and_folders_are_shown():
     assert docs_site.show('train.py').startswith('# train.py\n\n````python\n')
     assert '- `scan.py`\n' in docs_site.show('configs')
+    notebook = docs_site.show('examples/notebooks/paper_figures.ipynb')
+    assert notebook.startswith('# Figures of the papers from saved files\n\n')
+    assert '\n\n```python\nimport json\n' in notebook
     assert docs_site.show('CHANGELOG.md') == (ROOT / 'CHANGELOG.md').read_text()
 
 

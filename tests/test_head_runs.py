@@ -46,7 +46,9 @@ def make_siglip(root):
     return config | {key: clip[key] for key in ('epochs', 'batch_size', 'length_multiple', 'evaluation', 'run')}
 
 
-@pytest.fixture(scope='module', params=[make_clip, make_siglip], ids=['clip', 'siglip'])
+@pytest.fixture(
+    scope='module', params=[make_clip, pytest.param(make_siglip, marks=pytest.mark.slow)], ids=['clip', 'siglip']
+)
 def tower(request, root, tmp_path_factory):
     """The run of a tiny tower, and the folder of its states."""
     folder = tmp_path_factory.mktemp('tower')

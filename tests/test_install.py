@@ -137,6 +137,44 @@ def all_extras(extra: str) -> set[str]:
     return direct.union(*(all_extras(name) for one in inner if one.name == 'jitm' for name in one.extras)) - {'jitm'}
 
 
+def fake_python(path: Path, version: str) -> Path:
+    """Writes a program that prints a version whatever it is asked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\necho {version}\n')
+    path.chmod(0o755)
+    return path
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Runs make with the PATH alone, since the make that runs the tests passes its variables on."""
+    command = ['make', f'--makefile={ROOT}/Makefile', *arguments]
+    return subprocess.run(command, cwd=folder, env={'PATH': os.environ['PATH']}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize('version', ['3.10.13', '3.14.0', ''])
+def test_make_names_the_pythons_that_jitm_needs(tmp_path, version):
+    (tmp_path / 'pyproject.toml').touch()
+    python = fake_python(tmp_path / 'bin' / 'python', version)
+    refused = make(tmp_path, 'demo', f'PYTHON={python}')
+    stated = f'jitm needs Python 3.11 to 3.13, and {python} is {version or "not there"}: make demo PYTHON=python3.11'
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, stated)
+    assert not (tmp_path / '.venv').exists()
+    assert PROJECT['requires-python'] == '>=3.11,<3.14'
+
+
+def test_make_replaces_an_environment_of_another_python(tmp_path):
+    (tmp_path / 'pyproject.toml').touch()
+    fake_python(tmp_path / '.venv' / 'bin' / 'python', '3.11.7')
+    for stamp in ('runtime', 'dev'):
+        (tmp_path / '.venv' / stamp).touch()
+    other = fake_python(tmp_path / 'bin' / 'python', '3.13.0')
+    for arguments, replaced in (((), False), ((f'PYTHON={other}',), True)):
+        printed = make(tmp_path, '--dry-run', 'test', *arguments)
+        assert printed.returncode == 0
+        assert (f'{other} -m venv --clear .venv' in printed.stdout) is replaced
+        assert ("-e '.[dev]'" in printed.stdout) is replaced
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
 @pytest.mark.parametrize('extra', ['cuda12', 'cuda13', 'tpu'])

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from PIL import Image
 
 from jitm.commands import cli
 from jitm.commands.convert import write_run
@@ -153,6 +152,7 @@ def test_commands_read_photos(root, finished, tmp_path, capsys):
     assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == whole['metrics']
 
 
+@pytest.mark.slow
 def test_choices_of_photos_their_cuts_and_photos_in_the_file(root, finished_clip, tmp_path, capsys):
     names = [f'dev-00000{n}.png' for n in range(3)]
     aro = {'image_path': names[0], 'bbox_x': 4, 'bbox_y': 4, 'bbox_w': 40, 'bbox_h': 40, 'relation_name': 'above'}
@@ -216,6 +216,7 @@ def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsy
     assert not (tmp_path / 'ten').exists()
 
 
+@pytest.mark.slow
 def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys, caplog):
     config = make_config(root)
     config['model']['image']['network'] = NETWORK | {'pooled': False}
@@ -238,13 +239,6 @@ def page(tmp_path, monkeypatch):
         photos.write(scenes.load(name), 'data/f8k_photos')
     (tmp_path / 'models').mkdir()
     published.write_published(tmp_path / 'models' / 'clip-vit-base-patch32', published.SIZE)
-    lines = [
-        {'image/key': str(n), **{name: {'caption': [f'{name} {n}']} for name in ('de', 'fr', 'zh')}} for n in range(6)
-    ]
-    (tmp_path / 'data' / 'xm3600').mkdir()
-    (tmp_path / 'data' / 'xm3600' / 'captions.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-    for n in range(6):
-        Image.new('RGB', (40, 40), (40 * n, 0, 0)).save(tmp_path / 'data' / 'xm3600' / f'{n}.jpg')
     return tmp_path
 
 
@@ -259,8 +253,8 @@ def test_commands_of_the_page_run(page, capsys):
         if (arguments := jitm_arguments(command)) is not None:
             assert cli.main(shorten(arguments)) == 0, f'{command}\n{capsys.readouterr().err}'
             ran.append(arguments[0])
-    scratch, languages = ['train', 'eval', 'search', 'train', 'eval'], ['convert', 'eval']
+    scratch = ['train', 'eval', 'search', 'train', 'eval']
     features = ['encode', 'train', 'search', 'encode', 'search', 'encode', 'encode', 'train']
-    assert ran == [*scratch, *languages, *features, 'convert', 'eval', 'encode', 'train']
+    assert ran == [*scratch, *features, 'convert', 'eval', 'encode', 'train']
     assert precomp.load('dev', root='data/f8k_cells_precomp').boxes.shape[:2] == (6, 36)
     assert precomp.load('dev', root='data/drawn_clip_precomp').regions.shape == (6, 4, published.WIDTH)

@@ -43,6 +43,7 @@ def recall_at_1(sims, own_candidates):
     return 100 * np.mean(hits)
 
 
+@pytest.mark.slow
 def test_different_numbers_of_regions_and_captions(finished, tmp_path):
     argv = 'eval', '--workdir', str(finished), '--output', str(tmp_path), '--save_sims'
     assert cli.main(argv) == 0

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from jitm.commands import cli
-from jitm.errors import UserError
-from jitm.files.packages import located
+from jitm.files.packages import PACKAGES
 from tests.conftest import ROOT
 from tests.test_readme import shorten
 
@@ -27,12 +26,8 @@ def sources() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs(*(PACKAGES[name].module for name in ('efficientnet-lite0', 'all-MiniLM-L6-v2')))
 def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
-    for name in ('efficientnet-lite0', 'all-MiniLM-L6-v2'):
-        try:
-            located(name)
-        except UserError as error:
-            pytest.skip(str(error))
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'docs').mkdir()
     (tmp_path / 'docs' / 'cc_photos').symlink_to(ROOT / 'docs' / 'cc_photos')
@@ -51,7 +46,6 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_is_made_from_the_notebook():
-    pytest.importorskip('nbconvert')
     from tools import tutorial
 
     page, pictures = tutorial.page()

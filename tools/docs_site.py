@@ -6,6 +6,7 @@ A link that leaves docs/ leads to a page with that file of the repository, so th
 read as files. The home page is README.
 """
 
+import json
 import posixpath
 import re
 import subprocess
@@ -61,10 +62,14 @@ def linked(text: str, folder: str) -> Iterator[str]:
 
 
 def show(path: str) -> str:
-    """Returns the page of a file, or the list of the files of a folder."""
+    """Returns the page of a file, the cells of a notebook, or the list of the files of a folder."""
     file = ROOT / path
     if file.suffix == '.md':
         return file.read_text(encoding='utf-8')
+    if file.suffix == '.ipynb':
+        cells = [(cell['cell_type'], ''.join(cell['source'])) for cell in json.loads(file.read_text())['cells']]
+        texts = [source if kind == 'markdown' else f'```python\n{source}\n```' for kind, source in cells]
+        return '\n\n'.join(texts) + '\n'
     if file.is_dir():
         names = sorted(f'{found.relative_to(file)}' for found in file.rglob('*.py'))
         return f'# {path}\n\n' + ''.join(f'- `{name}`\n' for name in names)
@@ -114,7 +119,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lets the links of a page that leave docs/ lead to the pages of their files, which the search leaves out."""
     name = page.file.src_uri
     page.meta['search'] = {'exclude': name.startswith(('source/', 'notes/')), 'boost': BOOST.get(name, 1)}
-    path = re.sub(r'^source/(.*\.md)\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
+    path = re.sub(r'^source/(.*\.(?:md|ipynb))\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
     return markdown if path == name else moved(markdown, posixpath.dirname(path), name)
 
 

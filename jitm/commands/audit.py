@@ -28,7 +28,7 @@ FLAGS = {
     'split': shared.text('The split to audit.', 'train'),
     'count': shared.count('The number of pairs to list.', 200),
     'rounds': shared.count('The number of comparisons of each pair, with other pairs each time.', 4),
-    'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
+    'photos': shared.path('A folder of pictures named by the image ids; by default from jitm encode.'),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'compilation_cache'),
 }
 

@@ -27,10 +27,10 @@ from jitm.training.weights import check_new
 ARGUMENTS = 'RUN...'
 REQUIRED = ('out',)
 FLAGS = {
-    'out': shared.text('The run directory to make.'),
+    'out': shared.path('The run directory to make.'),
     'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
     'greedy': shared.switch('Average only runs that raise rsum on the split, from the best one on.'),
-    **shared.common('step', 'member', 'split', 'data_root', 'compilation_cache'),
+    **shared.common('import', 'step', 'member', 'split', 'data_root', 'compilation_cache'),
 }
 
 
@@ -55,20 +55,20 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     averages.write_average(runs, weights, folder)
     for run, weight in zip(runs, weights, strict=True):
         print(f'{weight / sum(weights):<13.3g}{run.workdir}, step {run.step}, {run.member}')
-    programs.print_run(folder)
+    programs.print_run(folder, words=shared.given(values, 'import'))
 
 
 def read_weights(given: Sequence[str], count: int) -> list[float]:
     """Returns the weight of each of some runs.
 
     Raises:
-      UserError: If they are not one number for each run, or negative, or all 0.
+      UserError: If they are not one number for each run, or negative, or their sum is 0 or not finite.
     """
     try:
         weights = [float(weight) for weight in given] or [1.0] * count
     except ValueError:
         weights = []
-    if len(weights) != count or not all(0 <= weight < float('inf') for weight in weights) or not sum(weights):
+    if len(weights) != count or min(weights) < 0 or not 0 < sum(weights) < float('inf'):
         raise UserError(f'--weights is {",".join(given)}: give {count} numbers of at least 0, one for each run')
     return weights
 

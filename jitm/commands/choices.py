@@ -38,9 +38,9 @@ REQUIRED = ('workdir',)
 ARGUMENTS = '[FILE ...]'
 FLAGS = {
     **shared.common('workdir', 'split'),
-    'photos': shared.text('A folder with the photos, for a model that reads photos; images of --split if not given.'),
+    'photos': shared.path('A folder with the photos, for a model that reads photos; images of --split if not given.'),
     'count': shared.count('The number of choices, evenly spaced; all if not given.'),
-    'encoder': shared.text('The run directory or folder of the text encoder of a head on tokens, if it has moved.'),
+    'encoder': shared.path('The run directory or folder of the text encoder of a head on tokens, if it has moved.'),
     'min_count': shared.count('The minimum number of choices in a category; 25 for the attributes of ARO.', 1),
     **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
 }

@@ -13,11 +13,6 @@ the model; `--config`, by default a preset of the system, determines data, losse
 Model options found neither in the tensors nor in the stored options of the training script are taken from the config
 and printed.
 
-`--from oscar_features` writes the features, boxes, object tags and captions of one `--split` of OSCAR's folder in the
-layout of data.source precomp.load:
-
-    jitm convert --from oscar_features coco_ir --split train --out data/coco_oscar
-
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
 accepts as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
@@ -50,7 +45,7 @@ from jitm.config import schema
 from jitm.data.text.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
-from jitm.importers import clip_weights, joint_checkpoints, oscar_features, peft, systems
+from jitm.importers import clip_weights, joint_checkpoints, peft, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
@@ -81,9 +76,8 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
-FEATURES = 'oscar_features'
 PEFT = 'peft'
-SOURCES = (*LOADERS, FEATURES, PEFT)
+SOURCES = (*LOADERS, PEFT)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
 TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, PEFT, 'tfds')  # our names, a system's, adapters, or data
 KIND = 'a converted run'
@@ -91,12 +85,10 @@ FLAGS = {
     **shared.common('config'),
     'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
-    'base': shared.text(f'The run that --from {PEFT} merges adapters with.'),
+    'base': shared.path(f'The run that --from {PEFT} merges adapters with.'),
     'separate': shared.switch('Keep adapters beside the weights that they change. --to safetensors only.'),
-    'out': shared.text('The run directory to make, or the folder with `--to`.'),
-    'vocabulary': shared.text('The published vocabulary; the one beside the weights if not given.'),
-    'split': shared.text(f'The split that --from {FEATURES} writes.', 'train'),
-    'keys': shared.text(f'The file with the ids of its images, one on a line; all if not given. {FEATURES} only.'),
+    'out': shared.path('The run directory to make, or the folder with `--to`.'),
+    'vocabulary': shared.path('The published vocabulary; the one beside the weights if not given.'),
     **shared.common('compilation_cache'),
 }
 
@@ -111,20 +103,15 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
             raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, known)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
-    shared.check_read(values, f'--from {FEATURES}', source == FEATURES, 'split', 'keys')
     shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
     shared.check_read(values, '--to safetensors', target == 'safetensors', 'separate')
-    if (target or source in (FEATURES, PEFT)) and (values.config or values.vocabulary):
+    if (target or source == PEFT) and (values.config or values.vocabulary):
         kind = f'--to {target}' if target else f'--from {source}'
         raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
     if target == 'tfds':
         from jitm.data.images import tfds  # slow to import
 
         print(f'written      {tfds.write(words[0], folder)}')
-        return
-    if source == FEATURES:
-        oscar_features.write(words[0], values['split'].value, folder, keys=values['keys'].value)
-        print(f'written      {folder}')
         return
     if target:
         OutputFolder(folder, hub.KIND)  # raises an error for other folders

@@ -41,11 +41,11 @@ from jitm.serving.images import make_transform
 REQUIRED = ('out',)
 FLAGS = {
     **shared.common('config'),
-    'out': shared.text('The output folder.'),
-    'images': shared.text('A folder of photos without captions.'),
+    'out': shared.path('The output folder.'),
+    'images': shared.path('A folder of photos without captions.'),
     'split': shared.texts('A split to encode; repeat the flag.', ['train', 'dev']),
     'texts': shared.switch('Also encode the tokens of the captions, by the text encoder of --workdir.'),
-    'text_encoder': shared.text(
+    'text_encoder': shared.path(
         'Also encode them by this text encoder: a folder of Hugging Face or sentence-transformers, or the name of an '
         'installed one, such as all-MiniLM-L6-v2.'
     ),

@@ -4,7 +4,6 @@
     jitm eval --workdir runs/a --workdir runs/b --split test --folds 5
     jitm eval --workdir runs/uniter --shortlist runs/vse --top_m 100 --split test
     jitm eval --workdir runs/blip --top_m 128 --add --split test
-    jitm eval --workdir runs/clip --data_root data/xm3600 --split test --language de,fr,zh
 
 Prints R@1, R@5, R@10, median rank and rsum, and writes metrics.json. A stopped evaluation resumes
 with the same command.
@@ -29,8 +28,6 @@ from jitm.evaluation.protocol import (
     check_vectors,
     describe_protocol,
     evaluate_runs,
-    join_protocols,
-    mean_over_languages,
     vectors_of,
 )
 from jitm.files import locked
@@ -46,13 +43,13 @@ from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
 FLAGS = {
-    'workdir': shared.texts('A run directory; repeat the flag to evaluate an ensemble.'),
+    'workdir': shared.paths('A run directory; repeat the flag to evaluate an ensemble.'),
     **shared.common('split'),
     'folds': shared.count('Average over this many folds of the images.', 1),
     **shared.common('step'),
     'member': shared.words('The models of `members` to load and average; the validated one if not given.', []),
-    **shared.common('data_root', 'language'),
-    'shortlist': shared.texts(
+    **shared.common('data_root'),
+    'shortlist': shared.paths(
         'A run that selects the pairs to score; repeat the flag for an ensemble. By default a BLIP selects its own.', []
     ),
     'top_m': shared.number('Candidates in the shortlist of a query.', lower_bound=max(RECALLS_AT)),
@@ -65,8 +62,8 @@ FLAGS = {
     ),
     'eccv': shared.switch('Also print the metrics of ECCV Caption and CxC, on COCO.'),
     'explain': shared.count('Show the attention, or the mismatched words, of this many captions.'),
-    'photos': shared.text('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
-    'encoder': shared.text(
+    'photos': shared.path('Explain: a folder of pictures named by the image ids; by default from jitm encode.'),
+    'encoder': shared.path(
         'Explain: the run directory or folder of the text encoder of a head on tokens, if it moved.'
     ),
     **shared.common('output', 'dtype', 'precision', 'memory_mb', 'compilation_cache'),
@@ -114,19 +111,9 @@ def _describe_inputs(inputs: Mapping[str, Any]) -> str:
     return f'reads {", ".join(fields)} and {vocabulary}; trained on {known}'
 
 
-def _languages(values: flags.FlagValues) -> list[str | None]:
-    """Returns the languages to evaluate, [None] for that of training; a UserError if a flag needs a single one."""
-    languages = [*dict.fromkeys(values.language)] or [None]
-    for name in ('folds', 'top_m', 'save_sims', 'save_vectors', 'eccv', 'explain') if len(languages) > 1 else ():
-        if values[name].present:
-            raise UserError(f'--{name} needs the captions of one language: give one --language, or leave --{name} out')
-    return languages
-
-
 def _print_report(report: Mapping[str, Any]) -> None:
     protocol = report['protocol']
-    parts = 'languages' if 'languages' in protocol else 'folds'
-    fold = f', mean of {protocol["folds"]} {parts}' if protocol['folds'] > 1 else ''
+    fold = f', mean of {protocol["folds"]} folds' if protocol['folds'] > 1 else ''
     size = f'{protocol["images"]} images, {protocol["texts"]} captions'
     print(f'{protocol["data"]}: {size}{fold}; ties {protocol["ties"]}')
     for run, inputs in zip(protocol['runs'], protocol['inputs'], strict=True):
@@ -142,7 +129,7 @@ def _print_report(report: Mapping[str, Any]) -> None:
 def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
-    members, languages = values.member or [None], _languages(values)
+    members = values.member or [None]
     folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
     options, finished = ScoringOptions(values.dtype, values.memory_mb, values.precision), FinishedBlocks(folder)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
@@ -160,8 +147,7 @@ def main(values: flags.FlagValues) -> None:
         if values.save_vectors:
             check_vectors(runs)
         read = [*runs, *(shortlist.runs if shortlist else ())]
-        splits = [read_split(read, values.split, values.data_root, language=language) for language in languages]
-        split = splits[0]
+        split = read_split(read, values.split, values.data_root)
         if values.explain:
             photos = photos or recorded_photos(split, values.data_root or runs[0].config['data'].get('root'))
         picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)
@@ -171,19 +157,14 @@ def main(values: flags.FlagValues) -> None:
         folder.check(saved.names(values.save_sims, values.save_vectors) + figures)
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
         if values.compare or values.compare_systems:
-            described = [describe_protocol(runs, split, values.folds, options) for split in splits]
-            protocol = join_protocols(described, languages)
+            protocol = describe_protocol(runs, split, values.folds, options)
             mixed = ' and '.join(sorted({noise.name(run.config['data']) for run in runs} - {''}))
             compared = published.matching(published.load(), protocol, values.compare_systems, mixed)
 
         # Evaluates, and resumes from the blocks that are finished.
         stack.enter_context(locked(folder.path, busy))
         work = {'shortlist': shortlist, 'options': options, 'finished': finished, 'report': ProgressPrinter()}
-        reports = []
-        for split in splits:
-            report, sims = evaluate_runs(runs, split, values.folds, **work)
-            reports.append(report)
-        report = mean_over_languages(reports, languages)
+        report, sims = evaluate_runs(runs, split, values.folds, **work)
         if ground_truth is not None:
             report['eccv'] = ground_truth.metrics(sims)
         vectors = vectors_of(runs, split, options) if values.save_vectors else None
@@ -192,7 +173,7 @@ def main(values: flags.FlagValues) -> None:
             explained = explain.describe(runs[0], split, pairs, options, text_network)
 
         # Writes the results, then removes the blocks.
-        saved.write(report, splits, folder, sims=sims if values.save_sims else None, vectors=vectors)
+        saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
         if explained:
             written = explanations.write(explained, picture, folder)
             explanation = explanations.show(explained, sys.stdout.isatty()) + written

@@ -19,10 +19,10 @@ from jitm.serving.explorer.pages import Site
 
 REQUIRED = ('workdir',)
 FLAGS = {
-    'workdir': shared.texts('A run directory; repeat the flag to compare runs side by side.'),
+    'workdir': shared.paths('A run directory; repeat the flag to compare runs side by side.'),
     **shared.common('split'),
-    'photos': shared.text('A folder of pictures named by the image ids; by default from jitm encode.'),
-    'encoder': shared.text('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
+    'photos': shared.path('A folder of pictures named by the image ids; by default from jitm encode.'),
+    'encoder': shared.path('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
     'port': shared.number('The port; 0 for one that is free.', 8765, lower_bound=0, upper_bound=65535),
     **shared.common('data_root', 'compilation_cache'),

@@ -14,7 +14,7 @@ from absl import flags
 
 from jitm.devices import job
 from jitm.errors import UserError
-from jitm.files import cache_home
+from jitm.files import cache_home, check_local
 from jitm.files.outputs import OutputFolder
 
 WIDTH = 100
@@ -47,6 +47,29 @@ def _define_switch(name: str, default: bool, help: str, flag_values: flags.FlagV
     flags.DEFINE_flag(_Switch(name, default, help), flag_values)
 
 
+class PathParser(flags.ArgumentParser):
+    """Parses the path of a file or folder of this machine."""
+
+    def __init__(self, name: str):
+        """Stores the name of the flag."""
+        self.name = name
+
+    def parse(self, argument: str) -> str:
+        """Returns the path; raises a UserError if it is an address."""
+        check_local(argument, f'--{self.name}')
+        return argument
+
+
+def _define_path(name: str, **options: Any) -> None:
+    flags.DEFINE(PathParser(name), name, serializer=flags.ArgumentSerializer(), **options)
+
+
+def _define_paths(name: str, **options: Any) -> None:
+    flags.DEFINE_multi(PathParser(name), flags.ArgumentSerializer(), name, **options)
+
+
+path = _kind(_define_path)
+paths = _kind(_define_paths)
 text = _kind(flags.DEFINE_string)
 texts = _kind(flags.DEFINE_multi_string)  # the flag may be repeated
 words = _kind(flags.DEFINE_list)  # separated by commas
@@ -62,15 +85,15 @@ def choice(values: Sequence[str], explanation: str, default: str | None = None) 
 
 SPLIT = 'dev'
 SHARED = {
-    'config': text('NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'),
+    'config': path('NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'),
     'import': texts('A module or file of your own with the model of a run; repeat the flag for several.', []),
-    'workdir': text('The run directory.'),
+    'workdir': path('The run directory.'),
+    'accept_changed_code': switch('Resume with files of your own that have changed, such as a loss or a model.'),
     'split': text('The split of the data set.', SPLIT),
     'step': number('The checkpoint to load; the best on the validation split if not given.'),
     'member': text('The model of `members` to load; the validated one if not given.'),
-    'data_root': text('The data folder, if it has moved since training.'),
-    'language': words('The language of the captions, of data with several; a list such as de,fr,zh for the mean.', []),
-    'output': text('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
+    'data_root': path('The data folder, if it has moved since training.'),
+    'output': path('The output folder; one in eval/ of the run directory, named by the flags, if not given.'),
     'dtype': choice(DTYPES, 'The dtype of the encodings; as in the validation if not given.'),
     'precision': choice(PRECISIONS, 'The precision of float32 products; as in the validation if not given.'),
     'memory_mb': count('Memory budget for scoring in MiB; run.memory_mb of the config if not given.'),
@@ -144,7 +167,7 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     """
     from jitm.evaluation import saved  # imports jax, which not every command needs
 
-    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root', 'language')
+    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root')
     given = {name: values[name].value for name in names if name in values}
     given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
     path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given | further)

@@ -22,8 +22,8 @@ from jitm.runs.run import load_run, read_split
 
 REQUIRED = ('workdir', 'out')
 FLAGS = {
-    'workdir': shared.texts('A run directory; repeat the flag to mine with an ensemble.'),
-    'out': shared.text('The output folder.'),
+    'workdir': shared.paths('A run directory; repeat the flag to mine with an ensemble.'),
+    'out': shared.path('The output folder.'),
     'top_h_texts': shared.count('Captions mined for each image.', 300),
     'top_h_images': shared.count('Images mined for each caption.', 60),
     'split': shared.text('The split to mine.', 'train'),

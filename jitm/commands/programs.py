@@ -4,6 +4,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -31,11 +32,10 @@ def jitm(*words: object) -> str:
     return shlex.join([*([program] if program else [python, '-m', 'jitm']), *map(str, words)])
 
 
-def print_run(folder: Path, *lines: str) -> None:
-    """Prints a run directory that a command made, further lines, and the command that evaluates it."""
-    print(
-        f'run          {folder}  (checkpoints/)', *lines, f'evaluate     {jitm("eval", "--workdir", folder)}', sep='\n'
-    )
+def print_run(folder: Path, *lines: str, words: Sequence[str] = ()) -> None:
+    """Prints a run directory that a command made, further lines, and the command that evaluates it with some words."""
+    evaluate = jitm('eval', '--workdir', folder, *words)
+    print(f'run          {folder}  (checkpoints/)', *lines, f'evaluate     {evaluate}', sep='\n')
 
 
 def tensorboard(folder: Path) -> str:

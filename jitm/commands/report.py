@@ -1,10 +1,9 @@
-"""Compare runs: one page of a set of runs, or tables and figures of saved logs, similarities and vectors.
+"""Compare runs: one page of a set of runs, or tables and figures of saved logs and similarities.
 
     jitm report runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1 --output report.html
     jitm report summary runs/vsepp_s0 runs/vsepp_s1 runs/vse0_s0 runs/vse0_s1
     jitm report training runs/vsepp_s0 runs/vsepp_s1 --output training.png
     jitm report panels runs/vse0_s0/eval/dev/sims.npy runs/vsepp_s0/eval/dev/sims.npy --queries 4
-    jitm report map runs/vsepp_s0/eval/dev/vectors.npz --pairs 30
 
 Without a kind, the page: one HTML file with configs, recalls, curves, significance, and examples of
 queries for which one group is right and another is not. Significance and examples need the
@@ -16,16 +15,10 @@ The kinds, with their inputs:
     summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
     training RUN...             loss, gradient, gap between scores, and recalls during training
     validation RUN...           R@1 of both directions and rsum by epoch
-    by_key RUN|ROWS...          R@1 of both directions and rsum by the value of a config key
-    difficulty RUN...           scores of synthetic negative captions relative to the captions
-    cross_retrieval SIMS...     ranks of positive pairs in the worse of both directions
-    distributions SIMS...       distributions of the similarities of positive and negative pairs
     panels SIMS...              retrieved images and captions of some queries, side by side
-    map VECTORS...              images and their captions as points in a plane
 
 RUN is a run directory; runs that differ only in the seed are averaged. ROWS is a file of --rows. SIMS
-is a file of `jitm eval --save_sims`, VECTORS a file of `jitm eval --save_vectors`; several files must
-have the same split.
+is a file of `jitm eval --save_sims`; several files must have the same split.
 """
 
 from collections.abc import Sequence
@@ -38,7 +31,7 @@ from jitm.errors import UserError, did_you_mean, require
 from jitm.files.outputs import check_own, replacing_own
 from jitm.metrics import evenly_spaced
 from jitm.pages.figures import check_output, save
-from jitm.report import difficulty, distributions, feature_map, panels, training, validation
+from jitm.report import panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.groups import group_runs, read_groups
@@ -49,34 +42,26 @@ from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 
-# Kind -> the functions that describe and draw its figure, and the reader of its files.
+# Kind -> the functions that describe and draw its figure.
 FIGURES = {
-    'training': (training.training, training.draw, read_groups),
-    'validation': (validation.validation, validation.draw, read_groups),
-    'difficulty': (difficulty.difficulty, difficulty.draw, read_groups),
-    'cross_retrieval': (distributions.cross_retrieval, distributions.draw_cross_retrieval, read_matrices),
-    'distributions': (distributions.summarize, distributions.draw, read_matrices),
+    'training': (training.training, training.draw),
+    'validation': (validation.validation, validation.draw),
 }
 
 # Kind -> the flags that it reads.
 READ = {
     'summary': ('select',),
     **dict.fromkeys(FIGURES, ('output',)),
-    'by_key': ('output', 'select', 'keys'),
     'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
-    'map': ('output', 'method', 'pairs'),
 }
 READ_BY_PAGE = ('output', 'rows', 'split', 'queries', 'photos', 'data_root', 'unfinished')
 FLAGS = {
-    'output': shared.text('The output file; report.html, KIND.png or panels.md if not given.'),
-    'rows': shared.text('Page: also write the rows of the runs to this file; rows of other runs are kept.'),
-    'photos': shared.text('Page: a folder of photographs named by image ids.'),
+    'output': shared.path('The output file; report.html, KIND.png or panels.md if not given.'),
+    'rows': shared.path('Page: also write the rows of the runs to this file; rows of other runs are kept.'),
+    'photos': shared.path('Page: a folder of photographs named by image ids.'),
     'unfinished': shared.switch('Page: include runs that have not reached their last epoch.'),
     **shared.common('split'),
-    'keys': shared.words('By_key: the key, and further ones that change with it, such as batch_size,epochs.'),
-    'select': shared.words("Summary, by_key: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
-    'method': shared.choice([*feature_map.METHODS], 'Map: the projection of the points.', 'tsne'),
-    'pairs': shared.number('Map: images shown with their captions, evenly spaced.', 30),
+    'select': shared.words("Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
     'queries': shared.number(
         'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0
     ),
@@ -176,20 +161,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if kind is None:
         _write_page(files, output, values)
         return
-    (check_own if kind == 'panels' else check_output)(output)
-    if kind == 'by_key':
-        if not (keys := values['keys'].value):
-            raise UserError('jitm report by_key needs --keys, such as --keys terms.ranking.margin')
-        found = validation.dependences(read_runs(files, values.select), keys)
-        print(validation.describe_by_key(found, keys[0]), end='\n\n')
-        save(validation.draw_by_key(found, keys[0]), output)
-    elif kind == 'map':
-        save(feature_map.draw(feature_map.read_vectors(files), values.method, values.pairs), output)
-    elif kind == 'panels':
+    if kind == 'panels':
+        check_own(output)
         _write_panels(files, output, values)
     else:
-        describe, draw, read = FIGURES[kind]
-        source = read(files)
-        print(describe(source), end='\n\n')
-        save(draw(source), output)
+        check_output(output)
+        describe, draw = FIGURES[kind]
+        groups = read_groups(files)
+        print(describe(groups), end='\n\n')
+        save(draw(groups), output)
     print(f'written to {output}')

@@ -44,21 +44,21 @@ NEIGHBOURS = 32  # per vector of a graph of FAISS (HNSW: Malkov and Yashunin, 20
 BLOCK = 2**16  # vectors that are added to a graph at a time
 FLAGS = {
     **shared.common('workdir'),
-    'images': shared.text('The images: a folder of photos, or a file of features.'),
+    'images': shared.path('The images: a folder of photos, or a file of features.'),
     'split': shared.text('The images: a split of the data set of the run.'),
     'image': shared.text('Search with an image instead of a caption: its name in the index, or a photo.'),
     'find': shared.choice(('images', 'captions'), 'Images or captions.', 'images'),
-    'captions': shared.text('The captions to find, one per line of a file; the captions of --split if not given.'),
+    'captions': shared.path('The captions to find, one per line of a file; the captions of --split if not given.'),
     'top_k': shared.count('The number of results.', 10),
-    'rerank': shared.text('A run of any model that orders the best results; for a BLIP the same run.'),
+    'rerank': shared.path('A run of any model that orders the best results; for a BLIP the same run.'),
     'top_m': shared.count('The number of best results that --rerank orders.', 100),
     'add': shared.switch('Order by the sum of both scores, as BLIP does, not by the score of --rerank alone.'),
     'json': shared.switch('Print the results as JSON.'),
-    'html': shared.text('Also write a page of the results to this file.'),
-    'photos': shared.text('Page: a folder of pictures named by the ids of --split; by default from jitm encode.'),
-    'index': shared.text('The folder of the index; one in the run directory if not given.'),
-    'export': shared.text('Also write the vectors as an index of FAISS to this file.'),
-    'encoder': shared.text(
+    'html': shared.path('Also write a page of the results to this file.'),
+    'photos': shared.path('Page: a folder of pictures named by the ids of --split; by default from jitm encode.'),
+    'index': shared.path('The folder of the index; one in the run directory if not given.'),
+    'export': shared.path('Also write the vectors as an index of FAISS to this file.'),
+    'encoder': shared.path(
         'The run directory, weights or folder of a network that encoded the data of the run, if it has moved.'
     ),
     **shared.common('step', 'member', 'data_root', 'compilation_cache'),
@@ -84,6 +84,9 @@ def _check(values: flags.FlagValues, caption: str) -> None:
     query = caption or values.image
     shared.check_read(values, 'a caption or --image', query, 'find', 'captions', 'top_k', 'rerank', 'json', 'html')
     shared.check_read(values, '--rerank', values.rerank, 'top_m', 'add')
+    if values.rerank and values.top_m < values.top_k:
+        problem = f'--top_m is {values.top_m}, fewer than the {values.top_k} results of --top_k'
+        raise UserError(f'{problem}: order at least as many as are shown')
     shared.check_read(values, '--html', values.html, 'photos')
     shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:

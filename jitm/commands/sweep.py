@@ -27,13 +27,15 @@ from jitm.runs.log import read_metrics
 from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
 
+SAME_TRAINING = 'run.', 'evaluation.'  # keys of these sections change no parameter
+NAME_BYTES = 255  # of a file in the usual file systems
 REQUIRED = ('config', 'workdir')
 FLAGS = {
     **shared.common('config'),
-    'workdir': shared.text('Folder of the run directories, one for each combination of values and seed.'),
+    'workdir': shared.path('Folder of the run directories, one for each combination of values and seed.'),
     'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
     'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
-    **shared.common('compilation_cache'),
+    **shared.common('accept_changed_code', 'compilation_cache'),
 }
 
 
@@ -57,16 +59,25 @@ def settings(config: Mapping[str, Any], sweeps: Sequence[str]) -> dict[str, dict
       sweeps: `key=value,value` each; the runs are their product, the last key changing fastest.
 
     Raises:
-      UserError: If a key is unknown or given twice, or a value has another type or is given twice.
+      UserError: If a key is unknown or given twice or does not change training, or a value has another type, is given
+        twice or is too long for the name of a directory.
     """
     keys, values = zip(*map(parse, sweeps), strict=True)
     if len(set(keys)) < len(keys):
         raise UserError(f'the keys of a sweep must differ, but they are {", ".join(keys)}; --seeds sweeps seed')
+    for key in keys:
+        if key.startswith(SAME_TRAINING):
+            raise UserError(f"--sweep has '{key}', which does not change training: its runs would be copies")
     configs = {}
     for chosen in itertools.product(*values):
         one = override(config, dict(zip(keys, chosen, strict=True)))
         flat = flatten(one)
-        name = '_'.join(f'{key}={quote(str(flat[key]), safe="")}' for key in keys)
+        words = {key: f'{key}={quote(str(flat[key]), safe="")}' for key in keys}
+        name = '_'.join(words.values())
+        if len(name) > NAME_BYTES:
+            longest = max(keys, key=lambda key: len(words[key]))
+            problem = f'the name of a run directory has {len(name)} characters, above {NAME_BYTES}'
+            raise UserError(f"{problem}: give shorter values of '{longest}'")
         if name in configs:
             raise UserError(f'a sweep has {name} twice; give each value once')
         configs[name] = one
@@ -83,18 +94,18 @@ def is_finished(config: dict[str, Any], run: Path) -> bool:
     return bool(last) and last[-1] in Checkpoints(run).whole_steps()
 
 
-def check(configs: Mapping[str, dict[str, Any]], workdir: Path) -> None:
+def check(configs: Mapping[str, dict[str, Any]], workdir: Path, accept_changed_code: bool = False) -> None:
     """Raises a UserError if one of the runs would not start; writes nothing."""
     if (workdir / 'config.json').exists():
         raise UserError(f'workdir {workdir} is a run directory; choose another for the sweep')
     for name, config in configs.items():
         try:
-            stages.check(config, workdir / name)
+            stages.check(config, workdir / name, accept_changed_code)
         except UserError as error:
             raise UserError(f'{name}: {error}') from None
 
 
-def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
+def train(configs: Mapping[str, dict[str, Any]], workdir: Path, accept_changed_code: bool = False) -> list[str]:
     """Trains the runs that are not finished, one after the other.
 
     Returns:
@@ -106,7 +117,7 @@ def train(configs: Mapping[str, dict[str, Any]], workdir: Path) -> list[str]:
         print(f'run {number} of {len(configs)}: {name}{", finished before" if finished else ""}', flush=True)
         if not finished:
             try:
-                stages.train(config, workdir / name, ProgressPrinter())
+                stages.train(config, workdir / name, ProgressPrinter(), accept_changed_code)
             except NotFiniteError as error:
                 print(f'{name}: {error}', file=sys.stderr, flush=True)
                 broken.append(name)
@@ -118,9 +129,10 @@ def main(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
     seeds = values.seeds or [str(values.config['seed'])]
     configs = settings(values.config, [*values.sweep, f'seed={",".join(seeds)}'])
-    check(configs, workdir)
+    accept = values.accept_changed_code
+    check(configs, workdir, accept)
     with interruptible(workdir):
-        broken = train(configs, workdir)
+        broken = train(configs, workdir, accept)
     runs = [stages.run_directory(config, workdir / name) for name, config in configs.items()]
     print(f'\n{summary(read_groups(runs))}')
     if broken:

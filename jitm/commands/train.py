@@ -20,15 +20,18 @@ from jitm.metrics import table
 from jitm.runs.progress import ProgressPrinter
 
 REQUIRED = ('config', 'workdir')
-FLAGS = shared.common('config', 'workdir', 'compilation_cache', *shared.PROCESS_FLAGS)
+FLAGS = shared.common('config', 'workdir', 'accept_changed_code', 'compilation_cache', *shared.PROCESS_FLAGS)
 
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
-    from jitm.models.make import member_model, own_names  # imports jax, which a wrong flag and --help do not need
+    from jitm.config.build import own_names  # imports jax, which a wrong flag and --help do not need
+    from jitm.models.make import member_model
+    from jitm.training.plan import PACKAGES
 
     split, best, first = config['evaluation']['split'], result['best'], result['first']
-    own = own_names(member_model(config, config['evaluation']['member']))
+    read = {'data': config['data'], 'model': member_model(config, config['evaluation']['member'])}
+    own = own_names(read, PACKAGES).values()
     words = [] if split == shared.SPLIT else ['--split', split]
     words += [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
     before = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
@@ -48,6 +51,6 @@ def main(values: flags.FlagValues) -> None:
 
     shared.start_processes(values)
     config, workdir = values.config, Path(values.workdir)
-    result = train(config, workdir, ProgressPrinter())
+    result = train(config, workdir, ProgressPrinter(), values.accept_changed_code)
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

@@ -58,9 +58,15 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors with gradients
         raise ArgumentError(name, f'is not an array: {error}') from None
-    known = jnp.issubdtype(array.dtype, np.integer) and not isinstance(array, jax.core.Tracer)
-    if known and (kind == 'float' or (kind == 'bool' and np.isin(array, (0, 1)).all())):
-        array = array.astype(np.float32 if kind == 'float' else bool)
+    if not isinstance(array, jax.core.Tracer):
+        if kind == 'float' and jnp.issubdtype(array.dtype, np.integer):
+            array = array.astype(np.float32)
+        if kind == 'bool' and np.isin(array, (0, 1)).all():
+            array = array.astype(bool)
+    if array.dtype == np.float16:
+        raise ArgumentError(name, 'is float16, too coarse for a loss; it must be float32 or bfloat16')
+    if 0 in array.shape[1:]:
+        raise ArgumentError(name, f'is empty: it has the shape {list(array.shape)}')
     fits = len(axes) == array.ndim and all(sizes.get(*one) == one[1] for one in zip(axes, array.shape, strict=True))
     if not fits or not jnp.issubdtype(array.dtype, ARRAYS[kind]):
         given = ''.join(f', {axis} = {size}' for axis, size in sizes.items())

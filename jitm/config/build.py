@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,24 @@ def bind_named(
             raise UserError(f"config key '{where}.{key}' is '{name}', but it fails: {described}") from error
 
     return call
+
+
+def own_names(config: Mapping[str, Any], packages: Mapping[str, str], imports: bool = True) -> dict[str, str]:
+    """Returns the functions and classes of the user that a config names, by their keys.
+
+    Args:
+      config: The config, or sections of it.
+      packages: Pattern of a key -> the package of names of jitm; the first match counts.
+      imports: Whether modules of the user are imported, see `names.resolve`.
+    """
+    own = {}
+    for key, name in flatten(config).items():
+        package = next((package for pattern, package in packages.items() if fnmatchcase(key, pattern)), None)
+        if not package or not isinstance(name, str) or not name:
+            continue
+        if names.is_own(names.resolve(package, name, where=key, own=callable, imports=imports)):
+            own[key] = name
+    return own
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

@@ -50,7 +50,8 @@ def resolve(
     if own and '/' in name and not colon:
         raise UserError(f'{wrong} a function of a file has the form path/to/FILE.py:NAME')
     if own and colon:
-        return _attribute(_import_file(Path(file), wrong) if imports else _imported(file, wrong), attribute, wrong, own)
+        module = _import_file(Path(file), wrong) if imports else _imported(file, wrong)
+        return _attribute(module, attribute, wrong, own)
     module_name, _, attribute = name.rpartition('.')
     if not module_name and name in _modules(package):
         module_name = name  # the function that has the name of its module
@@ -94,6 +95,14 @@ def import_own(module: str) -> None:
 def module_of(name: str) -> str:
     """Returns the module of a name that `resolve` accepts: its dotted path, or the path of its file."""
     return name.rpartition(':' if ':' in name else '.')[0]
+
+
+def file_of(module: str) -> Path | None:
+    """Returns the file of a module of the user, see `module_of`; None if it was not imported, or has none any more."""
+    with contextlib.suppress(UserError):
+        file = getattr(_imported(module, ''), '__file__', None) or ''
+        return Path(file) if os.path.isfile(file) else None
+    return None
 
 
 def _public(module: ModuleType) -> list[str]:
@@ -160,10 +169,9 @@ def _import_file(file: Path, wrong: str) -> ModuleType:
     """Imports a file once; the name of its module is the stem of the file with a hash of its path."""
     if not file.is_file():
         raise UserError(f'{wrong} there is no file {file}')
-    path = file.resolve()
-    name = f'{file.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}'
+    name = f'{file.stem}_{hashlib.sha256(bytes(file.resolve())).hexdigest()[:8]}'
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, file.absolute())
         if spec is None:
             raise UserError(f'{wrong} {file} is not a file of Python')
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -177,15 +185,25 @@ def _import_file(file: Path, wrong: str) -> ModuleType:
 
 
 def _imported(module: str, wrong: str) -> ModuleType:
-    """Returns a module that the user has imported from any folder, by its dotted path or its file."""
+    """Returns a module that the user has imported: that of this dotted path or file, or the only one of its name.
+
+    A run may be loaded in another folder than that of its training, and its file may have moved.
+    """
     if module in sys.modules:
         return sys.modules[module]
-    file = Path(module).name if module.endswith('.py') else f'{module.rpartition(".")[2]}.py'
-    for one in list(sys.modules.values()):
-        path = getattr(one, '__file__', None) or ''
-        if Path(path).name == file and _is_of_user(path):
-            return one
-    raise UserError(f'{wrong} {module} is not in jitm: if you trust it, give --import {module}, in Python import it')
+    path = Path(module if module.endswith('.py') else f'{module.rpartition(".")[2]}.py')
+    modules = {}
+    for imported in list(sys.modules.values()):
+        file = getattr(imported, '__file__', None) or ''
+        if Path(file).name == path.name and _is_of_user(file):
+            modules[Path(file).resolve()] = imported
+    if len(modules) > 1 and path.resolve() not in modules:
+        files = ' and '.join(map(str, modules))
+        raise UserError(f'{wrong} {module} may be {files}: import one of them, or start where {module} is one')
+    if not modules:
+        problem = f'{module} is not in jitm: if you trust it, give --import {module}, in Python import it'
+        raise UserError(f'{wrong} {problem}')
+    return modules.get(path.resolve()) or next(iter(modules.values()))
 
 
 def _is_of_user(file: str) -> bool:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Interval
 from jitm.config.build import flatten, to_json
 from jitm.config.hints import check_value
 from jitm.errors import UserError
-from jitm.files import expand
+from jitm.files import check_local, expand
 from jitm.types import DTYPES, Count, Index, Precision
 
 
@@ -111,12 +111,14 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
       The config as it is read from a run directory: tuples are lists.
 
     Raises:
-      UserError: If a value has another type, is out of its range or cannot be written as JSON, or a key is unknown or
-        missing.
+      UserError: If a value has another type, is out of its range, cannot be written as JSON or is an address instead of
+        a path, or a key is unknown or missing.
     """
     config = expand(to_json(config))
-    for key in flatten(config):
+    for key, value in flatten(config).items():
         check_shared(key)
+        if isinstance(value, str) and (key == 'data.root' or not key.startswith('data.')):  # a source may be one's own
+            check_local(value, f"config key '{key}'")
     check_value('', config, Config)
     return config
 

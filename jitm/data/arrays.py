@@ -53,7 +53,9 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
     except Exception as error:  # numpy raises many kinds of errors for damaged headers
         raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
     if dtype not in dtypes:
-        raise UserError(f'{path} has dtype {dtype}: convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}')
+        remedy = f'convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}'
+        remedy = 'pad its arrays to one shape' if dtype.hasobject else remedy
+        raise UserError(f'{path} has dtype {dtype}: {remedy}')
     if min(shape, default=1) < 1:
         raise UserError(f'{path} has shape {shape}, which is empty: write it again')
     if missing > 0:

@@ -41,6 +41,7 @@ CHANGES = {
 }
 TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
 PUBLISHED = "docs/data.md says where data are published, and presets with the option 'scenes' need none"
+MOVED = 'the run keeps the path given for training: from another folder, give --data_root (data_root= in Python)'
 
 
 def load_split(
@@ -107,7 +108,7 @@ def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = 
         except UserError as error:
             if os.path.exists(keywords.get('root', '.')):
                 raise
-            raise UserError(f'{error}; {PUBLISHED}') from None
+            raise UserError(f'{error}; {PUBLISHED if imports or root is not None else MOVED}') from None
 
     return load_whole
 

@@ -13,6 +13,7 @@ import operator
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from jitm.data.arrays import INTEGERS, Rows, check_finite, first_equal, number_r
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import token_vectors as token_vectors_lib
 from jitm.errors import UserError
-from jitm.files import parse_json, read_bytes, read_text, split_lines
+from jitm.files import describe_unread, parse_json, read_bytes, read_text, split_lines
 from jitm.types import Count, NotNegative
 
 FEATURES = '_ims.npy'
@@ -31,6 +32,11 @@ ENCODED_BY = 'network', 'parameters', 'crops', 'dtype', 'precision', *_PIXELS, '
 SHARED = 'boxes.npy', 'dataset.txt', token_vectors_lib.VOCABULARY  # by all splits of a folder
 _CAPTIONS = '_caps.txt', '_caps.tsv'  # the second is read where the first is missing
 TEXTS = token_vectors_lib.VECTORS, token_vectors_lib.LENGTHS
+_REMEDY = (
+    'write its features by numpy.save as one array [images, regions, features], padded with zeros, and the numbers of '
+    "regions as the split's _counts.npy"
+)
+_UNREAD = dict.fromkeys(('.h5', '.hdf5', '.lmdb', '.npz', '.pkl', '.pt', '.tsv'), _REMEDY)
 _OTHERS = *_CAPTIONS, '_ids.txt', '_counts.npy', '_image_of_text.npy', '_boxes.npy', '_tags.jsonl', *TEXTS
 
 
@@ -82,9 +88,12 @@ def load(
     known, stem = splits(root), os.path.join(root, split)
     path, paths = stem + FEATURES, [stem + suffix for suffix in _CAPTIONS]
     captions_path = next(filter(os.path.exists, paths), paths[0])
+    unread = '' if split in known else _describe_unread(root)
     if split not in known and not os.path.exists(captions_path):
         hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
-        raise UserError(f"{root} has no split '{split}': {hint}")
+        raise UserError(f"{root} has no split '{split}': {hint}{unread}")
+    if unread:
+        raise UserError(f'{path} is missing{unread}')
     # Features and captions, each image once.
     captions, ids = _read_captions(captions_path)
     ids_path = f'{stem}_ids.txt'
@@ -124,6 +133,11 @@ def load(
     )
     kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
     return whole if kept == images else whole.take(np.arange(kept))
+
+
+def _describe_unread(root: str) -> str:
+    """Returns what to do with features in a folder that are in another format; '' without them."""
+    return describe_unread((path for path in Path(root).rglob('*') if not path.name.endswith(_CAPTIONS)), _UNREAD)
 
 
 def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:

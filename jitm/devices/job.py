@@ -41,7 +41,7 @@ def join(coordinator: str | None = None, num_processes: int | None = None, proce
 
     from jitm.devices import agreement
 
-    started = [int(os.environ[name]) for name in LAUNCHERS if name in os.environ]
+    started = [int(number) for number in map(os.environ.get, LAUNCHERS) if number]
     on_pod = 'tpu' in (jax.config.jax_platforms or '') or 'JOB_COMPLETION_INDEX' in os.environ
     if coordinator is None and (max(started) == 1 if started else not on_pod):
         return

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -147,46 +147,6 @@ def describe_protocol(
         **precision_of(runs[0], options),
         'runs': describe_runs(runs),
         'inputs': [describe_inputs(run) for run in runs],
-    }
-
-
-def join_protocols(protocols: Sequence[Mapping[str, Any]], languages: Sequence[str]) -> dict[str, Any]:
-    """Returns the protocol of the mean over languages, which count as folds; a single protocol as it is.
-
-    Args:
-      protocols: A result of `describe_protocol` for each language.
-      languages: The languages.
-    """
-    if len(protocols) == 1:
-        return dict(protocols[0])
-    name, suffix = protocols[0]['data'].rpartition('/')[0], f'-{languages[0]}'
-    return {
-        **protocols[0],
-        'data': f'{name.removesuffix(suffix)}/{protocols[0]["split"]}',
-        'dataset': protocols[0]['dataset'].removesuffix(suffix),
-        **{key: sum(protocol[key] for protocol in protocols) // len(protocols) for key in ('images', 'texts')},
-        'folds': len(protocols),
-        'languages': list(languages),
-    }
-
-
-def mean_over_languages(reports: Sequence[Mapping[str, Any]], languages: Sequence[str]) -> dict[str, Any]:
-    """Returns the report of the mean over languages; a single report as it is.
-
-    Args:
-      reports: A report of `evaluate_runs` for each language.
-      languages: The languages.
-
-    Returns:
-      The mean `metrics`, the `protocol`, see `join_protocols`, and the metrics of each of the `languages`.
-    """
-    if len(reports) == 1:
-        return dict(reports[0])
-    metrics = [report['metrics'] for report in reports]
-    return {
-        'metrics': metrics_lib.mean_over_folds(metrics),
-        'protocol': join_protocols([report['protocol'] for report in reports], languages),
-        'languages': dict(zip(languages, metrics, strict=True)),
     }
 
 

@@ -3,7 +3,7 @@
 The rows are the result tables of Chen et al. (2020, AOQ), Fan et al. (2022, TAGS-DC), Diao et al. (2024, DBL), Faghri
 et al. (2018, VSE++) and Li et al. (2023, SelHN), the tables with noise of Huang et al. (2021, NCR), Qin et al. (2022,
 DECL), Hu et al. (2023, RCL) and Zhang et al. (2024, NPC), numbers from the READMEs of released code, also with long
-captions and other languages, and results on the tests that `jitm choices` reads. Numbers are as printed; the `note` of
+captions, and results on the tests that `jitm choices` reads. Numbers are as printed; the `note` of
 a row states caveats. Rows that repeat the same numbers are one row with several sources. Table 10 of Li et al. is left
 out: it is labelled COCO 1K but repeats the Flickr30K numbers of table 3.
 """
@@ -20,15 +20,11 @@ from jitm.metrics import RECALLS_AT
 TEST_SPLITS = ('test', 'testall')  # the field's names; in its COCO folder `test` is the first fold of `testall`
 RECALLS = tuple(f'{direction}/recall@{k}' for direction in ('i2t', 't2i') for k in RECALLS_AT)
 MODELS = {True: 'ensemble', False: 'single', None: '-'}
-XTD10 = ('de', 'en', 'es', 'fr', 'it', 'jp', 'ko', 'pl', 'ru', 'tr', 'zh')  # as its files name the languages
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """The test images and texts that are ranked together, and the number of such folds whose metrics are averaged.
-
-    The folds are parts of the images, or languages of the captions.
-    """
+    """The test images and texts that are ranked together, and the number of such folds whose metrics are averaged."""
 
     images: int
     texts: int
@@ -46,9 +42,6 @@ PROTOCOLS = {
     'cc120k': {'1K': Protocol(1000, 1000, 1)},
     'urban1k': {'1K': Protocol(1000, 1000, 1)},
     'sharegpt4v': {'10K': Protocol(10000, 10000, 1)},
-    'xm3600': {'mean of 36 languages, first captions': Protocol(3600, 3600, 36)},
-    'xtd10': {'mean of 11 languages': Protocol(1000, 1000, 11)},
-    **{f'xtd10-{language}': {'1K': Protocol(1000, 1000, 1)} for language in XTD10},
 }
 
 
@@ -58,8 +51,7 @@ class Row:
 
     Attributes:
       system: Its name, with the loss or variant.
-      dataset: A key of `PROTOCOLS`, with the language of the captions if there are several (`xtd10-de`), or a test that
-        `jitm choices` reads.
+      dataset: A key of `PROTOCOLS`, or a test that `jitm choices` reads.
       protocol: A key of `PROTOCOLS[dataset]`, with the noise of the training captions if some were mixed (`1K, 20 % of
         captions mixed`), or another measurement (`choices`, the analyses of TAGS-DC).
       ensemble: Whether several models were averaged; None if no source states it.

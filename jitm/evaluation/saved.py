@@ -1,13 +1,11 @@
-"""Saved files of `jitm eval`: their folders, their content, and their names in reports.
+"""Saved files of `jitm eval`: their folders and their content.
 
 `metrics.json` is written last and has a digest of each file beside it. A file of an older evaluation is therefore never
 mistaken for a file of this one.
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,23 +23,6 @@ METRICS = 'metrics.json'
 SIMS, IMAGE_OF_TEXT, VECTORS = 'sims.npy', 'image_of_text.npy', 'vectors.npz'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Saved:
-    """A saved file of `jitm eval`, or a file of the same format without a report.
-
-    Attributes:
-      path: The path of the file.
-      image_of_text: The image of each text, int [T].
-      protocol: The protocol in the `metrics.json` beside it; empty if there is none.
-      captions: `Split.captions_hash`; '' if there is no report.
-    """
-
-    path: Path
-    image_of_text: np.ndarray
-    protocol: Mapping[str, Any]
-    captions: str
-
-
 def folder_of(
     workdir: Path,
     split: str | None,
@@ -55,7 +36,6 @@ def folder_of(
     dtype: str | None = None,
     precision: str | None = None,
     data_root: str | None = None,
-    language: str | None = None,
     files: Sequence[str] = (),
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has the arguments that differ from the defaults.
@@ -72,12 +52,11 @@ def folder_of(
       dtype: The dtype of the encodings, None for the validation's.
       precision: The precision of products, None for the validation's.
       data_root: The data folder, None for the training data.
-      language: The languages of the captions, None for that of training.
       files: Other files that are read.
     """
     words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
     words += [f'top{top_m}' if top_m else '', 'added' if add else '', '' if step is None else f'step{step}']
-    words += [dtype or '', precision or '', language or '']
+    words += [dtype or '', precision or '']
     for paths in filter(None, ([data_root] if data_root else [], files)):
         resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
         words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
@@ -109,7 +88,7 @@ def names(sims: bool, vectors: bool) -> list[str]:
 
 def write(
     report: Mapping[str, Any],
-    splits: Sequence[Split],
+    split: Split,
     folder: OutputFolder,
     *,
     sims: np.ndarray | None = None,
@@ -119,15 +98,16 @@ def write(
 
     Args:
       report: `metrics` and `protocol`.
-      splits: The images and texts, in each language of a mean.
+      split: The images and texts.
       folder: The output folder.
-      sims: float32 [I, T], written with the image of each text; None to write none, as for a mean.
+      sims: float32 [I, T], written with the image of each text; None to write none.
       vectors: float32 [I, D] and [T, D], written with the image of each text; None to write none.
 
     Raises:
       UserError: If jitm did not write an existing file, or a file cannot be written.
     """
-    (split, *others), files, written = splits, {}, names(sims is not None, vectors is not None)
+    files = {}
+    written = names(sims is not None, vectors is not None)
     folder.claim(written)
     if sims is not None:
         for name, array in ((SIMS, sims), (IMAGE_OF_TEXT, split.image_of_text)):
@@ -139,8 +119,8 @@ def write(
         with folder.replacing(VECTORS) as file:
             np.savez(file, **arrays)
         files[VECTORS] = hash_arrays(arrays.values())
-    identity = [{**split.identity, 'captions': split.captions_hash} for split in splits]
-    content = {**report, 'identity': identity if others else identity[0], 'files': files}
+    identity = {**split.identity, 'captions': split.captions_hash}
+    content = {**report, 'identity': identity, 'files': files}
     with folder.replacing(METRICS) as file:
         file.write((json.dumps(content, indent=2) + '\n').encode())
     folder.remove({SIMS, IMAGE_OF_TEXT, VECTORS}.difference(written))
@@ -154,7 +134,7 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
       arrays: Its content, in the order in which it was written.
 
     Returns:
-      The attributes `protocol` and `captions` of `Saved`.
+      `protocol` and `captions`, see `matrices.Matrix`.
 
     Raises:
       UserError: If `jitm eval` did not write the report, or wrote it for another file.
@@ -175,35 +155,3 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
             'the file to a folder without a report'
         )
     return {'protocol': protocol, 'captions': captions}
-
-
-def check_same_data(files: Sequence[Saved]) -> None:
-    """Raises a UserError if files have different images or captions."""
-    known = [file for file in files if file.captions]
-    pairs = [pair for pair in itertools.pairwise(known) if pair[0].captions != pair[1].captions]
-    pairs += [
-        pair for pair in itertools.pairwise(files) if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
-    ]
-    if pairs:
-        one, other = (f'{f.path} of {f.protocol["data"]}' if f.protocol else str(f.path) for f in pairs[0])
-        raise UserError(f'{one} and {other} have different images or captions; compare files of the same split')
-
-
-def names_of(files: Sequence[Saved]) -> list[str]:
-    """Returns a distinct name for each file.
-
-    They are the names of the run directories, with the models' names if these are not distinct, else paths.
-    """
-
-    def names(*keys: str) -> list[str]:
-        return [
-            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in file.protocol['runs'])
-            if file.protocol
-            else ''
-            for file in files
-        ]
-
-    for candidates in (names('workdir'), names('workdir', 'member')):
-        if all(candidates) and len({*candidates}) == len(candidates):
-            return candidates
-    return [str(file.path) for file in files]

@@ -46,6 +46,18 @@ def expand(value: Any) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
+def check_local(path: str, name: str) -> None:
+    """Raises a UserError if a path is an address, such as gs://bucket/run.
+
+    Args:
+      path: The path.
+      name: The flag or key with the path, for the message.
+    """
+    if re.match(r'[a-zA-Z][\w+.-]+:/', path):  # pathlib makes one slash of two
+        problem = 'but jitm reads and writes files of this machine only'
+        raise UserError(f"{name} is '{path}', {problem}: mount the bucket and give the path of its folder")
+
+
 def leads_out(name: str) -> bool:
     """Returns whether a name in a file of data is not a path within its folder: empty, absolute, or with `..` or NUL.
 
@@ -63,8 +75,22 @@ def check_within(name: str, where: str) -> None:
       where: The file and the line or entry with the name, for the message.
     """
     if leads_out(name):
-        problem = 'which is not a path within its folder'
-        raise UserError(f'{where} names {name!r}, {problem}: put the file there, or link it')
+        problem = 'an absolute path' if PurePosixPath(name).is_absolute() else 'not a path within its folder'
+        remedy = 'put or link the file into the folder, and give its path in it'
+        raise UserError(f'{where} names {name!r}, which is {problem}: {remedy}')
+
+
+def describe_unread(paths: Iterable[Path], remedies: Mapping[str, str]) -> str:
+    """Returns what to do with files in formats that are not read, to be added to a sentence; '' without such files.
+
+    Args:
+      paths: Files, of which the first one with each remedy is named.
+      remedies: What to do with a file, by its suffix.
+    """
+    named: dict[str, Path] = {}
+    for path in sorted(path for path in paths if path.suffix.lower() in remedies):
+        named.setdefault(remedies[path.suffix.lower()], path)
+    return ''.join(f'; {path} is not read: {remedy}' for remedy, path in named.items())
 
 
 @contextlib.contextmanager
@@ -176,7 +202,7 @@ class ArchiveMember(os.PathLike):
 
     Attributes:
       archive: The path of the archive.
-      name: The name of the file in it.
+      name: The name of the file as the archive states it.
       start: The first byte of the file in the archive.
       size: The number of bytes of the file.
     """
@@ -190,7 +216,7 @@ class ArchiveMember(os.PathLike):
         return self.archive
 
     def __str__(self) -> str:
-        return f'{self.archive}/{self.name}'
+        return f'{self.archive}/{os.path.normpath(self.name)}'
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:

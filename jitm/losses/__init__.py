@@ -5,7 +5,8 @@ Every loss is in one of the modules and re-exported here: `jitm.losses.max_of_hi
 
 A loss of rankings reads scores [Q, C] and masks [Q, C] of the positives and, optionally, of the negatives of each
 query. A query without a positive has loss 0. Arrays may be of numpy, JAX or torch, or lists; masks may have 0 and 1,
-unless they are traced. An argument of another shape, type or range is a ValueError that names it.
+unless they are traced. Numbers are float32 or bfloat16; float16 is too coarse for exponentials and logarithms. An
+argument of another shape, type or range is a ValueError that names it.
 """
 
 from jitm.errors import did_you_mean, stated_names

@@ -4,7 +4,8 @@
 
 For the contract and the notation see `jitm.losses.ranking`. a_c is the anchor's score of the pair that the model
 scores s_c. p is the positive of lowest s_p, also for the anchor, and the hardest negative is the one of highest
-s_n - a_n. The caller stops the gradient through `anchor_scores`, as the training step does.
+s_n - a_n; of several that are equal up to rounding, the one of highest s_n. The caller stops the gradient through
+`anchor_scores`, as the training step does.
 
 With `extreme`, the margins are soft (eq. 14-20): they shrink as the anchor approaches the highest possible
 value. For scores in [-1, 1], it is 2 for the relative losses and 1 for the absolute ones.
@@ -21,6 +22,19 @@ import jax.numpy as jnp
 from jitm.config.arguments import checked
 from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
+
+ROUNDING = 1e-6  # differences of this share of the scores are equal
+
+
+def _at_hardest(scores: Scores, anchor_scores: Scores, negatives: Mask, values: Scores) -> PerQuery:
+    """Returns the value of the hardest negative; 0 without a negative.
+
+    A model and its copy differ by rounding, which depends on the number of devices, so that s_n decides between them.
+    """
+    distances = jnp.where(negatives, scores - anchor_scores, -jnp.inf)
+    rounding = ROUNDING * jnp.max(jnp.abs(scores), axis=1, keepdims=True)
+    highest = distances >= jnp.max(distances, axis=1, keepdims=True) - rounding
+    return hardest_negative(scores, negatives & highest, values)
 
 
 def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Numeric:
@@ -78,7 +92,7 @@ def relative_max(
     """RM (DBL, eq. 8; soft: eq. 18): [margin + (a_p - a_n) - (s_p - s_n)]_+ of the hardest negative n."""
     negatives, valid = prepare(positives, negatives)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
-    return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)
+    return jnp.where(valid, _at_hardest(scores, anchor_scores, negatives, hinges), 0)
 
 
 @checked
@@ -119,4 +133,4 @@ def absolute_max(
     """
     negatives, valid = prepare(positives, negatives)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
-    return jnp.where(valid, hardest_negative(scores - anchor_scores, negatives, hinges), 0)
+    return jnp.where(valid, _at_hardest(scores, anchor_scores, negatives, hinges), 0)

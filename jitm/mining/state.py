@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitm.data.pairs.mined_lists import expected_rank
+from jitm.data.pairs.mined_lists import ROUNDING, expected_rank
 from jitm.data.splits import Split
 from jitm.files import replacing
 from jitm.pages.tables import table
@@ -25,7 +25,6 @@ Lists = tuple[np.ndarray, np.ndarray]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RANKS = (1, 5, 20, 60, 300, 1000)
 EXAMPLES = 5
-ROUNDING = 1e-5  # scores summed in another order differ by less
 NO_CANDIDATE = np.iinfo(np.int32).max  # sorts after every id
 
 

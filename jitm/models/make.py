@@ -8,11 +8,17 @@ from typing import Any
 from flax import linen as nn
 
 from jitm.config import names
-from jitm.config.build import bind, choose, flatten, parameters_of
+from jitm.config.build import bind, choose, parameters_of
 from jitm.config.hints import check_value
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Matcher
 from jitm.types import Count
+
+PACKAGES = {  # pattern of a config key that names a class of models -> the package of those of jitm
+    'model.name': 'jitm.models',
+    'members.*.model.name': 'jitm.models',
+    '*model.*.name': 'jitm.layers',
+}
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
@@ -32,17 +38,6 @@ def heads_of(model: Mapping[str, Any]) -> Sequence[str]:
 def is_module(value: Any) -> bool:
     """Whether a value is a class of models or of their modules."""
     return isinstance(value, type) and issubclass(value, nn.Module)
-
-
-def own_names(model: Mapping[str, Any]) -> list[str]:
-    """Returns the names in a model section from outside of jitm; their modules are imported already."""
-    found = []
-    for key, name in flatten(model).items():
-        package = 'jitm.models' if key == 'name' else 'jitm.layers'
-        if key.rpartition('.')[2] == 'name':
-            named = names.resolve(package, name, where=key, own=is_module, imports=False)
-            found += [name] if names.is_own(named) else []
-    return found
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, imports: bool = False) -> Matcher:

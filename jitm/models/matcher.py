@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.types import Bias, Images, Temperature, TextFormat, Texts, TokenPredictions
@@ -110,7 +110,7 @@ class DualEncoder(Matcher):
         if not (len(first) == len(second) == 2 and first[1] == second[1]):
             raise UserError(
                 f'{type(self).__name__} encodes images as {first} and texts as {second}; the vectors of a dual encoder '
-                'are [N, D] with the same D: change one of its encoders'
+                'are [N, D] with the same D: change one of its encoders, or set model.embed_dim for both'
             )
         return both
 
@@ -159,6 +159,14 @@ class TemperatureEncoder(DualEncoder, kw_only=True):
     def bias(self) -> chex.Array | None:
         """The learned bias, float32 []; None if none is learned."""
         return None if self.initial_bias is None else self.logit_bias
+
+
+def check_width(model: Matcher, side: str, vectors: chex.Array) -> None:
+    """Raises an ArgumentError unless the encoder of a side, 'image' or 'text', gives vectors of `model.embed_dim`."""
+    size = vectors.shape[-1]
+    if size != model.embed_dim:
+        joint = f"'model.embed_dim', which sets both encoders, is {model.embed_dim}"
+        raise ArgumentError(side, f"has vectors of {size} numbers, but {joint}: leave 'model.{side}.embed_dim' out")
 
 
 def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:

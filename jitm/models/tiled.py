@@ -10,7 +10,7 @@ from flax import linen as nn
 from jitm.layers import attention
 from jitm.layers.lengths import by_length
 from jitm.models import tiling
-from jitm.models.matcher import Encoding, Matcher, as_function
+from jitm.models.matcher import Encoding, Matcher, as_function, check_width
 from jitm.types import Count, Elements, Images, TextFormat, Texts
 
 
@@ -118,11 +118,15 @@ class CrossAttentionMatcher(TiledMatcher):
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Encodes [I, R, F] regions as unit vectors [I, R, D]."""
-        return attention.unit_elements(*self.image(images, train))
+        regions, mask = self.image(images, train)
+        check_width(self, 'image', regions)
+        return attention.unit_elements(regions, mask)
 
     def encode_text(self, texts: Texts, train: bool = False) -> Elements:
         """Encodes [T, L] words as unit vectors [T, L, D]."""
-        return attention.unit_elements(self.text(texts, train), texts.mask)
+        words = self.text(texts, train)
+        check_width(self, 'text', words)
+        return attention.unit_elements(words, texts.mask)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:
         """Returns the number of similarities between regions and words."""

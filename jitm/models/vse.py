@@ -19,7 +19,7 @@ from jitm.errors import ArgumentError
 from jitm.layers.lengths import by_length
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import OF_ONE_ELEMENT, make_pooling
-from jitm.models.matcher import Matcher, TemperatureEncoder
+from jitm.models.matcher import Matcher, TemperatureEncoder, check_width
 from jitm.models.tiled import TiledMatcher
 from jitm.types import Count, Elements, Images, Texts
 
@@ -96,6 +96,8 @@ class OrderEmbedding(PooledEncoders, TiledMatcher):
 
     def score_block(self, images: chex.Array, texts: chex.Array) -> chex.Array:
         """Scores [I, D] with [T, D]: [I, T]."""
+        check_width(self, 'image', images)
+        check_width(self, 'text', texts)
         return order_similarity(images[:, None], texts)
 
     def floats_per_pair(self, images: chex.Array, texts: chex.Array) -> int:

@@ -5,14 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jitm.pages.figures import new_figure
 from jitm.report.groups import Group
 
 
 class Curve(NamedTuple):
-    """A quantity by epoch or by the value of a key, [N]: its mean, minimum and maximum over seeds, [N]."""
+    """A quantity by epoch, [N]: its mean, minimum and maximum over seeds, [N]."""
 
     epochs: Sequence[float]
     mean: Sequence[float]
@@ -20,15 +18,11 @@ class Curve(NamedTuple):
     high: Sequence[float]
 
 
-def curve(values: Mapping[float, Sequence[float]]) -> Curve:
-    """Returns the curve of {epoch, or value of a key: the quantity of each seed}."""
-    return Curve([*values], *(list(map(reduce, values.values())) for reduce in (statistics.mean, min, max)))
-
-
 def by_epoch(seeds: Sequence[Mapping[float, float]]) -> Curve:
     """Joins the {epoch: value} of several seeds, at the epochs common to all, so that no mean jumps."""
     epochs = sorted(set.intersection(*map(set, seeds)))
-    return curve({epoch: [seed[epoch] for seed in seeds] for epoch in epochs})
+    values = [[seed[epoch] for seed in seeds] for epoch in epochs]
+    return Curve(epochs, *(list(map(reduce, values)) for reduce in (statistics.mean, min, max)))
 
 
 def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -58,7 +52,6 @@ def draw_curves(
     curves: Sequence[Mapping[str, Curve]],
     titles: Mapping[str, str],
     note: str,
-    points: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
     """Draws a row of panels per quantity and a column per model, see `arrange`.
 
@@ -67,7 +60,6 @@ def draw_curves(
       curves: [S], the curves of each group by quantity.
       titles: Axis label of each quantity, from top to bottom.
       note: A line below the panels.
-      points: Whether the curves join single values, whose range over seeds is a whisker instead of a band.
 
     Returns:
       A matplotlib figure, and the panels of each quantity, from left to right.
@@ -88,14 +80,8 @@ def draw_curves(
         dashes, color = styles[label]
         for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
             if joined := by_quantity.get(quantity):
-                line = {'linestyle': dashes, 'color': color}
-                epochs, mean, low, high = map(np.asarray, joined)
-                if points:
-                    whiskers = np.where(high > low, [mean - low, high - mean], np.nan)  # none for one seed
-                    handles[label], *_ = panel.errorbar(epochs, mean, whiskers, **line, marker='.', capsize=3)
-                else:
-                    (handles[label],) = panel.plot(epochs, mean, **line)
-                    panel.fill_between(epochs, low, high, color=color, alpha=0.2, linewidth=0)
+                (handles[label],) = panel.plot(joined.epochs, joined.mean, linestyle=dashes, color=color)
+                panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
     for quantity, row in zip(quantities, panels, strict=True):
         row[0].set_ylabel(titles[quantity])
     for panel in panels.flat:

@@ -12,9 +12,10 @@ from jitm.config.build import check_saved, differences, flatten
 from jitm.data.pairs.mined_lists import read_manifest
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, folders_of
-from jitm.files import parse_json
+from jitm.files import hash_json, parse_json
+from jitm.runs import own_code
 from jitm.runs.checkpoint_files import read_description
-from jitm.runs.log import make_line, read_metrics
+from jitm.runs.log import best_time, make_line, read_metrics
 
 ABSENT = object()
 SECTIONS = ('terms', 'model')  # named first, since most comparisons are about them
@@ -38,12 +39,20 @@ class RunLog:
       config: A nested dict.
       lines: The lines of `metrics.jsonl`.
       origins: The configs behind the paths of other runs in the config, see `read_origins`; None to read them.
+      captions: `Split.captions_hash` of the validation split; '' if it is not known.
     """
 
     workdir: Path
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     origins: Mapping[str, str] | None = None
+    captions: str = ''
+
+    def has_data_of(self, run: 'RunLog') -> bool:
+        """Returns whether two runs have the same captions for validation, or if unknown the same source and path."""
+        if self.captions and run.captions:
+            return self.captions == run.captions
+        return _data_path(self.config) == _data_path(run.config)
 
     @property
     def validations(self) -> list[Mapping[str, Any]]:
@@ -66,8 +75,9 @@ class RunLog:
             )
 
     def best_validation(self) -> Mapping[str, Any]:
-        """Returns the first line of the highest validation rsum; raises a UserError if there is no validation."""
-        return max(self.require_validations(), key=lambda line: line.get('rsum') or 0)
+        """Returns the line of the best validation, see `best_time`; raises a UserError if there is none."""
+        lines = {line['epoch']: line for line in self.require_validations()}
+        return lines[best_time({epoch: line.get('rsum') or 0 for epoch, line in lines.items()})]
 
     def require_training(self) -> list[Mapping[str, Any]]:
         """Returns the lines of training; raises a UserError if there are none."""
@@ -77,6 +87,10 @@ class RunLog:
                 f'{self.workdir} has no line of training yet; leave it out, or wait for run.log_every steps'
             )
         return lines
+
+
+def _data_path(config: Mapping[str, Any]) -> list[str | None]:
+    return [flatten(config).get(key) for key in ('data.source', 'data.root')]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +131,12 @@ def read_run_log(workdir: Path) -> RunLog:
     config = check_saved(config, workdir)
     if description and (changed := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
+    if sources := own_code.read(workdir):
+        config |= {'own_code': hash_json(sources)[:8]}
     lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
         raise UserError(f'{path} has a line without epoch or part; restore the file, or leave the run out')
-    return RunLog(workdir, config, lines)
+    return RunLog(workdir, config, lines, captions=(description or {}).get('validation_captions', ''))
 
 
 def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
@@ -132,14 +148,13 @@ def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
     return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
 
 
-def config_keys(config: Mapping[str, Any], ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the flattened config without the seed, the `run` sub-dict, which does not change results, and other keys.
+def config_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flattened config without the seed and the `run` sub-dict, which does not change results.
 
     Paths are kept, since logs do not show whether two paths hold the same data, words or weights; see `read_origins`
     for paths of other runs.
     """
-    left_out = {'seed', *ignored}
-    return {key: value for key, value in flatten(config).items() if key not in left_out and not key.startswith('run.')}
+    return {key: value for key, value in flatten(config).items() if key != 'seed' and not key.startswith('run.')}
 
 
 def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
@@ -192,25 +207,26 @@ def read_groups(workdirs: Sequence[Path]) -> list[Group]:
     return group_runs(map(read_run_log, workdirs))
 
 
-def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Group]:
-    """Groups runs that differ only in the seed and in ignored keys, in the order of their first runs.
+def group_runs(runs: Iterable[RunLog]) -> list[Group]:
+    """Groups runs that differ only in the seed, in the order of their first runs.
 
     If a config names other runs (initial weights, mined negatives), their configs count, not their paths.
 
     Args:
       runs: Runs, or their rows.
-      ignored: Dotted keys of the config.
 
     Raises:
-      UserError: If a run is given twice, which would count it as two seeds.
+      UserError: If a run or its copy is given twice, which would count it as two seeds.
     """
     groups: list[tuple[dict[str, Any], list[RunLog]]] = []  # keys, and the runs that have them
     canonical: dict[str, str] = {}
-    seen: set[Path] = set()
+    workdirs: dict[str, Path] = {}
     for run in runs:
-        if run.workdir in seen:
-            raise UserError(f'{run.workdir} is given twice; give each run once')
-        seen.add(run.workdir)
+        training = json.dumps({key: value for key, value in run.config.items() if key != 'run'}, sort_keys=True)
+        if training in workdirs:
+            problem = f'{run.workdir} has the config and the seed of {workdirs[training]}'
+            raise UserError(f'{problem}, so that one run is given twice; give each run once')
+        workdirs[training] = run.workdir
         origins = read_origins(run.config) if run.origins is None else run.origins
         for path, origin in origins.items():
             canonical.setdefault(origin, path)
@@ -218,7 +234,7 @@ def group_runs(runs: Iterable[RunLog], ignored: Collection[str] = ()) -> list[Gr
         run = dataclasses.replace(
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
-        keys = config_keys(config, ignored)
+        keys = config_keys(config)
         if (group := next((group for of, group in groups if of == keys), None)) is None:
             groups.append((keys, group := []))
         group.append(run)

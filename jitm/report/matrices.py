@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,29 @@ from jitm.data.arrays import open_npy
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, Saved, check_same_data, folders_of, read_report
+from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, folders_of, read_report
 from jitm.metrics import Retrieved, retrieve
 from jitm.report.groups import Group, RunLog
 from jitm.runs.checkpoint_files import checkpoint_digest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Matrix(Saved):
-    """Saved similarities.
+class Matrix:
+    """Similarities saved by `jitm eval`, or a file of the same format without a report.
 
     Attributes:
+      path: The path of the file.
       sims: [I, T], memory-mapped.
+      image_of_text: The image of each text, int [T].
+      protocol: The protocol in the `metrics.json` beside it; empty if there is none.
+      captions: `Split.captions_hash`; '' if there is no report.
     """
 
+    path: Path
     sims: np.ndarray
+    image_of_text: np.ndarray
+    protocol: Mapping[str, Any]
+    captions: str
 
 
 def _read_matrix(path: Path) -> Matrix:
@@ -56,8 +65,42 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
       UserError: If a file is missing or damaged, does not match the report beside it, or the splits differ.
     """
     matrices = [_read_matrix(path) for path in paths]
-    check_same_data(matrices)
+    _check_same_data(matrices)
     return matrices
+
+
+def _check_same_data(matrices: Sequence[Matrix]) -> None:
+    """Raises a UserError if matrices have different images or captions."""
+    with_report = [matrix for matrix in matrices if matrix.captions]
+    pairs = [pair for pair in itertools.pairwise(with_report) if pair[0].captions != pair[1].captions]
+    pairs += [
+        pair
+        for pair in itertools.pairwise(matrices)
+        if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
+    ]
+    if pairs:
+        first, second = (f'{m.path} of {m.protocol["data"]}' if m.protocol else str(m.path) for m in pairs[0])
+        raise UserError(f'{first} and {second} have different images or captions; compare files of the same split')
+
+
+def names_of(matrices: Sequence[Matrix]) -> list[str]:
+    """Returns a distinct name for each matrix.
+
+    They are the names of the run directories, with the models' names if these are not distinct, else paths.
+    """
+
+    def names(*keys: str) -> list[str]:
+        return [
+            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in matrix.protocol['runs'])
+            if matrix.protocol
+            else ''
+            for matrix in matrices
+        ]
+
+    for candidates in (names('workdir'), names('workdir', 'member')):
+        if all(candidates) and len({*candidates}) == len(candidates):
+            return candidates
+    return [str(matrix.path) for matrix in matrices]
 
 
 def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:

@@ -8,13 +8,12 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.saved import names_of
 from jitm.files.outputs import MARK, OutputFolder, replacing_own
 from jitm.metrics import Retrieved
 from jitm.pages.pictures import png
 from jitm.pages.tables import table
 from jitm.report.groups import read_run_log
-from jitm.report.matrices import Matrix, load_split_of, retrieved
+from jitm.report.matrices import Matrix, load_split_of, names_of, retrieved
 
 TOP_TEXTS = 5
 TOP_IMAGES = 3

@@ -29,10 +29,11 @@ def row_of(run: RunLog) -> dict[str, Any]:
       steps: The step of the last validation.
       train_seconds: The time of training until the last validation, from `timing.jsonl`; None without this file.
       validation_seconds: The time of the validations, likewise from `timing.jsonl`.
-      best_epoch: The epoch of the highest validation rsum, the first of ties.
+      best_epoch: The epoch of the best validation, see `runs.log.best_time`.
       metrics: The metrics of this validation; recalls and rsum in percent.
       rsum_by_epoch: Pairs of epoch and rsum.
       config: The config without the sub-dict `run`, which does not change results.
+      captions: The hash of the captions of the split, see `RunLog`.
       origins: The configs behind the paths of other runs in the config, see `read_origins`.
 
     Raises:
@@ -50,6 +51,7 @@ def row_of(run: RunLog) -> dict[str, Any]:
         'metrics': {key: value for key, value in best.items() if key not in LOGGED},
         'rsum_by_epoch': [[line['epoch'], line.get('rsum')] for line in validations],
         'config': {key: value for key, value in run.config.items() if key != 'run'},
+        'captions': run.captions,
         'origins': dict(read_origins(run.config) if run.origins is None else run.origins),
     }
 
@@ -72,7 +74,7 @@ def run_of(row: Mapping[str, Any]) -> RunLog:
     """
     lines = [{'part': row['split'], 'epoch': epoch, 'rsum': rsum} for epoch, rsum in row['rsum_by_epoch']]
     lines = [line | (row['metrics'] if line['epoch'] == row['best_epoch'] else {}) for line in lines]
-    return RunLog(Path(row['run']), row['config'], lines, row['origins'])
+    return RunLog(Path(row['run']), row['config'], lines, row['origins'], row.get('captions', ''))
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:

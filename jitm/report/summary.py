@@ -52,7 +52,9 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
 
 
 def seed_differences(group: Group, baseline: Group) -> list[float]:
-    """Returns how much the best validation rsum of a group exceeds that of another, for each seed that both have."""
+    """Returns how much the best validation rsum of a group exceeds another's on the same data, for common seeds."""
+    if not group.runs[0].has_data_of(baseline.runs[0]):
+        return []
     rsums, others = (
         {run.config['seed']: run.best_validation().get('rsum') for run in one.runs} for one in (group, baseline)
     )
@@ -63,7 +65,7 @@ def summary(groups: Sequence[Group]) -> str:
     """Returns Markdown tables of the best validation of each group, and of rsum by epoch.
 
     Returns:
-      Markdown: recalls and rsum in percent, the difference of rsum from the first group if there are several, and the
+      Markdown: recalls and rsum in percent, the difference of rsum from the first group for groups on its data, and the
       mean distance (MD) if all runs log it; mean and sample standard deviation over seeds.
 
     Raises:
@@ -80,6 +82,8 @@ def summary(groups: Sequence[Group]) -> str:
         for group, row in zip(groups, best_rows, strict=True):
             differences = [] if group is groups[0] else seed_differences(group, groups[0])
             row.insert(place, mean_and_deviation(differences, '+.1f'))
+    other_data = [group.name for group in groups if not group.runs[0].has_data_of(groups[0].runs[0])]
+    note = f'\n\nno difference from {groups[0].name}, which has other data: {"; ".join(other_data)}'
     by_group = [collections.defaultdict(list) for _ in groups]  # epoch -> rsum of each run
     for group, rsums in zip(groups, by_group, strict=True):
         for line in (line for run in group.runs for line in run.validations if line.get('rsum') is not None):
@@ -90,4 +94,4 @@ def summary(groups: Sequence[Group]) -> str:
         for group, rsums in zip(groups, by_group, strict=True)
     ]
     epoch_header = ['rsum after epoch', *(f'{epoch:g}' for epoch in epochs)]
-    return f'{table(header, best_rows)}\n\n{table(epoch_header, epoch_rows)}'
+    return f'{table(header, best_rows)}{note if other_data else ""}\n\n{table(epoch_header, epoch_rows)}'

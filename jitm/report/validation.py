@@ -1,22 +1,15 @@
-"""R@1 of both directions and rsum of validations: by epoch (AOQ: Chen et al., 2020, figure 4), or by a config key."""
+"""R@1 of both directions and rsum of validations by epoch (AOQ: Chen et al., 2020, figure 4)."""
 
-import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jitm.config.build import flatten
 from jitm.errors import UserError
-from jitm.pages.tables import mean_and_deviation, table
-from jitm.report.curves import Curve, by_epoch, curve, draw_curves
-from jitm.report.groups import Group, RunLog, group_runs
+from jitm.pages.tables import table
+from jitm.report.curves import Curve, by_epoch, draw_curves
+from jitm.report.groups import Group, RunLog
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
 NOTE = 'lines: means over seeds; bands: minimum to maximum'
-NOTE_BY_KEY = 'points: means over seeds; whiskers: minimum to maximum, none with one seed'
-LOG_SCALE = 8  # a log axis if positive values span this factor
-
-# Runs that differ in a key and the seed only, and by ascending value of the key the best validation of each of them.
-Dependence = tuple[Group, Mapping[float, Sequence[Mapping[str, Any]]]]
 
 
 def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
@@ -62,62 +55,4 @@ def draw(groups: Sequence[Group]) -> Any:
     figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], TITLES, NOTE)
     for row in panels.values():
         row[0].set_ylim(bottom=0)
-    return figure
-
-
-def dependences(runs: Iterable[RunLog], keys: Sequence[str]) -> list[Dependence]:
-    """Groups runs that differ only in the seed and in some keys, by the value of the first.
-
-    Args:
-      runs: Runs, or their rows.
-      keys: The key that is compared, then keys that change with it, such as `epochs` where the steps are equal.
-
-    Raises:
-      UserError: If a config lacks one of the keys, or the first is not a number in it.
-    """
-    runs = list(runs)
-    for run in runs:
-        flat = flatten(run.config)
-        if missing := [key for key in keys if key not in flat]:
-            raise UserError(f'the config of {run.workdir} has no {missing[0]}; leave the run out with --select')
-        if not isinstance(flat[keys[0]], int | float):
-            raise UserError(f'{keys[0]} is {flat[keys[0]]!r} in {run.workdir}; give the key of a number')
-        if run.best_validation().get('rsum') is None:
-            raise UserError(f'{run.workdir} has no validation; evaluate it, or leave it out with --select')
-    found = []
-    for group in group_runs(runs, keys):
-        by_value = collections.defaultdict(list)
-        for run in group.runs:
-            by_value[flatten(run.config)[keys[0]]].append(run.best_validation())
-        found.append((group, dict(sorted(by_value.items()))))
-    return found
-
-
-def describe_by_key(found: Sequence[Dependence], key: str) -> str:
-    """Returns a Markdown table with a row for each group and value: mean and sample standard deviation over seeds."""
-    rows = []
-    for group, by_value in found:
-        for value, best in by_value.items():
-            cells = [mean_and_deviation([line[metric] for line in best]) for metric in TITLES]
-            rows.append([group.name, f'{value:g}', *cells, str(len(best))])
-    return table(['group', key, *TITLES.values(), 'seeds'], rows)
-
-
-def draw_by_key(found: Sequence[Dependence], key: str) -> Any:
-    """Returns a matplotlib figure of the curves."""
-    groups, by_group = zip(*found, strict=True)
-    joined = [
-        {name: curve({value: [line[name] for line in best] for value, best in one.items()}) for name in TITLES}
-        for one in by_group
-    ]
-    figure, panels = draw_curves(groups, joined, TITLES, NOTE_BY_KEY, points=True)
-    values = sorted(set().union(*by_group))
-    for panel in (panel for row in panels.values() for panel in row):
-        if values[0] > 0 and values[-1] >= LOG_SCALE * values[0]:
-            panel.set_xscale('log')
-            panel.minorticks_off()
-        panel.set_xticks(values, [f'{value:g}' for value in values])
-        panel.autoscale(axis='x')
-    for panel in next(reversed(panels.values())):
-        panel.set_xlabel(key)
     return figure

@@ -36,6 +36,7 @@ from jitm.runs.checkpoint_files import (
     list_steps,
     write_manifest,
 )
+from jitm.runs.log import best_time
 
 score_of = operator.itemgetter('rsum')  # the metric that selects the best checkpoint
 PARTIAL = '*.orbax-checkpoint-tmp'  # Orbax's name of a checkpoint until it is saved
@@ -102,8 +103,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
         scores = {number: score_of(found) for number, found in self.validations().items()}
         scores |= {step: score_of(metrics)} if metrics else {}
-        best = max(scores, key=lambda step: (scores[step], step), default=None)
-        described = {'best_step': best, **run, 'format': FORMAT}
+        described = {'best_step': best_time(scores), **run, 'format': FORMAT}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
         # Orbax writes it.
         folder = self.folder / str(step)

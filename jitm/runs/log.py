@@ -42,6 +42,11 @@ class MetricsFile:
             self._file.close()
 
 
+def best_time(rsums: Mapping[float, float]) -> float | None:
+    """Returns the step or epoch of the best validation: of the highest rsum, the latest of ties; None without one."""
+    return max(rsums, key=lambda time: (rsums[time], time), default=None)
+
+
 def make_line(step: int, epoch: float, part: str, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Returns a line of `metrics.jsonl`; the part is 'train' or the split of a validation."""
     return {'step': step, 'epoch': epoch, 'part': part, **metrics}

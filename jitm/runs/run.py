@@ -1,6 +1,7 @@
 """A trained run, loaded from its directory alone: config and vocabulary travel in the checkpoint."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from jitm.data.text.token_vectors import add_vectors, check_encoders
 from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
-from jitm.files import expand
+from jitm.files import check_local, expand
 from jitm.layers.lora import has_adapters, merge
-from jitm.models.make import make_model, member_model, own_names
+from jitm.models.make import PACKAGES, make_model, member_model
 from jitm.models.matcher import Matcher
-from jitm.runs import hub
+from jitm.runs import hub, own_code
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.checkpoint_files import FOLDER, checkpoint_digest
 
@@ -81,6 +82,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
       UserError: If the run, checkpoint or model does not exist, or is damaged; or if the model is defined outside of
         jitm in a module that was not imported before.
     """
+    check_local(str(workdir), 'the run directory')
     workdir = Path(expand(str(workdir)))
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)
@@ -89,7 +91,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
         data = run['data']
-        return Run(
+        loaded = Run(
             workdir=workdir,
             step=step,
             member=member,
@@ -106,6 +108,9 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
         )
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # the description in a folder has no checksum
         raise UserError(f'{workdir} has a damaged config ({error!r}); restore or export it again') from error
+    for file in own_code.changed_files(workdir):
+        logging.warning('%s changed since %s was trained with it', file, workdir)
+    return loaded
 
 
 Found = tuple[int, str, dict[str, chex.ArrayTree], dict[str, Any]]  # step, member, what is stored, the described run
@@ -178,11 +183,10 @@ def export_run(run: Run, folder: Path, separate: bool = False) -> None:
     Raises:
       UserError: If it cannot be written, the model is defined outside of jitm, or it has no adapters to separate.
     """
-    if own := own_names(member_model(run.config, run.member)):
-        raise UserError(
-            f"{run.workdir} has the model '{own[0]}', which is not in jitm, and an exported folder is read by jitm "
-            'alone: publish the run directory with its module'
-        )
+    if own := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
+        problem = 'which is not in jitm, and an exported folder is read by jitm alone'
+        model = next(iter(own.values()))
+        raise UserError(f"{run.workdir} has the model '{model}', {problem}: publish the run directory with its module")
     variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
     if separate and not has_adapters(variables['params']):
         raise UserError(f'{run.workdir} has no adapters to separate from its weights: leave --separate out')
@@ -198,7 +202,6 @@ def read_split(
     data_root: str | None = None,
     noisy: bool = False,
     trained_alike: bool = True,
-    language: str | None = None,
 ) -> Split:
     """Reads a split of the data set that all runs were trained on.
 
@@ -208,7 +211,6 @@ def read_split(
       data_root: The data folder, if it has moved since training.
       noisy: Whether captions of the training split are moved as in training.
       trained_alike: Whether the runs must share their part of the training data and its moved captions.
-      language: The language of the captions, if it is not that of training.
 
     Returns:
       The split.
@@ -229,7 +231,6 @@ def read_split(
                 'runs that are evaluated together need the same'
             )
     data = max((run.config['data'] for run in runs), key=lambda data: data.get('token_vectors', False))
-    data |= {'language': language} if language else {}
     return load_split(data, split_name, data_root and expand(str(data_root)), noisy)
 
 

@@ -109,13 +109,14 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
       expected: See `shapes`.
 
     Raises:
-      UserError: If the tree lacks the structure or the vector size of a run's encodings, or has no item.
+      UserError: If the tree lacks the structure or the vector size of a run's encodings, is complex, or has no item.
     """
 
     def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
         shape = getattr(leaf, 'shape', ())
         floating = jnp.issubdtype(one.dtype, jnp.floating)
-        return len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
+        same_axes = len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
+        return same_axes and not np.iscomplexobj(leaf)
 
     leaves, ones = jax.tree.leaves(encoding), jax.tree.leaves(expected[side])
     same = jax.tree.structure(encoding) == jax.tree.structure(expected[side])

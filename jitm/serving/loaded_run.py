@@ -54,13 +54,12 @@ class LoadedRun:
     def __repr__(self) -> str:
         return repr(self.run)
 
-    def load_data(self, split: str, data_root: str | None = None, language: str | None = None) -> Split:
+    def load_data(self, split: str, data_root: str | None = None) -> Split:
         """Loads a split of the data set that the run was trained on.
 
         Args:
           split: The name of the split, such as 'test'.
           data_root: The data folder, if it has moved since training.
-          language: The language of the captions, if it is not that of training.
 
         Returns:
           The split; its `images` are the model's inputs, region features or pixels.
@@ -68,7 +67,7 @@ class LoadedRun:
         Raises:
           UserError: If the data cannot be read.
         """
-        data = read_split([self.run], split, data_root, language=language)
+        data = read_split([self.run], split, data_root)
         if 'pixels' in self.run.model.reads:
             data = dataclasses.replace(data, regions=None, counts=None, boxes=None)
         return data

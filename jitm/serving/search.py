@@ -203,7 +203,7 @@ def answer(
       image: The name of an indexed image, or a photo; None to search with a caption.
       captions: The captions to find; None to find images.
       rerank: A run that orders the best results; None for none.
-      top_m: The number of results that it orders; the others are left out.
+      top_m: The number of results that it orders, at least `top_k`; the others are left out.
       add: Whether the scores of the first run are added to its scores.
 
     Raises:
@@ -212,7 +212,7 @@ def answer(
     names, row = index.names if captions is None else captions, find_row(index, image) if image else None
     shown_image = image if row is None else index.names[row]
     count = len(names) if images.captions else top_k  # all of them, for the rank of the first match
-    count = count if rerank is None else max(top_k, top_m)
+    count = count if rerank is None else top_m
     vector = _vector(run, index, caption, image, row)
     if captions is None:
         hits = index.top(vector, count + (row is not None))[0]

@@ -1,8 +1,10 @@
 """Averages of the weights of several runs: WiSE-FT and model soups (Wortsman et al., 2022a and 2022b)."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import chex
 import jax
@@ -18,7 +20,10 @@ KIND = 'an averaged run'
 
 
 def check_alike(runs: Sequence[Run]) -> None:
-    """Raises a UserError unless all runs have the same model and vocabulary."""
+    """Raises a UserError unless all runs have the same model and vocabulary, and data of the same encoder.
+
+    A run on other data is warned of: the average claims the data of the last run.
+    """
     first, *others = runs
     for run in others:
         models = [{'model': member_model(one.config, one.member)} for one in (first, run)]
@@ -29,6 +34,19 @@ def check_alike(runs: Sequence[Run]) -> None:
             raise UserError(f'{run.workdir} has another model than {first.workdir} ({reason}): average runs of one')
         if run.vocabulary.hash != first.vocabulary.hash:
             raise UserError(f'{run.workdir} has another vocabulary than {first.workdir}: average runs of one')
+        encoders = _encoders(run)
+        if encoders and _encoders(first) not in ({}, encoders):
+            problem = f'was trained on features or tokens of another network than {first.workdir}'
+            raise UserError(f'{run.workdir} {problem} (encoded_by): average runs of one')
+        if run.data_hash and first.data_hash and run.data_hash != first.data_hash:
+            logging.warning('%s was trained on other data than %s', run.workdir, first.workdir)
+
+
+def _encoders(run: Run) -> dict[str, Any]:
+    """Returns the identities of the networks that encoded the data of a run, wherever they are stored."""
+    identity = 'network', 'parameters', 'vocabulary'
+    encoded_by = config_lib.flatten(run.encoded_by or {})
+    return {key: value for key, value in encoded_by.items() if key.rpartition('.')[2] in identity}
 
 
 def average(runs: Sequence[Run], weights: Sequence[float]) -> Run:

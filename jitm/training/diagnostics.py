@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jitm.data.pairs.mined_lists import ROUNDING
 from jitm.devices import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
@@ -102,7 +103,7 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
     for name, ranking in rankings.items():
         if (mined := ranking.offline_scores) is not None:
             valid = ranking.negatives.any(axis=1)
-            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives))
+            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives) + ROUNDING)
             active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
             metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
             metrics[f'mined/{name}/active'] = jnp.mean(active)
@@ -122,23 +123,22 @@ def noise_metrics(
 
     Returns:
       For each direction,
-      noise/DIRECTION/gradient: The share of mixed pairs in the gradient, by its absolute value at the score of each
-        pair. Above the rate of the noise a loss follows mixed pairs more than clean ones.
+      noise/DIRECTION/gradient: The share of mixed pairs in the gradient, by the absolute value of that of each term at
+        the score of each pair. Above the rate of the noise a loss follows mixed pairs more than clean ones.
       noise/DIRECTION/separation: The probability that a clean pair of the batch scores above a mixed one, ties as half:
         the area under the ROC curve; 0.5 in a batch without pairs of both kinds.
     """
-    noisy = {way: rankings[way] for way in DIRECTIONS}
-    metrics, terms = {}, ranking_terms(terms)
-
-    def loss(scores: Mapping[str, chex.Array]) -> chex.Array:
-        scored = {way: ranking.replace(scores=scores[way]) for way, ranking in noisy.items()}
-        return objective(terms, {**rankings, **scored}, epoch)[0]
-
-    gradients = jax.grad(loss)({way: ranking.scores for way, ranking in noisy.items()})
-    for way, ranking in noisy.items():
+    metrics = {}
+    for way in DIRECTIONS:
+        ranking = rankings[way]
         own = jnp.repeat(clean, len(ranking.scores) // len(clean))  # each view of a pair is a query
-        of_pairs = jnp.sum(jnp.where(ranking.positives, jnp.abs(gradients[way]), 0), axis=1)
-        mixed_share = jnp.sum(jnp.where(own, 0, of_pairs)) / jnp.maximum(jnp.sum(of_pairs), 1e-30)
+        mixed = total = 0
+        for term in ranking_terms(terms).values():
+            if way in term.rankings:
+                pull = term.reduced(ranking).pull
+                mixed += term.reduce([jnp.where(own, 0, pull)], epoch)
+                total += term.reduce([pull], epoch)
+        mixed_share = mixed / jnp.maximum(total, 1e-30)
         scores = hardest_positive(ranking.scores, ranking.positives)
         both = own[:, None] & ~own
         above = (jnp.sign(scores[:, None] - scores) + 1) / 2
@@ -178,26 +178,19 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     Returns:
       active_hinges: The share of queries with a loss above 0.
       ranking_loss: The sum of the ranking terms.
-      collapsed_loss: Its value for constant scores, all equal to their mean: 2 x batch x margin for max of hinges,
-        log 2 for `matching_cross_entropy` of probabilities around 1/2.
+      collapsed_loss: Its value for constant scores, see `Reduced`: 2 x batch x margin for max of hinges, log 2 for
+        `matching_cross_entropy` of probabilities around 1/2.
     """
-    terms = ranking_terms(terms)
-    losses = [
-        sum(t.is_active(epoch) * t.per_query(ranking) for t in terms.values() if name in t.rankings)
-        for name, ranking in rankings.items()
-        if any(name in t.rankings for t in terms.values())
-    ]
-    constant = {}
-    for name, ranking in rankings.items():
-        candidates = ranking.positives | ranking.negatives
-        mean = jnp.sum(jnp.where(candidates, ranking.scores, 0)) / jnp.maximum(jnp.sum(candidates), 1)
-        scores = {key: getattr(ranking, key) for key in ('scores', 'offline_scores', 'offline_pair_scores')}
-        means = {key: jnp.full_like(values, mean) for key, values in scores.items() if values is not None}
-        constant[name] = ranking.replace(**means)
+    terms, losses, collapsed = ranking_terms(terms), {}, 0
+    for term in terms.values():
+        reduced = {way: term.reduced(rankings[way]) for way in term.rankings}
+        collapsed += term.reduce([numbers.constant for numbers in reduced.values()], epoch)
+        for way, numbers in reduced.items():
+            losses[way] = losses.get(way, 0) + term.is_active(epoch) * numbers.loss
     return {
-        'active_hinges': jnp.mean(jnp.stack(losses) > 0) if losses else jnp.zeros(()),
+        'active_hinges': jnp.mean(jnp.stack([*losses.values()]) > 0) if losses else jnp.zeros(()),
         'ranking_loss': objective(terms, rankings, epoch)[0],
-        'collapsed_loss': objective(terms, constant, epoch)[0],
+        'collapsed_loss': collapsed,
     }
 
 

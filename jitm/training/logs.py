@@ -202,7 +202,7 @@ class Logs:
         recall = f'i2t R@1 {metrics["i2t/recall@1"]:.1f} t2i R@1 {metrics["t2i/recall@1"]:.1f}'
         line = f'step {step} epoch {epoch:.2f} {split} rsum {metrics["rsum"]:.1f} {recall}'
         if step > start:
-            rate = f'{self.pace.rate * self._batch_size:.0f} pairs/s' if self.pace.rate else ''
+            rate = f'{timing["pairs_per_second"]:.0f} pairs/s'
             waiting = f'waiting for data {100 * timing["data_wait_share"]:.1f} %'
             line += ' | ' + ', '.join(filter(None, [f'{trained:.0f} s', rate, waiting, self.pace.left()]))
         self._bar.update(step - self._bar.n)

@@ -17,13 +17,15 @@ from jitm.data.pairs import noise
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.files import hash_arrays, replacing
+from jitm.files import check_local, hash_arrays, replacing
 from jitm.importers.text_folders import complete
 from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
+from jitm.training.plan import Plan
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
 from jitm.training.workdir import check_workdir, claim, described
@@ -76,11 +78,14 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
     )
 
 
-def _write_config(config: Mapping[str, Any], workdir: Path) -> None:
-    path, text = workdir / 'config.json', (json.dumps(config, indent=2) + '\n').encode()
+def _write_config(plan: Plan, workdir: Path) -> None:
+    """Writes the config and the hashes of one's own code."""
+    path, text = workdir / 'config.json', (json.dumps(plan.config, indent=2) + '\n').encode()
     if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
         with replacing(path) as file:
             file.write(text)
+    if parallel.is_primary():
+        own_code.write(own_code.hash_sources(plan.own.values()), workdir)
 
 
 def _describe(setup: Setup) -> dict[str, Any]:
@@ -92,6 +97,7 @@ def _describe(setup: Setup) -> dict[str, Any]:
         'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
         'steps_per_epoch': setup.pipeline.steps_per_epoch,
         'encoded_by': setup.data.train.encoded_by,
+        'validation_captions': setup.data.validation.captions_hash,
     }
 
 
@@ -126,7 +132,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     return parallel.put_state(state), run, int(state.step)
 
 
-def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
+def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool) -> Setup:
     """Sets up in all processes, or in none.
 
     Only process 0 looks into the workdir: a network file system caches for a while that a file does not exist.
@@ -135,7 +141,7 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
     checkpoints = Checkpoints(workdir)
 
     def look() -> bool:
-        check_workdir(workdir, config)
+        check_workdir(workdir, config, accept_changed_code)
         return bool(checkpoints.whole_steps())
 
     resuming = agreement.in_first(look)
@@ -149,18 +155,21 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path) -> Setup:
 
     setup = agreement.in_all(prepare)
     run, weights = _describe(setup), hash_arrays(jax.tree.leaves(setup.weights))
-    agreement.check_same(
-        config_lib.flatten({'data': run['data'], 'vocabulary': run['vocabulary_hash'], 'weights': weights})
-    )
+    sources = own_code.hash_sources(setup.plan.own.values())
+    compared = {'data': run['data'], 'vocabulary': run['vocabulary_hash'], 'weights': weights, 'own_code': sources}
+    agreement.check_same(config_lib.flatten(compared))
     return setup
 
 
-def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[str, Any]:
+def train_and_evaluate(
+    config: Mapping[str, Any], workdir: str | Path, accept_changed_code: bool = False
+) -> dict[str, Any]:
     """Trains the run a config describes, or resumes it.
 
     Args:
       config: A nested dict with every key of `configs/default.py`.
       workdir: The run directory: new, empty, or holding the same run.
+      accept_changed_code: Whether the run resumes with modules of the user that have changed.
 
     Returns:
       The `first` validation, a line of `metrics.jsonl`, None if it was lost; and the `best` one, `step` and metrics.
@@ -170,8 +179,9 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
+    check_local(str(workdir), 'the workdir')
     config, workdir = complete(config), Path(workdir)
-    setup = _set_up_everywhere(config, workdir)
+    setup = _set_up_everywhere(config, workdir, accept_changed_code)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
     with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
@@ -179,14 +189,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str | Path) -> dict[s
         if not started:
             if parallel.is_primary():
                 noise.write(setup.data.train, workdir)
-            _write_config(config, workdir)
+            _write_config(setup.plan, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
         state, run, restored = _start(setup, checkpoints, workdir)
         if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         if restored and parallel.is_primary() and not read_metrics(workdir):
             logging.warning('%s/metrics.jsonl has no lines: the metrics before step %d are lost', workdir, restored)
-        _write_config(config, workdir)  # keys that cannot change a number may differ
+        _write_config(setup.plan, workdir)  # keys that cannot change a number may differ
         # Train.
         plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
@@ -275,6 +285,7 @@ class _Loop:
         if shapes in self._compiled:
             return self._setup.train_step(state, batch)
         self._compiled.append(shapes)
+        jax.block_until_ready(state)  # the steps before do not count as compiling
         say = self._logs.say if self._slow else (lambda text: None)
         members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
         number = len(self._compiled)

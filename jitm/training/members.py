@@ -14,7 +14,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from flax import struct, traverse_util
 
 from jitm.config.build import bind
 from jitm.errors import UserError, did_you_mean
@@ -145,14 +145,18 @@ class Member:
 
     def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
         """Returns the variables that the model trains with: no gradient flows to frozen parameters."""
-        frozen = jax.tree.map(operator.or_, select_modules(params, self.frozen), select_frozen(params))
+        frozen = self._select_frozen(params)
         params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
         return state.replace(params=params).variables
+
+    def _select_frozen(self, tree: chex.ArrayTree) -> chex.ArrayTree:
+        """Returns for each leaf of a tree of modules whether its module is frozen."""
+        return jax.tree.map(operator.or_, select_modules(tree, self.frozen), select_frozen(tree))
 
     def take_gradient_step(
         self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
     ) -> MemberState:
-        """Returns the state after a step of the optimizer.
+        """Returns the state after a step of the optimizer; frozen modules keep their batch statistics.
 
         Args:
           state: The state before the step.
@@ -160,7 +164,12 @@ class Member:
           batch_stats: The batch statistics after the forward pass.
         """
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
-        return MemberState(optax.apply_updates(state.params, updates), batch_stats, optimizer)
+        params = optax.apply_updates(state.params, updates)
+        # The modules of the statistics are known by those of the parameters beside them.
+        old, new, leaves = map(traverse_util.flatten_dict, (state.batch_stats, batch_stats, params))
+        frozen = traverse_util.flatten_dict(self._select_frozen(traverse_util.unflatten_dict(leaves | new)))
+        kept = {path: old[path] if frozen[path] else value for path, value in new.items()}
+        return MemberState(params, traverse_util.unflatten_dict(kept), optimizer)
 
 
 def init_members(members: Mapping[str, Member], seed: int, images: Images, texts: Texts) -> dict[str, MemberState]:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jitm.config import build as config_lib
 from jitm.config import names
 from jitm.errors import ArgumentError, UserError, did_you_mean
-from jitm.types import Count, Index, Ranking, TokenPredictions, Weight
+from jitm.losses.ranking import masked_mean
+from jitm.types import Count, Index, Ranking, Reduced, TokenPredictions, Weight
 
 DIRECTIONS = ('i2t', 't2i')
 GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
@@ -115,6 +116,8 @@ class RankingTerm(Term):
 
     def per_query(self, ranking: Ranking) -> chex.Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
+        if self.name in ranking.reduced:
+            return ranking.reduced[self.name].loss
         inputs = {name: getattr(ranking, name) for name in self.inputs}
         scores, pairs = list(ranking.scores.shape), list(ranking.positives.shape)
         if scores != pairs:
@@ -142,9 +145,41 @@ class RankingTerm(Term):
             return loss({})
         return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
 
+    def reduced(self, ranking: Ranking) -> Reduced:
+        """Returns the numbers of each query; only the loss has a gradient."""
+        if self.name in ranking.reduced:
+            return ranking.reduced[self.name]
+        fixed = jax.lax.stop_gradient(ranking)
+        gradient = jax.grad(lambda scores: self.per_query(fixed.replace(scores=scores)).sum())(fixed.scores)
+        pull = jnp.sum(jnp.where(fixed.positives, jnp.abs(gradient), 0), axis=1)
+        return Reduced(self.per_query(ranking), self.per_query(with_constant_scores(fixed)), pull)
+
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """Returns the value of the term, a scalar."""
         return self.reduce([self.per_query(rankings[name]) for name in self.rankings], epoch)
+
+
+def with_constant_scores(ranking: Ranking) -> Ranking:
+    """Returns a ranking in which all scores of a query are the mean of its candidates, also those of mined pairs."""
+    mean = masked_mean(ranking.scores, ranking.positives | ranking.negatives)
+    mined = {key: mean for key in ('offline_scores', 'offline_pair_scores') if getattr(ranking, key) is not None}
+    return ranking.replace(scores=jnp.broadcast_to(mean[:, None], ranking.scores.shape), **mined)
+
+
+def is_row_by_row(term: RankingTerm) -> bool:
+    """Returns whether the loss of a query is the same without the other queries, for random scores."""
+    scores, positives = jax.random.uniform(jax.random.key(0), (4, 4)), jnp.eye(4, dtype=bool)
+
+    def loss(rows: slice) -> chex.Array:
+        learned = {'temperature': jnp.ones(()), 'bias': jnp.zeros(())}
+        return term.per_query(Ranking(scores[rows], positives[rows], ~positives[rows], **learned))
+
+    together = loss(slice(None))
+    try:
+        alone = jnp.concatenate([loss(slice(n, n + 1)) for n in range(len(scores))])
+    except Exception:  # of a loss that needs as many queries as candidates
+        return False
+    return bool(jnp.allclose(alone, together, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,7 +278,7 @@ def check_inputs(
                     f"'terms.{name}.rankings' names '{ranking}', which is not a ranking"
                     f'{did_you_mean(ranking, rankings)}'
                 )
-            for key in () if name in losses else term.inputs:
+            for key in term.inputs:
                 if getattr(rankings[ranking], key) is None:
                     needed = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
                     raise UserError(f"'terms.{name}' needs {key}{needed}")
@@ -261,8 +296,7 @@ def objective(
       terms: The terms by name.
       rankings: The rankings by name.
       epoch: int [].
-      losses: The unreduced losses [B] that a source has computed, by the name of their term; at least all token
-        terms.
+      losses: The unreduced losses [B] of the token terms, by their names.
 
     Returns:
       The sum, a scalar, and the value of each term by name.
@@ -272,7 +306,7 @@ def objective(
     """
     check_inputs(terms, rankings, losses)
     values = {
-        name: term.reduce([losses[name]], epoch) if name in losses else term(rankings, epoch)
+        name: term(rankings, epoch) if isinstance(term, RankingTerm) else term.reduce([losses[name]], epoch)
         for name, term in terms.items()
     }
     return sum(values.values()), values

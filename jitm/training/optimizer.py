@@ -104,7 +104,11 @@ def adamw(
     Returns:
       The optimizer, and its learning rate by step.
     """
-    schedule = optax.exponential_decay(learning_rate, decay_epochs * steps_per_epoch, 0.1, staircase=True)
+    length = decay_epochs * steps_per_epoch
+
+    def schedule(step: chex.Numeric) -> chex.Numeric:
+        return learning_rate * 0.1 ** (step // length)  # of integers: a rounded quotient would begin a decay late
+
     return _clipped_and_scaled(
         optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors, layer_decay
     ), schedule

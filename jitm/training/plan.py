@@ -8,7 +8,7 @@ from typing import Any
 
 import optax
 
-from jitm.config.build import bind, bind_named, check_member, flatten
+from jitm.config.build import bind, bind_named, check_member, flatten, own_names
 from jitm.config.schema import EvaluationKeys, RunKeys
 from jitm.data.load import bind_data, bind_loader, change_train, make_vocabulary
 from jitm.data.pairs.augmentation import Augmentation
@@ -18,14 +18,17 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, load_pretrained
+from jitm.models import make
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (
     HEADS,
     INPUTS,
+    LEARNED,
     MASKED,
     Term,
+    is_row_by_row,
     make_terms,
     ranking_terms,
     terms_of,
@@ -35,7 +38,14 @@ from jitm.training.optimizer import frozen_modules
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
-MAY_BE_OWN = ('candidates.source', 'labels.source', 'optimizer.name')
+PACKAGES = {  # pattern of a config key whose name may be of the user -> the package of names of jitm
+    'data.source': 'jitm.data',
+    'candidates.source': 'jitm.training.sources',
+    'labels.source': 'jitm.training.sources.labels',
+    'terms.*.loss': 'jitm.losses',
+    'optimizer.name': 'jitm.training.optimizer',
+    **make.PACKAGES,
+}
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
@@ -62,7 +72,7 @@ class Plan:
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
       load_pretrained: The function `(variables, words, model) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
-      own: The names of the source, the labels and the optimizer that are not of jitm.
+      own: The names that are not of jitm, by their keys.
       evaluation: The section `evaluation`.
       run: The section `run`.
       warnings: The settings that are allowed but suspicious.
@@ -89,7 +99,7 @@ class Plan:
     make_optimizer: Callable[[int], tuple[optax.GradientTransformation, optax.Schedule]]
     load_pretrained: Callable[..., Mapping[str, Replacements]]
     generator: str
-    own: tuple[str, ...]
+    own: Mapping[str, str]
     evaluation: EvaluationKeys
     run: RunKeys
     warnings: tuple[str, ...]
@@ -131,7 +141,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         make_optimizer=optimizer,
         load_pretrained=make_initialize(config['initialize'], members),
         generator=synthesis.generator,
-        own=tuple(name for name in map(flatten(config).get, MAY_BE_OWN) if {'.', ':'} & {*name}),
+        own=own_names(config, PACKAGES),
         evaluation=config['evaluation'],
         run=config['run'],
         warnings=tuple(unreached_epochs(config)),
@@ -269,6 +279,8 @@ def check_conditions(
             continue
         for member in stated.members:
             check_member(config, member)
+        if stated.row_by_row:
+            check_row_by_row(terms)
         for other, remedy in stated.needs.items():
             if not is_set(other):
                 raise UserError(f"config key '{other}' is {values[other]!r}, but {remedy}")
@@ -279,6 +291,16 @@ def check_conditions(
             for other in filter(is_set, fnmatch.filter(values, pattern)):
                 empty = UNSET.get(other, type(values[other])())
                 raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
+
+
+def check_row_by_row(terms: Mapping[str, Term]) -> None:
+    """Raises a UserError if the loss of a query depends on other queries; one with other inputs stops in the step."""
+    for name, term in ranking_terms(terms).items():
+        if {*term.inputs} <= {*LEARNED} and not is_row_by_row(term):
+            raise UserError(
+                f"'terms.{name}' has a loss that reads the scores of other queries, which are computed a few at a "
+                'time: use candidates.source=in_batch'
+            )
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:

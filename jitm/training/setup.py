@@ -15,7 +15,7 @@ from jitm.devices import parallel
 from jitm.devices.recompute import device_budget, keep_within
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
-from jitm.models.make import model_keys, own_names
+from jitm.models.make import model_keys
 from jitm.training.data import Data, load_data, make_models, make_pipeline
 from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import Member, copy_members, init_members
@@ -23,6 +23,8 @@ from jitm.training.plan import Plan, make_plan
 from jitm.training.step import RunConstants, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
+
+NAMED_BEFORE = 'data.', 'terms.'  # an error of these is that of the user already
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +145,7 @@ def own_parts(plan: Plan) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        models = [f"the model '{name}'" for section in plan.models.values() for name in own_names(section)]
-        own = [*models, *(f"'{name}'" for name in plan.own)]
+        own = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
         if not own:
             raise
         raise UserError(f'{" or ".join(own)} fails: {names.describe(error)}') from error

@@ -16,7 +16,7 @@ from jitm.types import Batch, Ranking
 
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
 Rankings = dict[str, Ranking]
-Losses = dict[str, chex.Array]  # name of a term -> its unreduced loss of every pair, [B]
+Losses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
 Scored = tuple[Rankings, Losses]
 Memory = Mapping[str, chex.ArrayTree]  # memory of the sources between steps, by a name of each
 
@@ -62,6 +62,7 @@ class Conditions(NamedTuple):
       gives: The inputs, rankings and predictions that it supplies to terms; empty for a source of the pairs that every
         term ranks.
       reader: The terms that read them, for a message.
+      row_by_row: Whether it computes the losses of a query without the scores of other queries.
     """
 
     excludes: Mapping[str, str] = {}
@@ -70,6 +71,7 @@ class Conditions(NamedTuple):
     members: Collection[str] = ()
     gives: Collection[str] = ()
     reader: str = ''
+    row_by_row: bool = False
 
 
 class Revision(NamedTuple):
@@ -88,7 +90,7 @@ class Revision(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A source of rankings, of losses of terms, or of both. Only `score` has a gradient.
+    """A source of rankings, of losses of token terms, or of both. Only `score` has a gradient.
 
     Attributes:
       score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, the same on every

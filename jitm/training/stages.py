@@ -93,7 +93,7 @@ def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, An
     return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
 
 
-def check_stages(stages: Stages, workdir: Path) -> None:
+def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = False) -> None:
     """Checks both stages before the first one starts; nothing is mined or trained yet.
 
     Raises:
@@ -107,7 +107,7 @@ def check_stages(stages: Stages, workdir: Path) -> None:
     second = _initialized_from(stages.second, '') if stages.fine_tune else stages.second
     setups = []
     for name, config, checked in (('stage1', stages.first, stages.first), ('stage2', stages.second, second)):
-        check_workdir(workdir / name, config)
+        check_workdir(workdir / name, config, accept_changed_code)
         resuming = bool(Checkpoints(workdir / name).whole_steps())
         try:
             make_plan(config, pending=True)  # the second stage as it is initialized from the first
@@ -130,13 +130,16 @@ def _weights(setup: Setup) -> tuple[str, Any]:
     return setup.data.vocabulary.hash, jax.tree.map(lambda x: x.shape, variables)
 
 
-def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report | None = None) -> dict[str, Any]:
+def train_stages(
+    config: Mapping[str, Any], workdir: str | Path, report: Report | None = None, accept_changed_code: bool = False
+) -> dict[str, Any]:
     """Trains both stages of a config, or resumes where it was stopped.
 
     Args:
       config: A nested dict with `stages`.
       workdir: The folder for `stage1` and `stage2`, which are run directories, and for the mined `candidates`.
       report: The function called after each mined block; None for none.
+      accept_changed_code: See `train_and_evaluate`.
 
     Returns:
       The result of `train_and_evaluate` for the second stage.
@@ -148,12 +151,12 @@ def train_stages(config: Mapping[str, Any], workdir: str | Path, report: Report 
     workdir = Path(workdir)
     stages = split_stages(complete(config), workdir)
     agreement.check_same(described(config))
-    agreement.in_all(lambda: check_stages(stages, workdir))
+    agreement.in_all(lambda: check_stages(stages, workdir, accept_changed_code))
     with claim(workdir):
-        train_and_evaluate(stages.first, workdir / 'stage1')
+        train_and_evaluate(stages.first, workdir / 'stage1', accept_changed_code)
         if stages.mines:
             _mine(workdir, stages, report)
-        return train_and_evaluate(stages.second, workdir / 'stage2')
+        return train_and_evaluate(stages.second, workdir / 'stage2', accept_changed_code)
 
 
 def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
@@ -177,17 +180,21 @@ def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
     return workdir / 'stage2' if config['stages'] else workdir
 
 
-def check(config: Mapping[str, Any], workdir: Path) -> None:
+def check(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool = False) -> None:
     """Raises the UserError that `train` would raise at its start; writes nothing."""
     config = complete(config)
     if config['stages']:
-        check_stages(split_stages(config, workdir), workdir)
+        check_stages(split_stages(config, workdir), workdir, accept_changed_code)
     else:
-        check_workdir(workdir, config)
+        check_workdir(workdir, config, accept_changed_code)
         set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
 
 
-def train(config: Mapping[str, Any], workdir: Path, report: Report | None = None) -> dict[str, Any]:
+def train(
+    config: Mapping[str, Any], workdir: Path, report: Report | None = None, accept_changed_code: bool = False
+) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
     config = complete(config)
-    return train_stages(config, workdir, report) if config['stages'] else train_and_evaluate(config, workdir)
+    if config['stages']:
+        return train_stages(config, workdir, report, accept_changed_code)
+    return train_and_evaluate(config, workdir, accept_changed_code)

@@ -12,12 +12,20 @@ from jitm.config import build as config_lib
 from jitm.devices import agreement
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
+from jitm.runs import own_code
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
+from jitm.training.plan import PACKAGES
 
 
-def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if the directory holds something else, another config, or a run without its checkpoints."""
+def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code: bool = False) -> None:
+    """Raises a UserError if the directory holds something else, or a run that does not resume.
+
+    Args:
+      workdir: The run directory.
+      config: The config, whose modules of the user are imported.
+      accept_changed_code: Whether these may have changed.
+    """
     path = workdir / 'config.json'
     if not path.exists():
         started = {f'.config.json{PARTIAL}', 'processes', LOCK}  # left by a start that was killed at once
@@ -33,6 +41,12 @@ def check_workdir(workdir: Path, config: Mapping[str, Any]) -> None:
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); choose the old values, or a '
             f'new workdir, where --config.{key}={workdir} trains its model further'
+        )
+    config_lib.own_names(config, PACKAGES)
+    if not accept_changed_code and (files := own_code.changed_files(workdir)):
+        raise UserError(
+            f'{" and ".join(map(str, files))} changed since the run in {workdir} was started; restore it, choose a new '
+            'workdir, or give --accept_changed_code to train on with the new code'
         )
     lines = read_metrics(workdir)
     if lines and lines[-1]['step'] > 0 and not Checkpoints(workdir).whole_steps():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jitm.commands.cli import main
+from jitm.errors import UserError
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.run import describe_run, load_run
 from jitm.training import averages
@@ -106,6 +107,8 @@ def test_a_greedy_soup_is_written(runs, tmp_path, capsys):
         ([0, 1, '--weights', '1'], '--weights is 1: give 2 numbers of at least 0, one for each run'),
         ([0, 1, '--weights', '1,x'], '--weights is 1,x: give 2 numbers'),
         ([0, 1, '--weights', '0,0'], '--weights is 0,0: give 2 numbers'),
+        ([0, 1, '--weights', '1e308,1e308'], '--weights is 1e308,1e308: give 2 numbers'),
+        ([0, 1, '--weights', 'nan,1'], '--weights is nan,1: give 2 numbers'),
         ([0, 1, '--weights', '-1,2'], '--weights is -1,2: give 2 numbers'),
         ([0, 1, '--weights', '1,1', '--greedy'], '--weights does not apply to --greedy'),
         ([0, 1, '--split', 'test'], '--split is not read without --greedy'),
@@ -133,3 +136,19 @@ def test_other_models_and_vocabularies_are_refused(finished, tmp_path, capsys):
         assert main(['average', str(finished), str(tmp_path / name), '--out', str(tmp_path / 'run')]) == 2, name
         error = capsys.readouterr().err
         assert all(part in error for part in message.split('.*')), error
+
+
+def test_heads_of_other_encoders_are_refused_and_other_data_warned_of(finished, caplog):
+    """An encoder is another one by its parameters, not by its folder; unknown data may be the same."""
+    run = load_run(finished)
+    encoded_by = {'network': 'CLIP()', 'parameters': 'a', 'origin': {'workdir': '/a'}, 'texts': {'vocabulary': 'b'}}
+    head = dataclasses.replace(run, encoded_by=encoded_by)
+    moved = dataclasses.replace(run, encoded_by=encoded_by | {'origin': {'workdir': '/b'}})
+    averages.check_alike([head, moved, run])
+    for other in ({'parameters': 'c'}, {'texts': {'vocabulary': 'c'}}):
+        with pytest.raises(UserError, match=r'was trained on features or tokens of another network than .*encoded_by'):
+            averages.check_alike([head, dataclasses.replace(run, encoded_by=encoded_by | other)])
+    averages.check_alike([run, dataclasses.replace(run, data_hash='')])
+    assert not caplog.text
+    averages.check_alike([run, dataclasses.replace(run, data_hash='0')])
+    assert caplog.text.count('was trained on other data than') == 1

@@ -11,12 +11,10 @@ from PIL import Image
 import jitm
 from jitm.commands.cli import main
 from jitm.devices import parallel
-from jitm.evaluation.published import PROTOCOLS, Protocol
 from jitm.importers.clip_weights import load_clip
 from jitm.runs.run import load_run
 from jitm.serving.loaded_run import LoadedRun
 from jitm.training.setup import set_up
-from tests.data.images.test_layouts import xtd10
 from tests.importers import test_blip_weights, test_siglip_weights
 from tests.importers import test_clip_weights as published
 
@@ -57,39 +55,6 @@ def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
     assert 0.01 < scores.std() < 1
 
 
-def test_captions_of_a_language_are_evaluated(folder, converted, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    root, workdir = str(tmp_path / 'xtd'), tmp_path / 'run'
-    xtd10(tmp_path / 'xtd')
-    config = ['--config', 'clip:softmax,f8k', f'--config.data.root={root}', '--config.data.language=en']
-    assert main(['convert', '--from', 'clip', folder, '--out', str(workdir), *config]) == 0
-    for language, name in (([], 'xtd-en'), (['--language', 'jp'], 'xtd-jp')):
-        assert main(['eval', '--workdir', str(workdir), '--split', 'test', *language]) == 0
-        assert f'{name}/test: 2 images, 2 captions' in capsys.readouterr().out
-    assert sorted(path.name for path in (workdir / 'eval').iterdir()) == ['test', 'test_jp']
-    assert jitm.load(workdir).load_data('test', root, 'de').captions == ('de one', 'de two')
-    (tmp_path / 'xtd' / 'dataset.txt').write_text('xtd10\n')
-    monkeypatch.setitem(PROTOCOLS, 'xtd10', {'mean of 11 languages': Protocol(2, 2, 2)})
-    assert main(['eval', '--workdir', str(workdir), '--split', 'test', '--language', 'en,jp', '--compare']) == 0
-    printed = capsys.readouterr().out
-    assert 'xtd/test: 2 images, 2 captions, mean of 2 languages' in printed
-    assert 'open_clip XLM-R' in printed
-    mean, *single = (
-        json.loads((workdir / 'eval' / name / 'metrics.json').read_text()) for name in ('test_en_jp', 'test', 'test_jp')
-    )
-    assert [*mean['languages'].values()] == [report['metrics'] for report in single]
-    for name, value in mean['metrics'].items():
-        np.testing.assert_allclose(value, np.mean([report['metrics'][name] for report in single]))
-    assert len(mean['identity']) == 2
-    assert main(['eval', '--workdir', str(workdir), '--language', 'en,jp', '--save_sims']) == 2
-    assert '--save_sims needs the captions of one language' in capsys.readouterr().err
-    assert main(['eval', '--workdir', str(workdir), '--split', 'test', '--language', 'ja']) == 2
-    assert main(['eval', '--workdir', str(converted), '--split', 'test', '--language', 'de']) == 2
-    errors = capsys.readouterr().err
-    assert f"'data.language' is 'ja', but {root} has captions in de, en, jp: give one" in errors
-    assert "config key 'data.language'" in errors.splitlines()[-1]
-
-
 def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):
     folders = [converted, tmp_path / 'hub', tmp_path / 'again']
     reports = []
@@ -111,6 +76,7 @@ def test_published_names_are_written_and_read_again(converted, tmp_path):
     assert (first.config['model'], first.vocabulary) == (second.config['model'], second.vocabulary)
 
 
+@pytest.mark.slow
 def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, folder, capsys):
     arguments = ['--config', 'clip:scenes', *DATA, '--workdir', str(converted)]
     assert main(['train', *arguments]) == 2

@@ -74,6 +74,7 @@ def with_anchor(workdir):
     }
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_and_an_anchor(runs):
     members = set_up(with_anchor(runs['scan'])).initial_state().members
     for member in members.values():

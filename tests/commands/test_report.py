@@ -281,8 +281,6 @@ def test_a_converted_run_is_compared(finished, make_run, tmp_path, capsys):
     assert report(run, converted, '--output', tmp_path / 'page.html', '--rows', tmp_path / 'rows.jsonl') == 0
     assert commands(read(tmp_path / 'page.html')) == [f'jitm eval --workdir {converted} --save_sims']
     assert report('summary', tmp_path / 'rows.jsonl') == 0
-    assert report('by_key', converted, '--keys', 'seed') == 2
-    assert 'converted has no validation; evaluate it' in capsys.readouterr().err
     evaluation = described['config']['evaluation']
     alone = {'folds': 1, 'dtype': evaluation['dtype'], 'precision': evaluation['precision'], 'data': 'moved/dev'}
     runs = [{'workdir': str(converted), 'step': 0, 'member': 'target', 'digest': checkpoint_digest(converted, 0)}]
@@ -423,11 +421,8 @@ def test_missing_data_can_be_left_out(make_run, tmp_path, capsys):
 DEFAULTS = {
     '': 'report.html',
     'panels': 'panels.md',
-    'map': 'map.png',
-    **{
-        name: f'{name}.png'
-        for name in ('training', 'validation', 'by_key', 'difficulty', 'cross_retrieval', 'distributions')
-    },
+    'training': 'training.png',
+    'validation': 'validation.png',
 }
 
 

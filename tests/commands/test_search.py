@@ -159,6 +159,8 @@ def test_a_second_run_orders_the_best_results(finished, split, sims, capsys, mon
     best = np.argsort(-sims[:, 7], kind='stable')[:4]
     found = names_of(search(capsys, *flags, '--top_k', 3, split.captions[7]))
     assert found == [split.image_ids[image] for image in best[::-1][:3]]
+    assert cli.main(['search', *map(str, flags), 'a']) == 2
+    assert '--top_m is 4, fewer than the 10 results of --top_k: order at least as' in capsys.readouterr().err
     added = search(capsys, *flags, '--top_k', 3, '--add', split.captions[7])
     np.testing.assert_allclose([one['score'] for one in json.loads(added.out)['results']], 0, atol=1e-6)
     texts = np.argsort(-sims[4], kind='stable')[:4]
@@ -178,7 +180,8 @@ def test_a_second_run_may_read_other_fields_of_the_split(finished, split, sims, 
 
 
 def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
-    faiss = pytest.importorskip('faiss')
+    import faiss
+
     flags = '--workdir', finished, '--split', 'test', '--export', tmp_path / 'new' / 'vectors.faiss'
     for _ in range(2):  # its own file is replaced
         assert '10 vectors written to' in search(capsys, *flags).err

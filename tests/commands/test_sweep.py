@@ -63,7 +63,7 @@ def test_a_finished_run_has_its_last_checkpoint(finished, tiny_config, tmp_path)
 def test_other_runs_continue_when_one_is_not_finite(tiny_config, tmp_path, monkeypatch, capsys):
     trained = []
 
-    def train(config, workdir, report):
+    def train(config, workdir, report, accept_changed_code):
         trained.append(workdir.name)
         if config['seed'] == 1:
             raise NotFiniteError('the loss was not finite')

@@ -6,8 +6,9 @@ import pytest
 from flax import linen as nn
 
 from jitm.config import names
+from jitm.config.build import own_names
 from jitm.errors import UserError
-from jitm.models.make import make_model, own_names
+from jitm.models.make import PACKAGES, make_model
 
 LOSSES = """
 import jax.numpy as jnp
@@ -121,6 +122,28 @@ def test_names_of_others_need_modules_that_the_user_imported(folder):
             names.import_own(wrong)
 
 
+def test_of_two_files_of_one_name_the_stored_one_is_taken(folder):
+    def of_other(name):
+        return names.resolve('jitm.losses', name, where='model.name', own=callable, imports=False)
+
+    for part in 'ab':
+        (folder / part).mkdir()
+        (folder / part / 'own_twice.py').write_text(LOSSES)
+    names.import_own('a/own_twice.py')
+    assert of_other('b/own_twice.py:my_hinge') is of_other('a/own_twice.py:my_hinge')  # the only one: it has moved
+    names.import_own('b/own_twice.py')
+    files = [of_other(f'{part}/own_twice.py:my_hinge').__code__.co_filename for part in 'ab']
+    assert files == [f'{folder}/{part}/own_twice.py' for part in 'ab']
+    both = f'may be {folder}/a/own_twice.py and {folder}/b/own_twice.py: import one of them'
+    for name in ('c/own_twice.py:my_hinge', 'c.own_twice.my_hinge'):
+        with pytest.raises(UserError, match=both):
+            of_other(name)
+    (folder / 'own_link.py').symlink_to(folder / 'a' / 'own_twice.py')
+    names.import_own('own_link.py')
+    assert names.file_of('elsewhere/own_link.py') == folder / 'own_link.py'
+    assert names.file_of('own_absent.py') is None
+
+
 MODELS = """
 from flax import linen as nn
 
@@ -152,8 +175,10 @@ def test_own_models_are_made_of_own_modules_and_those_of_jitm(folder):
     assert (model.image.embed_dim, model.image.width, model.scale) == (8, 3, 2.0)
     assert isinstance(model, nn.Module)
     section = {'name': 'own_models.Model', 'image': {'name': 'text.GRUEncoder', 'word_dim': 4}}
-    assert own_names(section) == ['own_models.Model']
-    assert own_names({'name': 'vse.VSE', 'image': encoder}) == ['own_models.Encoder']
+    assert own_names({'model': section}, PACKAGES) == {'model.name': 'own_models.Model'}
+    sections = {'model': {'name': 'vse.VSE', 'image': encoder}, 'members': {'target': {'model': section}}}
+    named = {'model.image.name': 'own_models.Encoder', 'members.target.model.name': 'own_models.Model'}
+    assert own_names(sections, PACKAGES, imports=False) == named
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import functools
 import itertools
 import json
+import random
 import re
 import runpy
 import shutil
@@ -20,14 +21,17 @@ from jitm.types import Images, Texts
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
+SAMPLE = 40  # combinations of words, of which some files have thousands
+
 
 @pytest.mark.parametrize('file', configs.SYSTEMS)
-def test_a_preset_is_listed_if_and_only_if_it_starts(file):
+@pytest.mark.parametrize('count', [SAMPLE, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_preset_is_listed_if_and_only_if_it_starts(file, count):
     """`jitm settings` lists every combination of words that the file does not refuse by name."""
     keys, combinations = load('default').keys(), [*itertools.product(*configs.tables(file))]
     names = {settings.words_of(name): name for name in settings.presets() if name.partition(':')[0] == file}
     assert [*names] == [(file, *words) for words in combinations]
-    for name in names.values():
+    for name in random.Random(0).sample([*names.values()], min(len(names), count or len(names))):
         try:
             config = load(name)
         except ValueError:  # is not listed
@@ -49,7 +53,7 @@ def test_settings_initialize_from_runs_of_settings():
     assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
     runs |= {f'runs/blip_{size}' for size in blip.SIZE}
-    runs |= {f'runs/{version}_{size}' for version in siglip.RELEASED for size in siglip.SIZE}
+    runs |= {f'runs/{version}_{size}' for version in siglip.VERSION for size in siglip.SIZE}
     for setting in one_of_each_word():
         config = load(setting)
         named = [member.get('init_from', '') for member in config['members'].values()]
@@ -161,6 +165,8 @@ def test_words_of_tuning_go_together_and_keep_those_of_a_file():
     assert config['optimizer']['factors'] == {'lower_50%': 0.0}
     assert config['optimizer']['layer_decay'] == 0.85
     assert config['members']['average'] == {'rule': 'ema', 'of': 'target', 'momentum': 0.998, 'constant': True}
+    queue = load('vse:mean,softmax_queue')  # an average encodes the queue
+    assert load('vse:mean,softmax_queue,ema') == queue | {'evaluation': queue['evaluation'] | {'member': 'average'}}
     assert load('vse:rvsepp,frozen')['optimizer']['factors'] == {'bert': 0.1, 'lower_100%': 0.0}
     assert load('vsepp:vgg19,frozen')['optimizer']['factors'] == {'network': 0.0}  # its own word
     assert load('vsepp:vgg19,frozen,minilm,lora')['optimizer']['factors'] == {'network': 0.0}

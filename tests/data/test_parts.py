@@ -227,3 +227,14 @@ def test_own_splits_with_a_problem(name, tmp_path, monkeypatch):
     )
     with pytest.raises(UserError, match=message):
         bind_data({'source': f'{tmp_path}/made.py:load'}, imports=True)('dev')
+
+
+def test_data_that_have_moved_are_named_with_a_remedy(tmp_path):
+    """Of a run, whose path may be relative; of a config; and at a path of --data_root."""
+    data = {'source': 'precomp.load', 'root': 'data/nowhere'}
+    with pytest.raises(UserError, match=r'^data/nowhere is not a folder: .*from another folder, give --data_root'):
+        load_split(data, 'dev')
+    with pytest.raises(UserError, match=r'^data/nowhere is not a folder: .*docs/data.md says where data are published'):
+        load_split(data, 'dev', imports=True)
+    with pytest.raises(UserError, match=r'/none is not a folder: .*docs/data.md says where data are published'):
+        load_split(data, 'dev', f'{tmp_path}/none')

@@ -292,6 +292,13 @@ def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):
     assert not np.array_equal(with_extra.batch(4).drawn['shortlist'][1], extra_index)
 
 
+def test_extra_pairs_are_not_in_the_batch(pipeline):
+    texts, rows = pipeline.split.num_texts, pipeline.text_index(3)
+    sampler = drawing(pipeline, shortlist_source(texts - len(rows), 1)).samplers['shortlist']
+    extra, _ = sampler.pick(3, rows)
+    np.testing.assert_array_equal(np.sort(np.concatenate([rows, extra])), np.arange(texts))
+
+
 def test_a_mismatched_pair_has_one_side_of_another_image(pipeline):
     sampling, split = drawing(pipeline, sampled()), pipeline.split
     captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in split.captions]

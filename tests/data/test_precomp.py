@@ -7,9 +7,9 @@ import pytest
 from jitm import files
 from jitm.data import arrays, precomp
 from jitm.errors import UserError
-from tests.conftest import SHARED
+from tests.conftest import ROOT
 
-DATA = SHARED / 'data'
+UNPACK = '../shared/data/unpack.py'
 
 
 def features(images, dtype=np.float16, shape=(3, 4)):
@@ -301,6 +301,26 @@ def test_other_files_come_before_that_of_cc152k(root):
 # What is refused; other files are in the table of tests/drills.
 
 
+@pytest.mark.parametrize('captions', [True, False])
+@pytest.mark.parametrize('name', ['train.npz', 'train36.hdf5', 'train_resnet101_faster_rcnn.tsv', 'train/7.npz'])
+def test_features_in_other_formats_are_named(root, name, captions):
+    if captions:
+        write_cc152k(root, CC152K)
+        (root / 'train_ims.npy').unlink()
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(b'')
+    problem = f'{root / "train_ims.npy"} is missing' if captions else f"{root} has no split 'train': it holds no"
+    text = message(root)
+    assert text.startswith(problem)
+    assert f'; {root / name} is not read: write its features by numpy.save as one array [images, regions, ' in text
+
+
+def test_arrays_of_different_shapes_are_padded(root):
+    write(root)
+    np.save(root / 'train_ims.npy', np.array([np.ones((2, 3)), np.ones((1, 3))], object), allow_pickle=True)
+    assert message(root) == f'{root / "train_ims.npy"} has dtype object: pad its arrays to one shape'
+
+
 @pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('row', [0, 4, 9])
@@ -351,9 +371,9 @@ def test_tags_of_a_high_score_are_kept_and_at_least_one(root, score, tags):
     assert precomp.load('train', root=str(root), min_tag_score=score).tags == tags
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(UNPACK)
 def test_flickr8k(tmp_path):
-    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / UNPACK, tmp_path], check=True, capture_output=True)
     folder = tmp_path / 'f8k_precomp'
     assert precomp.splits(str(folder)) == ('dev', 'train')
     split = precomp.load('dev', root=str(folder))
@@ -366,9 +386,9 @@ def test_flickr8k(tmp_path):
     assert precomp.load('train', root=str(folder)).num_images == 6000
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(UNPACK)
 def test_flickr8k_regions_have_their_counts(tmp_path):
-    subprocess.run([sys.executable, DATA / 'unpack.py', tmp_path, 'regions'], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / UNPACK, tmp_path, 'regions'], check=True, capture_output=True)
     split = precomp.load('train', root=str(tmp_path / 'f8k_regions_precomp'))
     assert (split.counts.min(), split.counts.max()) == (24, 36)
     assert not split.regions[np.arange(36) >= split.counts[:, None]].any()

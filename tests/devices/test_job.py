@@ -17,6 +17,7 @@ LONE = {
     'no launcher': {},
     'the script of sbatch': {'SLURM_JOB_ID': '1', 'SLURM_NTASKS': '4', 'SLURM_PROCID': '0', 'SLURM_LOCALID': '0'},
     'a shell of salloc': SRUN | {'SLURM_NTASKS': '4', 'SLURM_STEP_NUM_TASKS': '1'},
+    'a variable that is empty': {'SLURM_STEP_NUM_TASKS': ''},
     'mpirun -n 1': MPIRUN | {'OMPI_COMM_WORLD_SIZE': '1'},
 }
 SEVERAL = {

@@ -79,6 +79,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'words --data_root': ('words', '--workdir', 'run', '--data_root', FOLDER),
     'words --generator': ('words', '--workdir', 'run', '--perturbations', 'generated', '--generator', FOLDER),
     'words --concreteness': ('words', '--workdir', 'run', '--perturbations', 'noun', '--concreteness', FOLDER),
+    'words --scene_graphs': ('words', '--workdir', 'run', '--perturbations', 'noun', '--scene_graphs', FOLDER),
     'report RUN': ('report', FOLDER, '--output', 'new.html'),
     'report --photos': ('report', 'run', '--output', 'new.html', '--photos', f'{FOLDER}/config.json'),
     'report --data_root': ('report', 'panels', 'evaluated/sims.npy', '--output', 'new.md', '--data_root', FOLDER),
@@ -94,12 +95,7 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'convert --base': ('convert', '--from', 'peft', 'run', '--out', 'new', '--base', FOLDER),
     'average RUN': ('average', 'run', FOLDER, '--out', 'new'),
     'average --data_root': ('average', 'run', 'run', '--greedy', '--out', 'new', '--data_root', FOLDER),
-    'convert --keys': ('convert', '--from', 'oscar_features', 'run', '--out', 'new', '--keys', FOLDER),
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),
-}
-NO_PATHS = {  # flags of text that name no file
-    *('split', 'member', 'coordinator', 'compare_systems', 'host', 'select', 'keys', 'images', 'texts', 'from', 'to'),
-    *('show', 'sweep', 'seeds', 'language', 'weights', 'perturbations', 'scene_graphs'),
 }
 
 

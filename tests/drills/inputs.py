@@ -666,7 +666,7 @@ def foreign_rows() -> Iterator[Row]:
         yield Row(f'{name}: something of somebody else', argv, foreign.write, '.')
 
 
-SIMS = 'report', 'distributions', 'evaluated/sims.npy'
+SIMS = 'report', 'panels', 'evaluated/sims.npy'
 REPORTS = {  # metrics.json beside similarities
     'of other similarities': (
         '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
@@ -758,6 +758,11 @@ LINES = {  # more commands, and what the message says
     '{new} --config.clip_norm=2': "did you mean 'optimizer.clip_norm'",
     '{new} --config.model.text.recurrent=False': "'model.text_pooling' is 'last', which ignores all words where",
     'train --config vse --workdir x --config.data.root=no': r'no is not a folder: .*; docs/data.md says where data are',
+    'train --config config.py --workdir gs://b/run': "--workdir is 'gs://b/run', but jitm reads and writes",
+    'train --config s3://b/config.py --workdir x': "--config is 's3://b/config.py', but jitm",
+    '{new} --config.data.root=hf://datasets/x': "config key 'data.root' is 'hf://datasets/x', but jitm",
+    '{new} --config.members.target.init_from=gs://b/run': "'members.target.init_from' is 'gs://b/run', but jitm",
+    'average run gs://b/run --out x': "the run directory is 'gs://b/run', but jitm",
     '{new} --num_processes=0': '--num_processes=0: 0 is not a positive integer',
     '{job} -1': '--process_id=-1',
     '{job} 5': '--process_id is 5, but --num_processes is 2; number the processes from 0',
@@ -771,6 +776,9 @@ LINES = {  # more commands, and what the message says
     'sweep --config config.py --workdir x --sweep terms.ranking.margin=x': "margin' is 'x'; it must be a number",
     'sweep --config config.py --workdir x --sweep terms.ranking.margin=.1,0.1': 'margin=0.1_seed=0 twice',
     'sweep --config config.py --workdir x --seeds=0,-1': "seed=-1: config key 'seed' is -1; it must be at least 0",
+    'sweep --config config.py --workdir x --sweep run.prefetch=1,2': "'run.prefetch', which does not change training",
+    'sweep --config config.py --workdir x --sweep evaluation.every_steps=1,2': 'its runs would be copies',
+    f'sweep --config config.py --workdir x --sweep vocabulary.path={"a" * 240},b': 'shorter values of .vocabulary.path',
     'settings f31k': "no preset has the word 'f31k', did you mean 'f30k'",
     'words --workdir x --perturbations swap --generator y': "the perturbation 'generated'",
     'words --workdir x --perturbations swap --scene_graphs y': 'is not read by',
@@ -778,17 +786,15 @@ LINES = {  # more commands, and what the message says
     'report sumary': "no run directory sumary, and 'sumary' is not a kind of report, did you mean 'summary'",
     'report sumary x': "'sumary' is not a kind of report, did you mean 'summary'",
     'report summary': 'jitm report summary needs at least one file',
-    'report summary x --pairs 3': 'jitm report summary does not read --pairs',
+    'report summary x --images 3': 'jitm report summary does not read --images',
     'report summary run --rows x': 'jitm report summary does not read --rows; leave it out',
     'report summary run --select x': "no run is named 'x'",
     'report run runs/none': "no run directory runs/none, and 'runs/none' is not a kind of report; known are",
     'report run summary': "'summary' is a kind of report; write it before the files",
     'report run run': 'is given twice; give each run once',
-    'report run --pairs 3': 'the page of jitm report does not read --pairs; leave it out',
+    'report run --images 3': 'the page of jitm report does not read --images; leave it out',
     'report run --rows run/config.json': 'is not a row of jitm report --rows',
     'report run --output run': 'exists and was not written by jitm',
-    'report by_key run': 'jitm report by_key needs --keys, such as --keys terms.ranking.margin',
-    'report by_key run --keys margin': 'the config of run has no margin; leave the run out with --select',
     '{search} a': 'give the images, either as --images or as --split',
     '{search} a --split dev --images photos': 'give the images, either as --images or as --split',
     '{search} --split dev': 'give what to search with: either a caption or --image',
@@ -890,8 +896,6 @@ ARGUMENTS = [
     (('report', 'summary', 'absent'), 'absent'),
     (('report', 'summary', 'data'), 'data'),
     (('report', 'panels', 'config.py'), 'config.py'),
-    (('report', 'map', 'data/train_ims.npy'), 'was not written by jitm eval --save_vectors'),
-    (('report', 'distributions', 'data/train_caps.txt'), 'train_caps.txt'),
 ]
 
 DAMAGES = {

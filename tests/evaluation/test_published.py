@@ -167,10 +167,6 @@ def test_rows_equal_the_papers():
     assert list(of('VSE++ table 4', 'Order0', 'coco')) == ranked
     long = of('LoTLIP README', 'Long-CLIP', 'urban1k')
     assert long == {'i2t/recall@1': 78.9, 't2i/recall@1': 79.5}
-    mean = of('open_clip multilingual retrieval results', 'SigLIP i18n', 'xm3600')
-    assert mean == {'i2t/recall@1': 48.9, 't2i/recall@1': 44.1}
-    labse = of('Multilingual-CLIP README', 'M-CLIP', 'xtd10-jp', backbone='ViT-L/14, LaBSE')
-    assert labse == {'t2i/recall@10': 73.9}
     gaps = of('SelHN table 9', 'SGRAF', 'coco')
     assert gaps == {'i2t/recall@1': 57.8, 'i2t/recall@10': 91.6, 't2i/recall@1': 41.9, 't2i/recall@10': 81.3}
 
@@ -209,8 +205,6 @@ def protocol(dataset='f30k', split='test', images=1000, texts=5000, folds=1, run
         (protocol('coco', 'testall', folds=5), 'coco', '1K, 5 folds'),
         (protocol('coco', 'testall', 5000, 25000), 'coco', '5K'),
         (protocol('urban1k', texts=1000), 'urban1k', '1K'),
-        (protocol('xtd10-de', texts=1000), 'xtd10-de', '1K'),
-        (protocol('xm3600', 'test', 3600, 3600, 36), 'xm3600', 'mean of 36 languages, first captions'),
     ],
 )
 def test_rows_of_the_same_protocol_match(ours, dataset, name):

@@ -223,6 +223,7 @@ def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabu
             load('imram', path, vocabulary)
 
 
+@pytest.mark.slow
 def test_a_model_with_bert_survives_both_directions(tmp_path):
     pieces = tmp_path / 'vocab.txt'
     pieces.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef']))

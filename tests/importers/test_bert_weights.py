@@ -219,10 +219,12 @@ def test_damaged_torch_file(tmp_path, content):
         load_bert(str(path), PARAMS)
 
 
+@pytest.mark.needs('torch', 'transformers')
 @pytest.mark.parametrize('kind', ['model.safetensors', 'pytorch_model.bin', 'pretraining'])
 def test_hidden_states_equal_transformers(tmp_path, kind):
-    torch = pytest.importorskip('torch')
-    transformers = pytest.importorskip('transformers')
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=50,

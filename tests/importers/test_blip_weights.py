@@ -146,11 +146,13 @@ def test_golden_numbers(tmp_path, epsilon):
         np.testing.assert_allclose(one, other, atol=1.5e-6)
 
 
+@pytest.mark.needs('transformers', 'torch')
 @pytest.mark.parametrize('epsilon', [1e-5, pytest.param(1e-6, marks=pytest.mark.slow)])
 def test_agrees_with_transformers(tmp_path, epsilon):
     """Cosines and logits; transformers gets the captions that start with [ENC] to match, and their own to compare."""
-    transformers = pytest.importorskip('transformers')
-    torch = pytest.importorskip('torch')
+    import torch
+    import transformers
+
     config = blip_config(vision_config__layer_norm_eps=epsilon, text_config__encoder_hidden_size=24)
     theirs = transformers.BlipForImageTextRetrieval(transformers.BlipConfig(**config))
     torch.manual_seed(0)

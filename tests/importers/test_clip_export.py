@@ -56,8 +56,11 @@ def test_what_it_has_not_is_not_written(vit, change, vocabulary, message):
         export_clip(model, vit.variables, vocabulary or vit.vocabulary)
 
 
+@pytest.mark.needs('transformers', 'torch')
 def test_transformers_reads_the_folder(tmp_path, vit):
-    transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
+    import torch
+    import transformers
+
     words = published.BPE.of(published.full_size_merges())  # which the tokenizer of transformers needs
     params = vit.variables['params']
     embedding = np.random.default_rng(0).normal(size=(len(words), published.WIDTH)).astype(np.float32)

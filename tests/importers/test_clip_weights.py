@@ -406,10 +406,13 @@ class Example:
         return cls(rng.integers(0, 256, (3, image_size, image_size, 3), np.uint8), ids, lengths)
 
     def mask(self):
-        return pytest.importorskip('torch').tensor(np.arange(self.ids.shape[1]) < self.lengths[:, None]).long()
+        import torch
+
+        return torch.tensor(np.arange(self.ids.shape[1]) < self.lengths[:, None]).long()
 
     def normalized(self):
-        torch = pytest.importorskip('torch')
+        import torch
+
         pixels = (self.pixels / 255 - np.array(CLIP_MEAN)) / np.array(CLIP_DEVIATION)
         return torch.tensor(pixels.transpose(0, 3, 1, 2).astype(np.float32))
 
@@ -432,7 +435,8 @@ def assert_agree(got, images, texts, scale):
 
 def spread(model):
     """Spreads the parameters, so that every part of the formulas shows."""
-    torch = pytest.importorskip('torch')
+    import torch
+
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -445,10 +449,12 @@ def spread(model):
     return model.eval()
 
 
+@pytest.mark.needs('transformers', 'torch')
 @pytest.mark.parametrize(('activation', 'end'), [('gelu', 2), ('quick_gelu', 49407)])
 def test_agrees_with_transformers(tmp_path, activation, end):
-    transformers = pytest.importorskip('transformers')
-    torch = pytest.importorskip('torch')
+    import torch
+    import transformers
+
     vocab_size = V if end == 2 else 49408
     merges = MERGES if end == 2 else full_size_merges()
     changes = {'text_config__vocab_size': vocab_size, 'text_config__eos_token_id': end}
@@ -468,10 +474,12 @@ def test_agrees_with_transformers(tmp_path, activation, end):
 RESNET = {'image_size': 64, 'layers': [1, 2, 1, 1], 'width': 8, 'head_width': 64, 'patch_size': None}
 
 
+@pytest.mark.needs('open_clip', 'torch')
 @pytest.mark.parametrize('kind', ['vit', 'custom', 'resnet'])
 def test_agrees_with_open_clip(tmp_path, kind):
-    model_lib = pytest.importorskip('open_clip.model')
-    torch = pytest.importorskip('torch')
+    import torch
+    from open_clip import model as model_lib
+
     changes = {'vision_cfg': RESNET} if kind == 'resnet' else {'quick_gelu': False}
     config = open_clip_config(**changes)
     kind_of_model = model_lib.CustomTextCLIP if kind == 'custom' else model_lib.CLIP
@@ -502,12 +510,14 @@ def cells_of(visual, pixels):
     return kept[0].reshape(*kept[0].shape[:2], -1).transpose(0, 2, 1)
 
 
+@pytest.mark.needs('open_clip', 'torch')
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind', ['vit', 'resnet'])
 def test_archives_of_torchscript_agree_with_open_clip(tmp_path, monkeypatch, kind):
     """A model as OpenAI publishes it: traced, with three numbers as buffers."""
-    model_lib = pytest.importorskip('open_clip.model')
-    torch = pytest.importorskip('torch')
+    import torch
+    from open_clip import model as model_lib
+
     monkeypatch.setattr('jitm.importers.tensors.HEAD_SIZE', WIDTH // HEADS)
     config = open_clip_config(**{'vision_cfg': RESNET | {'head_width': WIDTH // HEADS}} if kind == 'resnet' else {})
     model = spread(model_lib.CLIP(**config['model_cfg']))

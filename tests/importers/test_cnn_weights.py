@@ -12,7 +12,7 @@ from flax import traverse_util
 from safetensors.numpy import save_file
 
 from jitm.errors import UserError
-from jitm.files.packages import located
+from jitm.files.packages import PACKAGES, located
 from jitm.importers.cnn_weights import NAMES, RULES, load_network
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import export, rename
@@ -97,13 +97,6 @@ def test_keys_are_complete(tmp_path, change, message):
         load(path, 'squeezenet')
 
 
-def installed(path):
-    try:
-        return Path(located(path))
-    except UserError as error:
-        pytest.skip(str(error))
-
-
 LITE0 = 'efficientnet-lite0'
 AXES = np.mgrid[:224, :224, :3]
 RAMP = 255 * AXES[:2] // 223
@@ -130,8 +123,8 @@ GOLDEN = {  # of the published file, computed with torch: the classes of the lar
 }
 
 
+@pytest.mark.needs(PACKAGES[LITE0].module)
 def test_the_published_efficientnet_lite_has_its_golden_values():
-    file = installed(LITE0)
     np.testing.assert_array_equal(GOLDEN_PHOTOS.sum((1, 2, 3)), [19_167_744, 19_117_505])
     model, given = network('lite-0', pooled=False), load(LITE0, 'lite-0')
     pixels = normalize_pixels(jnp.asarray(GOLDEN_PHOTOS), model.mean, model.deviation)
@@ -144,7 +137,7 @@ def test_the_published_efficientnet_lite_has_its_golden_values():
     pooled = np.asarray(cells).mean(1)
     np.testing.assert_allclose(pooled[:, :8], GOLDEN['pooled'], atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), GOLDEN['norm'], rtol=1e-5)
-    tensors = open_checkpoint(str(file), 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors
+    tensors = open_checkpoint(located(LITE0), 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors
     logits = pooled @ tensors['fc.weight']().T + tensors['fc.bias']()
     assert_within('EfficientNet-Lite0', logits[:, :8], np.array(GOLDEN['logits']))
     for row, top in zip(logits, GOLDEN['top'], strict=True):
@@ -157,19 +150,22 @@ def is_stem(module, method):
     return module.name == 'bn1' and method == '__call__'
 
 
+@pytest.mark.needs(*(PACKAGES[f'efficientnet-lite{number}'].module for number in (1, 2)))
 @pytest.mark.parametrize('number', [1, 2])
 def test_other_published_efficientnet_lites_are_read(number):
     """The digest in the name, all names and all shapes are checked."""
-    file = installed(f'efficientnet-lite{number}')
-    got = load(file, f'lite-{number}')
+    got = load(Path(located(f'efficientnet-lite{number}')), f'lite-{number}')
     assert all(np.ptp(leaf) > 0 for leaf in jax.tree.leaves(got))
 
 
+@pytest.mark.needs('timm')
 @pytest.mark.parametrize(
     'number', [0, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_efficientnet_lite_equals_timm(tmp_path, number):
-    timm, x = pytest.importorskip('timm'), pixels((96, 64))
+    import timm
+
+    x = pixels((96, 64))
     model = randomize(timm.create_model(f'tf_efficientnet_lite{number}', pretrained=False))
     save_file({name: value.numpy() for name, value in model.state_dict().items()}, tmp_path / 'model.safetensors')
     kind = f'lite-{number}'
@@ -178,7 +174,8 @@ def test_efficientnet_lite_equals_timm(tmp_path, number):
 
 def randomize(model):
     """Gives a network of torch random statistics, so that its features neither vanish nor explode."""
-    torch = pytest.importorskip('torch')
+    import torch
+
     torch.manual_seed(1)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -192,7 +189,8 @@ def randomize(model):
 
 
 def theirs(model, x, ours=cnn.SqueezeNet):
-    torch = pytest.importorskip('torch')
+    import torch
+
     with torch.no_grad():
         normalized = np.asarray(normalize_pixels(jnp.asarray(x), ours.mean, ours.deviation)).transpose(0, 3, 1, 2)
         return model(torch.from_numpy(np.ascontiguousarray(normalized))).numpy()
@@ -217,15 +215,19 @@ ROWS = {
 
 
 def tiny_resnet(kind):
-    torchvision = pytest.importorskip('torchvision')
+    import torchvision
+
     blocks = torchvision.models.resnet
     block = blocks.BasicBlock if kind == 'resnet-10' else blocks.Bottleneck
     return randomize(blocks.ResNet(block, [1, 1, 1, 1]))
 
 
+@pytest.mark.needs('torch', 'torchvision')
 @pytest.mark.parametrize('kind', KINDS)
 def test_networks_equal_torchvision(tmp_path, kind):
-    torch, torchvision = pytest.importorskip('torch'), pytest.importorskip('torchvision')
+    import torch
+    import torchvision
+
     model = randomize(torchvision.models.squeezenet1_1()) if kind == 'squeezenet' else tiny_resnet(kind)
     path, x = tmp_path / 'x.pth', pixels((80, 101))
     torch.save(model.state_dict(), path)
@@ -236,8 +238,11 @@ def test_networks_equal_torchvision(tmp_path, kind):
     check_parity(path, kind, theirs(model, x), x)
 
 
+@pytest.mark.needs('torch', 'torchvision')
 def test_vgg_cells_equal_torchvision(tmp_path):
-    torch, torchvision = pytest.importorskip('torch'), pytest.importorskip('torchvision')
+    import torch
+    import torchvision
+
     vgg = torchvision.models.vgg
     model = randomize(vgg.VGG(vgg.make_layers(vgg.cfgs['E']), num_classes=2, init_weights=False))
     path, x = tmp_path / 'x.pth', pixels((64, 96))
@@ -245,10 +250,12 @@ def test_vgg_cells_equal_torchvision(tmp_path):
     check_parity(path, 'vgg19', theirs(model.features, x), x, pooled=False)
 
 
+@pytest.mark.needs('torchvision', 'timm')
 @pytest.mark.slow
 @pytest.mark.parametrize('source', ['torchvision', 'before 2017', 'timm'])
 def test_vgg_vectors_equal_torchvision(tmp_path, source):
-    torchvision = pytest.importorskip('torchvision')
+    import torchvision
+
     model, x = randomize(torchvision.models.vgg19()), pixels((224, 224), 1)
     tensors = {name: value.numpy() for name, value in model.state_dict().items()}
     if source == 'before 2017':
@@ -256,7 +263,8 @@ def test_vgg_vectors_equal_torchvision(tmp_path, source):
     path = tmp_path / 'x.safetensors'
     save_file(tensors, path)
     if source == 'timm':
-        timm = pytest.importorskip('timm')
+        import timm
+
         other = timm.create_model('vgg19', pretrained=False).eval()
         state = other.state_dict()
         for name, value in zip(state, model.state_dict().values(), strict=True):
@@ -266,19 +274,25 @@ def test_vgg_vectors_equal_torchvision(tmp_path, source):
     check_parity(path, 'vgg19', theirs(model, x), x)
 
 
+@pytest.mark.needs('timm', 'torch')
 @pytest.mark.parametrize('kind', ['resnet-10', 'resnet-99'])
 def test_resnet_equals_timm(tmp_path, kind):
-    timm = pytest.importorskip('timm')
+    import timm
+    import torch
+
     block = timm.models.resnet.BasicBlock if kind == 'resnet-10' else timm.models.resnet.Bottleneck
     model = randomize(timm.models.resnet.ResNet(block, [1, 1, 1, 1]))
     save_file({name: value.numpy() for name, value in model.state_dict().items()}, tmp_path / 'model.safetensors')
-    model.fc, x = pytest.importorskip('torch').nn.Identity(), pixels()
+    model.fc = torch.nn.Identity()
+    x = pixels()
     check_parity(tmp_path, kind, theirs(model, x), x)
 
 
+@pytest.mark.needs('transformers')
 @pytest.mark.parametrize(('kind', 'head'), [('resnet-10', False), ('resnet-99', True)])
 def test_resnet_equals_transformers(tmp_path, kind, head):
-    transformers = pytest.importorskip('transformers')
+    import transformers
+
     bottleneck = kind == 'resnet-99'
     config = transformers.ResNetConfig(
         hidden_sizes=[width * (4 if bottleneck else 1) for width in (64, 128, 256, 512)],
@@ -291,11 +305,14 @@ def test_resnet_equals_transformers(tmp_path, kind, head):
     check_parity(tmp_path, kind, theirs(lambda y: model(y).pooler_output[..., 0, 0], x), x)
 
 
+@pytest.mark.needs('torch', 'torchvision')
 @pytest.mark.slow
 @pytest.mark.parametrize('depth', [18, 50, 101, 152])
 def test_keys_of_whole_networks(tmp_path, depth):
     """Every tensor of torchvision is used, and its parameters are ours."""
-    torch, torchvision = pytest.importorskip('torch'), pytest.importorskip('torchvision')
+    import torch
+    import torchvision
+
     model = getattr(torchvision.models, f'resnet{depth}')()
     torch.save(model.state_dict(), tmp_path / 'x.pth')
     got = load(tmp_path / 'x.pth', f'resnet-{depth}')

@@ -146,10 +146,13 @@ def test_adapters_of_the_pooler_of_a_bert_have_no_effect(params, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, apply_adapters(folder, CLIP, params), merged)
 
 
+@pytest.mark.needs('torch', 'peft', 'transformers')
 @pytest.mark.filterwarnings('ignore:.*is deprecated:FutureWarning')  # peft asks transformers
 def test_agrees_with_peft_in_both_directions(tmp_path):
-    peft, transformers = pytest.importorskip('peft'), pytest.importorskip('transformers')
-    torch = pytest.importorskip('torch')
+    import peft
+    import torch
+    import transformers
+
     folder = published.write(tmp_path / 'base', published.hugging_face(), published.hugging_face_config())
     model = load_clip(folder)
     example = published.Example.make(published.SIZE, published.V, published.LENGTH)

@@ -119,11 +119,13 @@ def test_other_files_are_refused(tmp_path):
 
 
 # The length of the longest text: a cut one, and one with padding.
+@pytest.mark.needs('transformers', 'torch')
 @pytest.mark.parametrize('length', [LENGTH, pytest.param(4, marks=pytest.mark.slow)])
 def test_agrees_with_transformers(tmp_path, length):
     """Towers, logits and loss."""
-    transformers = pytest.importorskip('transformers')
-    torch = pytest.importorskip('torch')
+    import torch
+    import transformers
+
     config = siglip_config(text_config__num_attention_heads=4, text_config__hidden_size=20)
     theirs = transformers.SiglipModel(transformers.SiglipConfig(**config))
     torch.manual_seed(0)

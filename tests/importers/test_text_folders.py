@@ -1,7 +1,6 @@
 """Text encoders as folders: golden values, transformers on random weights, a published MiniLM, and errors."""
 
 import functools
-import importlib.util
 import json
 
 import chex
@@ -62,11 +61,13 @@ def test_golden_states(tmp_path, kind, count):
 
 
 def states_by_transformers(model, ids, mask):
-    torch = pytest.importorskip('torch')
+    import torch
+
     with torch.no_grad():
         return model(torch.tensor(ids).long(), torch.tensor(mask).long()).last_hidden_state.numpy()
 
 
+@pytest.mark.needs('torch', 'transformers')
 @pytest.mark.parametrize(
     ('kind', 'name', 'row', 'changes'),
     [
@@ -78,7 +79,9 @@ def states_by_transformers(model, ids, mask):
     ],
 )
 def test_states_are_those_of_transformers(tmp_path, kind, name, row, changes):
-    torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     sizes = {'vocab_size': 50, 'max_position_embeddings': 160, 'initializer_range': 0.3} | CONFIGS[kind] | changes
     model = getattr(transformers, f'{name}Model')(getattr(transformers, f'{name}Config')(**sizes)).eval()
@@ -346,9 +349,6 @@ def test_a_folder_that_has_moved_is_named(tmp_path):
 
 
 MINILM = 'all-MiniLM-L6-v2'
-installed = pytest.mark.skipif(
-    importlib.util.find_spec(PACKAGES[MINILM].module) is None, reason=f'{PACKAGES[MINILM].project} is not installed'
-)
 CAPTIONS = {  # caption -> its ids
     'A dog runs on the beach.': '101 1037 3899 3216 2006 1996 3509 1012 102',
     'Two children play football in a park.': '101 2048 2336 2377 2374 1999 1037 2380 1012 102',
@@ -376,14 +376,14 @@ def minilm():
     return of_folder(MINILM, 'float32', 'highest')
 
 
-@installed
+@pytest.mark.needs(PACKAGES[MINILM].module)
 def test_ids_of_minilm(minilm):
     assert [' '.join(map(str, minilm.vocabulary.encode(caption))) for caption in CAPTIONS] == [*CAPTIONS.values()]
     assert type(minilm.vocabulary) is WordPiece  # so that words can be masked
     assert len(minilm.vocabulary.encode('dog ' * 300)) == 256  # the file cuts at 128, the model at 256
 
 
-@installed
+@pytest.mark.needs(PACKAGES[MINILM].module)
 def test_vectors_of_minilm(minilm):
     tokens = tokenize_split(tuple(CAPTIONS), minilm.vocabulary)
     states = np.split(minilm.encode(tokens, np.arange(6)), np.cumsum(tokens.lengths)[:-1])
@@ -398,9 +398,10 @@ def test_vectors_of_minilm(minilm):
     assert read_pooling(MINILM) == ('mean', None, '')
 
 
-@installed
+@pytest.mark.needs('transformers', PACKAGES[MINILM].module)
 def test_states_of_minilm_are_those_of_transformers(minilm):
-    transformers = pytest.importorskip('transformers')
+    import transformers
+
     model = transformers.AutoModel.from_pretrained(located(MINILM)).eval()
     tokens = tokenize_split(tuple(CAPTIONS), minilm.vocabulary)
     texts = pad_texts(tokens, np.arange(6), 20)

@@ -319,9 +319,11 @@ def test_items_with_keys_that_take_time_are_dropped(tmp_path, items):
     assert torch_files.load(tmp_path / 'x.pth') == {}
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.parametrize('legacy', [False, True])
 def test_optimizers_and_schedulers_as_objects(tmp_path, legacy):
-    torch = pytest.importorskip('torch')
+    import torch
+
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3)).sum().backward()
@@ -334,9 +336,11 @@ def test_optimizers_and_schedulers_as_objects(tmp_path, legacy):
     np.testing.assert_array_equal(got['state_dict.weight'], model.weight.detach())
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.parametrize(('legacy', 'protocol'), [(False, 2), (True, 2), (False, 5)])
 def test_files_written_by_torch(tmp_path, legacy, protocol):
-    torch = pytest.importorskip('torch')
+    import torch
+
     torch.manual_seed(0)
     base = torch.randn(4, 6)
     tensors = {
@@ -387,9 +391,11 @@ def test_files_written_by_torch(tmp_path, legacy, protocol):
     assert whole['scheduler']['milestones'] == {15: 1, 25: 1}
 
 
+@pytest.mark.needs('torch')
 @pytest.mark.filterwarnings('ignore:.torch.jit')  # deprecated
 def test_torchscript_written_by_torch(tmp_path):
-    torch = pytest.importorskip('torch')
+    import torch
+
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Linear(4, 5)).eval()
     torch.jit.script(model).save(tmp_path / 'model.pt')
     got = read_all(tmp_path / 'model.pt')

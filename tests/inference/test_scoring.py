@@ -105,7 +105,7 @@ def check_pairs(got, pairs, name, *sizes):
     assert np.all(got[~pairs] == -np.inf)
 
 
-@pytest.mark.parametrize('name', ['vsepp', 'saf', 'uniter'])
+@pytest.mark.parametrize('name', ['vsepp', 'saf', pytest.param('uniter', marks=pytest.mark.slow)])
 def test_selected_pairs_have_the_same_scores(name, monkeypatch):
     monkeypatch.setattr(memory, 'MAX_PAIRS', 3)
     check_pairs(make_scorer(make_problem(name), pairs=random_pairs()).score(), random_pairs(), name)

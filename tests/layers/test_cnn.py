@@ -85,7 +85,7 @@ def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     padding = [(padding, padding)] * 2
 
     def both(pool):
-        return jax.value_and_grad(lambda y: jnp.sum(jnp.sin(pool(y))))(x)
+        return jax.jit(jax.value_and_grad(lambda y: jnp.sum(jnp.sin(pool(y)))))(x)
 
     want = both(lambda y: nn.max_pool(y, (size, size), (stride, stride), padding))
     got = both(lambda y: convolutions.max_pool(y, size, stride, padding))
@@ -101,13 +101,16 @@ def test_depthwise_has_the_values_and_gradient_of_flax(size, stride, shape):
     params = ours.init(jax.random.key(0), x)
 
     def both(model):
-        return jax.value_and_grad(lambda given, y: jnp.sum(jnp.sin(model.apply(given, y))), (0, 1))(params, x)
+        return jax.jit(jax.value_and_grad(lambda given, y: jnp.sum(jnp.sin(model.apply(given, y))), (0, 1)))(params, x)
 
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), both(ours), both(theirs))
 
 
+LARGER = ((1, 5_416_680), (2, 6_092_072), (3, 8_197_096), (4, 13_006_568))
+
+
 @pytest.mark.parametrize(
-    ('number', 'parameters'), [(0, 4_652_008), (1, 5_416_680), (2, 6_092_072), (3, 8_197_096), (4, 13_006_568)]
+    ('number', 'parameters'), [(0, 4_652_008), *(pytest.param(*row, marks=pytest.mark.slow) for row in LARGER)]
 )
 def test_parameters_of_efficientnet_lite(number, parameters):
     """The published numbers, whose classifier has 1,281,000."""

@@ -53,7 +53,7 @@ def randomized(params):
         ('clip:b32', 2, QKV, 184_320),
         ('clip:b32', 8, ALL[:4], 983_040),
         ('clip:b32', 16, ALL, 4_423_680),
-        ('siglip:b16_224', 8, ALL[:4], 1_179_648),
+        pytest.param('siglip:b16_224', 8, ALL[:4], 1_179_648, marks=pytest.mark.slow),
     ],
 )
 def test_adapters_have_the_number_of_parameters_of_clip_lora(size, rank, modules, count):
@@ -101,7 +101,7 @@ def test_a_model_without_blocks_has_no_adapters():
         LoRA().add(jax.random.key(0), {'gru': {'kernel': np.ones((2, 2))}})
 
 
-@pytest.mark.parametrize('size', ['clip:b32', 'siglip:b16_224'])
+@pytest.mark.parametrize('size', ['clip:b32', pytest.param('siglip:b16_224', marks=pytest.mark.slow)])
 def test_groups_of_towers_are_those_of_open_clip(size):
     params = shapes_of(size)
     roots = towers(params)

@@ -123,6 +123,7 @@ def test_relative_positions_reach_the_loop_over_the_layers(monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-4), values(), expected)
 
 
+@pytest.mark.slow
 def test_loop_over_the_layers_reads_a_context(monkeypatch):
     model, rng = Transformer(2, BlockOptions(heads=3, mlp_dim=20, dropout=0)), np.random.default_rng(3)
     tokens, context = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 6, 12), (2, 4, 7)))
@@ -134,7 +135,7 @@ def test_loop_over_the_layers_reads_a_context(monkeypatch):
         np.testing.assert_allclose(model.apply(variables, tokens, None, context=one), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
+@pytest.mark.parametrize('platform', ['cpu', pytest.param('tpu', marks=pytest.mark.slow)])
 def test_texts_with_a_profile_leave_out_padding(platform, monkeypatch):
     """The states and all gradients of a BERT and of CLIP's encoder are those of padded texts."""
     counts, profile = np.array([3, 9, 2, 12, 5], np.int32), ((4, 5), (4, 3), (4, 2))

@@ -70,6 +70,19 @@ def test_the_mined_negative_is_the_one_most_above_the_anchors(loss, want):
     assert got == (want, [-1, 0, 1], [1, 0, -1])
 
 
+@pytest.mark.parametrize('loss', [anchored.relative_max, anchored.absolute_max])
+def test_rounding_does_not_choose_the_negative_beside_a_copy(loss):
+    scores, masks = 4 * jax.random.uniform(jax.random.key(0), (6, 6)), jnp.eye(6, dtype=bool)
+    rounding = 4e-7 * jax.random.uniform(jax.random.key(1), (20, *scores.shape), minval=-1)
+
+    def gradient(anchor_scores):
+        return jax.grad(lambda scores: loss(scores, masks, anchor_scores=anchor_scores).sum())(scores)
+
+    chosen = jax.vmap(gradient)(scores + rounding) > 0
+    hardest = jnp.argmax(jnp.where(masks, -jnp.inf, scores), axis=1)
+    np.testing.assert_array_equal(chosen, jnp.broadcast_to(jax.nn.one_hot(hardest, 6), chosen.shape))
+
+
 def test_each_loss_counts_the_positive_as_the_paper_does():
     # the positive's hinge is 1 and the negatives' are 0
     scores, anchor = [0.0, -1.0, -1.0, -1.0], [0.75, 0.0, 0.0, 0.0]

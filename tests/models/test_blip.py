@@ -13,9 +13,8 @@ from tests.models.test_matchers import compiled, make_inputs
 VOCABULARY = 30524
 
 
-@pytest.mark.parametrize(
-    ('size', 'count'), [('base', 223_744_258), pytest.param('large', 446_128_642, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(('size', 'count'), [('base', 223_744_258), ('large', 446_128_642)])
 def test_published_sizes_have_the_published_number_of_parameters(size, count):
     """With the temperature, which the published folders lack."""
     model = make_model(load(f'blip:{size},f30k')['model'], VOCABULARY)

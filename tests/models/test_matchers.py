@@ -19,7 +19,7 @@ from jitm.models import bfan, blip, clip, gsmn, imram, naaf, oscar, scan, sgraf,
 from jitm.models.joint import JointEncoder, has_heads, read_pairs
 from jitm.models.make import model_keys
 from jitm.models.matcher import DualEncoder
-from jitm.models.tiled import CrossAttentionMatcher
+from jitm.models.tiled import CrossAttentionMatcher, TiledMatcher
 from jitm.types import Images, TextFormat, Texts
 from tests.golden.steps import SCORES, reduce
 
@@ -144,6 +144,10 @@ MATCHERS = {
     'clip_resnet': make_clip(clip_resnet.ModifiedResNet(DIM, **RESNET, dtype='float32', **PIXELS)),
 }
 
+VARIANTS = (  # of models that the fast tests have
+    *('vse0', 'order0', 'vse_fc', 'vse_mlp', 'vse_infty', 'esa', 'max_pooling', 'bfan_equal', 'bfan_prob', 'dbl'),
+    *('imram_t2i', 'vsrn_coco', 'vse_tokens', 'scan_tokens', 'sgr_tokens', 'blip'),
+)
 OF_PIXELS = ('clip_vit', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
 
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.
@@ -236,7 +240,7 @@ def outputs(name):
     return jax.device_get(forward(variables, *make_inputs()))
 
 
-@pytest.fixture(params=MATCHERS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in MATCHERS])
 def name(request):
     return request.param
 
@@ -414,6 +418,15 @@ BERT_ENCODER = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 
 def test_errors_name_the_config_key(model, message):
     with pytest.raises(UserError, match=f"config key 'model.{message}"), model_keys():
         jax.eval_shape(model.init, jax.random.key(0), *make_inputs())
+
+
+@pytest.mark.parametrize('side', ['image', 'text'])
+@pytest.mark.parametrize('tiled', [name for name, model in MATCHERS.items() if isinstance(model, TiledMatcher)])
+def test_encoders_of_two_sizes_are_one_sentence(tiled, side):
+    model = MATCHERS[tiled]
+    other = model.clone(**{side: getattr(model, side).clone(embed_dim=12)})
+    with pytest.raises(UserError, match=f"'model.{side}' has vectors of 12 numbers, but .* sets both"), model_keys():
+        jax.eval_shape(other.init, jax.random.key(0), *make_inputs())
 
 
 def test_errors_without_a_config_name_the_argument():

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from jitm import losses
 from tests.losses.formulas import OF_QUERIES, OF_TEXTS, make_arrays, of_queries, of_texts
 from tests.parity.bounds import assert_within
 
-torch = pytest.importorskip('torch')
+pytestmark = pytest.mark.needs('torch', 'transformers')
 
 IMAGE = np.repeat(np.arange(4), 5)  # of each caption
 OF_IMAGE, SAME_IMAGE = np.arange(4)[:, None] == IMAGE, IMAGE[:, None] == IMAGE

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from jitm.data.text.word_level import SPECIAL_WORDS, Vocabulary
 from jitm.importers import joint_checkpoints, key_maps
@@ -27,10 +28,10 @@ from jitm.models.make import make_model
 from jitm.models.matcher import Matcher
 from jitm.types import Images, Texts
 from tests.configs import settings
+from tests.parity import torch_models as theirs
 from tests.parity.bounds import assert_within
 
-torch = pytest.importorskip('torch')
-theirs = pytest.importorskip('tests.parity.torch_models')
+pytestmark = pytest.mark.needs('torch', 'transformers')
 loops = theirs.loops
 
 LETTERS = 'abcdefgh'

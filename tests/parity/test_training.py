@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from jitm import configs
 from jitm.configs import common
@@ -14,7 +15,7 @@ from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
 from tests.parity.bounds import assert_within
 
-torch = pytest.importorskip('torch')
+pytestmark = pytest.mark.needs('torch', 'transformers')
 F = torch.nn.functional
 
 EMBED_DIM, WORD_DIM, FEATURES = 16, 8, 6  # the last one of the data

@@ -9,11 +9,10 @@ from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
-from jitm.evaluation.saved import names_of
 from jitm.files.outputs import MARK, OutputFolder
-from jitm.report import distributions, panels
+from jitm.report import panels
 from jitm.report.bootstrap import hits
-from jitm.report.matrices import read_matrices
+from jitm.report.matrices import names_of, read_matrices
 
 # Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
 SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
@@ -100,12 +99,6 @@ def test_the_image_of_each_text_is_read(tmp_path):
         read_matrices([path])
 
 
-def test_cross_retrieval_needs_equally_many_texts(tmp_path, capsys):
-    sims = write(tmp_path / 'a', np.zeros((2, 3)), image_of_text=[0, 1, 1])
-    assert cli.main(['report', 'cross_retrieval', str(sims), '--output', str(tmp_path / 'a.png')]) == 2
-    assert 'sims.npy has images with 1 and with 2 texts, but cross-retrieval ranks need the' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ('sims', 'message'),
     [
@@ -126,9 +119,8 @@ def test_damaged_reports_and_missing_files_are_refused(tmp_path, capsys):
         (tmp_path / 'a' / 'metrics.json').write_text(text)
         with pytest.raises(UserError, match=r'metrics.json is not a report of jitm eval'):
             read_matrices([sims])
-    for report in ('cross_retrieval', 'panels'):
-        assert cli.main(['report', report, str(tmp_path / 'none.npy')]) == 2
-        assert 'none.npy cannot be read' in capsys.readouterr().err
+    assert cli.main(['report', 'panels', str(tmp_path / 'none.npy')]) == 2
+    assert 'none.npy cannot be read' in capsys.readouterr().err
 
 
 def test_matrices_are_named_by_their_runs(tmp_path):
@@ -137,27 +129,6 @@ def test_matrices_are_named_by_their_runs(tmp_path):
     assert names_of(read_matrices([one, two])) == ['a', 'b + c']
     assert names_of(read_matrices([one, again])) == [str(one), str(again)]
     assert names_of(read_matrices([one, alone])) == [str(one), str(alone)]
-
-
-def test_frequencies_by_hand(tmp_path, monkeypatch):
-    ranks = np.array([1, 2, 5, 5, 6, 10, 10, 10, 11, 50, 50, 50, 50, 51, 200, 200, 200, 200, 200, 201, 9999])
-    monkeypatch.setattr(distributions, 'cross_retrieval_ranks', lambda sims, image_of_text: ranks)
-    (matrix,) = read_matrices([write(tmp_path / 'a')])
-    assert distributions.frequencies(matrix).tolist() == [1, 3, 4, 5, 6, 2]
-
-
-def test_command_draws_cross_retrieval(tmp_path, capsys):
-    sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', -SIMS, runs=['b'])]
-    output = tmp_path / 'figure.png'
-    assert cli.main(['report', 'cross_retrieval', *map(str, sims), '--output', str(output)]) == 0
-    assert output.read_bytes().startswith(b'\x89PNG')
-    assert capsys.readouterr().out.splitlines()[:5] == [
-        '| cross-retrieval rank | a | b |',
-        '| --- | --- | --- |',
-        '| 1 | 1 (25.0%) | 0 (0.0%) |',
-        '| 2-5 | 3 (75.0%) | 4 (100.0%) |',
-        '| 6-10 | 0 (0.0%) | 0 (0.0%) |',
-    ]
 
 
 @pytest.fixture
@@ -223,44 +194,3 @@ def test_command_writes_panels(tmp_path, precomp_folder, capsys):
     ):
         assert cli.main(['report', 'panels', *arguments]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_distributions_by_hand(tmp_path, monkeypatch):
-    """In chunks of two images, against numpy on the pairs in one piece."""
-    rng = np.random.default_rng(0)
-    one, two = rng.normal(size=(2, 7, 21)).astype(np.float32)
-    matrices = read_matrices([write(tmp_path / 'a', one), write(tmp_path / 'b', 3 * two)])
-    monkeypatch.setattr(distributions, 'PAIRS_PER_CHUNK', 50)
-    low, high = min(one.min(), 3 * two.min()), max(one.max(), 3 * two.max())
-    width, panels = (high - low) / distributions.BINS, distributions.draw(matrices).axes
-    for n, (kinds, sims) in enumerate(zip(distributions.distributions(matrices), (one, 3 * two), strict=True)):
-        own = np.repeat(np.eye(7, dtype=bool), 3, axis=1)
-        for got, panel, pairs in zip(kinds, panels, (np.float64(sims[own]), np.float64(sims[~own])), strict=True):
-            assert got.mean == pytest.approx(pairs.mean())
-            assert got.deviation == pytest.approx(pairs.std())
-            want = np.quantile(pairs, distributions.QUANTILES, method='inverted_cdf')
-            np.testing.assert_allclose(got.quantiles(), want, atol=width / 2 + 1e-12)
-            heights = np.histogram(pairs, distributions.CURVE_BINS, (low, high), density=True)[0]
-            drawn = panel.patches[n].get_data().values
-            np.testing.assert_allclose(drawn, heights, rtol=1e-5)
-
-
-def test_command_draws_distributions(tmp_path, capsys):
-    """Positives of SIMS: 0.9, 0.8, 0.3, 0.4; negatives: 0.1, 0.4, 0.0, 0.85."""
-    sims = [write(tmp_path / 'a', runs=['a']), write(tmp_path / 'b', np.ones((2, 4)), runs=['b'])]
-    output = tmp_path / 'figure.png'
-    assert cli.main(['report', 'distributions', *map(str, sims), '--output', str(output)]) == 0
-    assert output.read_bytes().startswith(b'\x89PNG')
-    assert capsys.readouterr().out.splitlines()[:6] == [
-        '|  | pairs | mean | deviation | 5% | 25% | 50% | 75% | 95% | MD |',
-        '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
-        '| a | positives | 0.6000 | 0.2550 | 0.3000 | 0.3000 | 0.4000 | 0.8000 | 0.9000 | 0.262 |',
-        '| a | negatives | 0.3375 | 0.3305 | 0.0000 | 0.0000 | 0.1000 | 0.4000 | 0.8500 |  |',
-        '| b | positives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 0 |',
-        '| b | negatives | 1.0000 | 0.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 | 1.0000 |  |',
-    ]
-    assert cli.main(['report', 'distributions', str(sims[1]), '--output', str(output)]) == 0  # one value has bins too
-    alone = write(tmp_path / 'alone', np.zeros((1, 3)))
-    capsys.readouterr()
-    assert cli.main(['report', 'distributions', str(alone)]) == 2
-    assert 'has one image and so no negative pairs' in capsys.readouterr().err

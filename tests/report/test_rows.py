@@ -38,6 +38,8 @@ def workplace(tmp_path, monkeypatch):
 def test_a_row_by_hand(tmp_path):
     row = row_of(read_run_log(write_run(tmp_path / 'a', seed=3)))
     assert row.pop('config') == {key: value for key, value in config_of(3, epochs=2).items() if key != 'run'}
+    ties = read_run_log(write_run(tmp_path / 'ties', [5, 90, 90, 70]))
+    assert row_of(ties)['best_epoch'] == 2.0  # the later one, which is also the best checkpoint
     assert row.pop('metrics') == {
         'rsum': 90,
         'mean_distance': 0.1,
@@ -53,6 +55,7 @@ def test_a_row_by_hand(tmp_path):
         'validation_seconds': 2.0,
         'best_epoch': 1.0,
         'rsum_by_epoch': [[0.0, 5], [1.0, 90], [2.0, 70]],
+        'captions': '',
         'origins': {},
     }
     untimed = row_of(read_run_log(write_run(tmp_path / 'b', timing=())))
@@ -153,5 +156,7 @@ def test_patterns_without_a_run_and_repeated_runs_are_refused(tmp_path):
     run = write_run(tmp_path / 'a')
     with pytest.raises(UserError, match=r"no run is named 'b\*'; the names are such as .*a"):
         read_runs([run], ['b*'])
-    with pytest.raises(UserError, match=r'a is given twice; give each run once'):
-        read_groups([run, tmp_path / 'a'])
+    copy = shutil.copytree(run, tmp_path / 'copy')
+    for other in (run, copy):
+        with pytest.raises(UserError, match=rf'{other} has the config and the seed of {run}, .* give each run once'):
+            read_groups([run, other])

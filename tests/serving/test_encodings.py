@@ -50,7 +50,11 @@ def train(data_root, workdir):
     return workdir
 
 
-@pytest.fixture(scope='module', params=[(2, 1, 'float32'), (1, 10, 'float16')], ids=['cells', 'ten crops'])
+@pytest.fixture(
+    scope='module',
+    params=[(2, 1, 'float32'), pytest.param((1, 10, 'float16'), marks=pytest.mark.slow)],
+    ids=['cells', 'ten crops'],
+)
 def encoded(request, root, tmp_path_factory):
     """A run on the features of a network, the network, and the folder of the features."""
     edge, crops, dtype = request.param
@@ -161,6 +165,7 @@ def clip(root, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['trained', 'initial'])
 def test_the_network_is_found_again(root, clip, name, tmp_path, capsys):
     run = jitm.load(clip / f'run_{name}')
@@ -180,6 +185,7 @@ def test_the_network_is_found_again(root, clip, name, tmp_path, capsys):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_config_gives_the_network_of_its_first_step(root, clip):
     config = schema.check(make_clip(root))
     network = networks.of_config(config, 'target', (32, 32), 1, 'float32', 'highest')
@@ -187,6 +193,7 @@ def test_a_config_gives_the_network_of_its_first_step(root, clip):
     chex.assert_trees_all_equal(network.variables['params']['image'], jax.device_get(member.params['image']))
 
 
+@pytest.mark.slow
 def test_a_network_that_has_moved_is_named(root, clip, tmp_path, capsys):
     moved = shutil.copytree(clip, tmp_path / 'moved')
     run = moved / 'run_trained'
@@ -203,6 +210,7 @@ def test_a_network_that_has_moved_is_named(root, clip, tmp_path, capsys):
         (clip / 'away').rename(clip / 'clip')
 
 
+@pytest.mark.slow
 def test_another_network_is_refused(clip):
     run = load_run(clip / 'run_trained')
     for changes, sentence in (
@@ -245,6 +253,7 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
             networks.restore(encoded_by, Path('run'), moved)
 
 
+@pytest.mark.slow
 def test_the_encoder_of_pixels_is_not_read(root, clip, capsys):
     argv = 'search', '--workdir', clip / 'clip', '--images', root / 'dev', '--encoder', clip / 'clip', 'a red ring'
     assert cli.main(list(map(str, argv))) == 2

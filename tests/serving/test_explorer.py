@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import types
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import jax
 import numpy as np
@@ -38,7 +38,7 @@ from tests.commands.test_search import DATA, names_of, search
 from tests.models.test_matchers import DIM, make_scan
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
-CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), 'chromium')
 WORDS = {
     'words': ['<start>', 'red', '<b>', '<end>'],
     'mismatch': [0, 0.1, 0.9, 0],
@@ -78,8 +78,8 @@ def test_a_query_shows_images_in_the_order_of_the_command(site, finished, capsys
     assert in_order(page) == 2 * found
     parsed = Page(page)
     assert parsed.texts['h2'] == [str(finished)] * 2
-    links = [address for address in parsed.addresses if address.startswith('/image')]
-    assert links[0] == f'/image/{site.data.image_ids.index(found[0])}?{urlencode({"q": caption})}'
+    links = [address for address in parsed.addresses if address.startswith('image?')]
+    assert links[0] == f'image?{urlencode({"row": site.data.image_ids.index(found[0]), "q": caption})}'
     assert page.count('<article class="right">') == 2  # its own image, once for each run
     assert len([address for address in parsed.addresses if address.startswith('data:image/png')]) == 20
 
@@ -156,7 +156,7 @@ def test_an_image_shows_its_captions_ranked_and_marked(site):
     own = site.data.captions_of(3)
     page = site.image(3, '')
     assert Page(page).texts['h2'][0] == site.data.image_ids[3]
-    assert all(page.count(f'{caption} <small><a href="/pair/') == 1 for caption in own)
+    assert all(page.count(f'{caption} <small><a href="pair?row=') == 1 for caption in own)
     hits = site.runs[0].rank_captions(3)
     assert sorted(hit.index for hit in hits) == list(range(50))
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -188,8 +188,8 @@ def test_doubtful_pairs_are_those_of_the_audit(site, finished, tmp_path, capsys)
     command = f'jitm audit --workdir {finished} --split test --rounds 1'
     assert Page(page).texts['code'].count(command) == 2
     assert in_order(page) == 2 * [pair['image_id'] for pair in pairs]
-    links = [address for address in Page(page).addresses if address.startswith('/pair/')]
-    assert links == 2 * [f'/pair/{pair["text"]}' for pair in pairs]
+    links = [address for address in Page(page).addresses if address.startswith('pair?')]
+    assert links == 2 * [f'pair?row={pair["text"]}' for pair in pairs]
     assert page.count(f'<p>{pairs[0]["caption"]}</p>') >= 2
     assert f'{pairs[0]["doubt"]:.4f}' in page
 
@@ -249,7 +249,21 @@ def test_the_first_page_offers_captions_as_queries(site):
     captions = [parse_qs(urlsplit(address).query)['q'][0] for address in chips[:-1]]
     assert len(captions) == pages.EXAMPLES
     assert {*captions} < {*site.data.captions}
-    assert chips[-1] == '/doubtful'
+    assert chips[-1] == 'doubtful'
+
+
+def test_pages_work_below_the_path_of_a_proxy(site, monkeypatch):
+    monkeypatch.setattr(Site, '_reads_photos', True)
+    text = int(np.flatnonzero(site.data.image_of_text == 3)[0])
+    shown = [site.home(''), site.home('a red ring'), site.image(3, ''), site.pair(text), site.doubtful()]
+    attributes = [values for page in (*shown, site.message('none')) for _, values in Page(page).attributes]
+    addresses = {values[name] for values in attributes for name in ('href', 'action', 'src') if values.get(name)}
+    addresses = {address for address in addresses if not address.startswith('data:')}
+    assert {address.partition('?')[0] for address in addresses} == {'./', 'image', 'pair', 'doubtful', 'photo'}
+    with served(site) as port:
+        for address in {address.partition('?')[0]: address for address in addresses}.values():
+            status = get(port, urljoin('/', address))[0]
+            assert status == (405 if address == 'photo' else 200), address  # a form posts photos
 
 
 def test_empty_and_long_queries(site):
@@ -287,8 +301,8 @@ def test_pictures_come_from_the_given_folder_only(tmp_path):
 @contextlib.contextmanager
 def served(site, host='127.0.0.1'):
     """Serves a site in a thread, as if it were bound to a host; yields its port."""
-    uvicorn = pytest.importorskip('uvicorn')
-    pytest.importorskip('starlette')
+    import uvicorn
+
     config = uvicorn.Config(
         app.make_app(site, host), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
     )
@@ -322,22 +336,29 @@ def test_only_pages_are_served(site):
         assert 'script' not in headers['Content-Security-Policy']
         assert get(port, '/doubtful')[0] == 200
         for path in (
-            '/image/99',
-            '/pair/99',
-            '/image/-1',
+            '/image?row=99',
+            '/pair?row=99',
+            '/image?row=-1',
+            '/image',
+            '/image?row=../../etc/passwd',
             '/image/../../etc/passwd',
             '/etc/passwd',
             '/%2e%2e/README.md',
-            f'/image/{"9" * 5000}',
-            f'/pair/{"9" * 5000}',
-            '/image/x',
-            '/pair/1e3',
+            f'/image?row={"9" * 5000}',
+            f'/pair?row={"9" * 5000}',
+            '/image?row=x',
+            '/pair?row=1e3',
         ):
             assert get(port, path)[0] == 404, path
         status, _, page = get(port, f'/?{urlencode({"q": "é" * 10_000})}')
         assert status == 400
         assert 'the caption has 10,000 characters' in page
-        assert get(port, '/', Host='attacker.example')[0] == 400
+        for name in ('attacker.example', 'localhost.attacker.example:8765', ''):
+            status, _, text = get(port, '/', Host=name)
+            assert (status, text) == (400, app.FOREIGN)
+        assert '--host' in app.FOREIGN
+        for name in (f'localhost:{port}', f'[::1]:{port}', 'LOCALHOST'):
+            assert get(port, '/?q=a+red+ring', Host=name)[0] == 200
 
 
 LOCAL = ('localhost', '127.0.0.1', '[::1]')
@@ -383,8 +404,6 @@ serve(Site(), '127.0.0.1', bound)
 
 @pytest.mark.slow
 def test_second_signal_ends_a_page_that_is_computed():
-    pytest.importorskip('uvicorn')
-    pytest.importorskip('starlette')
     process = subprocess.Popen(
         [sys.executable, '-c', SERVED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -417,15 +436,11 @@ def test_second_signal_ends_a_page_that_is_computed():
     ],
 )
 def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys):
-    pytest.importorskip('starlette')
-    pytest.importorskip('uvicorn')
     assert cli.main(['explorer', '--workdir', str(finished), *arguments]) == 2
     assert sentence in capsys.readouterr().err
 
 
 def test_a_taken_port_is_refused_and_a_free_one_printed(finished, capsys, monkeypatch):
-    pytest.importorskip('starlette')
-    pytest.importorskip('uvicorn')
     ports = []
     monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, bound: ports.append(bound.getsockname()[1]))
     assert cli.main(['explorer', '--workdir', str(finished), '--port', '0']) == 0
@@ -454,9 +469,8 @@ def test_missing_packages_are_named(finished, capsys, monkeypatch):
 
 @pytest.fixture(scope='module')
 def browser():
-    playwright = pytest.importorskip('playwright.sync_api')
-    if CHROMIUM is None:
-        pytest.skip('needs Chromium')
+    from playwright import sync_api as playwright
+
     with playwright.sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
         yield launched
@@ -475,6 +489,7 @@ def without_pictures(site):
     return dataclasses.replace(site, data=dataclasses.replace(site.data, pixels=None, image_ids=names))
 
 
+@pytest.mark.needs('playwright', CHROMIUM)
 def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):
     with served(site) as port, served(scan) as scan_port, contextlib.closing(browser.new_page()) as page:
         page.set_default_timeout(600_000)
@@ -503,12 +518,12 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         style = 'getComputedStyle(document.body)'
         assert page.evaluate(f'{style}.backgroundColor') == 'rgb(22, 21, 20)'
         assert page.evaluate(f'{style}.color') == 'rgb(236, 236, 234)'
-        for address in ('/', '/?q=a+red+ring', '/image/2?q=a+red+ring', '/pair/7', '/doubtful'):
+        for address in ('/', '/?q=a+red+ring', '/image?row=2&q=a+red+ring', '/pair?row=7', '/doubtful'):
             page.goto(f'http://127.0.0.1:{port}{address}')
             assert page.evaluate('document.documentElement.scrollWidth') == 400, address
         type_query(page, 'dog ' * 2500)
         assert page.get_by_role('alert').inner_text() == 'the caption has 10,000 characters; give at most 1,000'
-        page.goto(f'http://127.0.0.1:{scan_port}/image/2?q=a+red+ring')
+        page.goto(f'http://127.0.0.1:{scan_port}/image?row=2&q=a+red+ring')
         overlay = page.locator('.overlay:visible')
         assert overlay.count() == 1
         page.get_by_label('ring').check(force=True)

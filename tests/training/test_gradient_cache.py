@@ -115,7 +115,9 @@ def assert_close(one, other):
             np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize('name', ['vse_fc', 'scan_t2i', 'clip_vit'])
+@pytest.mark.parametrize(
+    'name', ['vse_fc', *(pytest.param(name, marks=pytest.mark.slow) for name in ('scan_t2i', 'clip_vit'))]
+)
 def test_gradient_is_that_of_the_whole_batch(float64, name):
     model, (images, texts) = MATCHERS[name], make_inputs(COUNT, COUNT)
     if name == 'vse_fc':
@@ -129,7 +131,7 @@ def test_gradient_is_that_of_the_whole_batch(float64, name):
     assert_close(chunked, plain)
 
 
-@pytest.mark.parametrize('rows', [4, 3])
+@pytest.mark.parametrize('rows', [pytest.param(4, marks=pytest.mark.slow), 3])
 def test_dropout_is_the_same_in_both_passes(float64, rows):
     model = make_vse(**TOKENS, image_pooling='mean', text_pooling='mean')
     inputs = make_inputs(COUNT, COUNT)
@@ -208,6 +210,7 @@ def inputs_of_losses(variables):
     return inputs | MODEL.apply(variables, method=rank)
 
 
+@pytest.mark.slow
 def test_every_loss_of_rankings(float64):
     def losses_of(variables):
         inputs, values = inputs_of_losses(variables), {}
@@ -249,6 +252,7 @@ def value_of(source, model, variables, batch, other=None):
     return sum(jnp.sum(jnp.sin(x)) for x in numbers)
 
 
+@pytest.mark.slow
 def test_every_source_of_rankings(float64):
     def values_of(variables):
         return {
@@ -263,6 +267,7 @@ def test_every_source_is_compared():
     assert {path.stem for path in Path(sources.__file__).parent.glob('*.py')} == compared | {'__init__'}
 
 
+@pytest.mark.slow
 def test_masked_and_generated_words(float64):
     words = token_terms(tags.TERMS)
     masked = {'masked': words.pop('masked')}
@@ -284,6 +289,7 @@ MEMBERS = {
 }
 
 
+@pytest.mark.slow
 def test_members_learn_from_each_other(float64, pipeline):  # noqa: F811
     model, batch = small_vse(len(pipeline.vocabulary)), double(pipeline.batch(0))
     members = {name: Member(model=model, **member) for name, member in MEMBERS.items()}
@@ -303,6 +309,7 @@ def test_members_learn_from_each_other(float64, pipeline):  # noqa: F811
         assert max(jax.tree.leaves(change)) > 1e-3, name
 
 
+@pytest.mark.slow
 def test_the_activations_of_one_chunk_are_kept():
     model, (images, texts) = MATCHERS['clip_vit'], make_inputs(COUNT, COUNT)
     variables = random_variables(model, images, texts)

@@ -151,7 +151,8 @@ def config_of(tiny_config, source):
     }
 
 
-@pytest.mark.parametrize('source', ['MovingAverage', pytest.param('CoTeaching', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('source', ['MovingAverage', 'CoTeaching'])
 def test_runs_resume_exactly_in_each_phase(source, tiny_config, tmp_path, monkeypatch):
     config = config_of(tiny_config, source)
     loop.train_and_evaluate(config, tmp_path / 'whole')

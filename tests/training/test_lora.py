@@ -75,6 +75,7 @@ def test_factors_may_name_modules_that_adapters_freeze(config):
                 set_up(changed)
 
 
+@pytest.mark.slow
 def test_gradients_of_the_base_are_zero(config, trained):
     setup, params = set_up(config), state_at(trained, 3)['params']
     member, state, batch = setup.members['target'], setup.initial_state().members['target'], setup.make_batch(3)
@@ -88,6 +89,7 @@ def test_gradients_of_the_base_are_zero(config, trained):
     assert given == adapters | {path for path in gradients if not path.startswith('text/bert')}
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config, tmp_path):
     params, run = state_at(trained, 4)['params'], load_run(trained, 4)
     jax.tree.map(np.testing.assert_array_equal, run.variables['params'], merge(params))
@@ -101,6 +103,7 @@ def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config,
         jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_exactly(trained, config, tmp_path, monkeypatch):
     read = itertools.count(1)
     monkeypatch.setattr(StopRequest, 'requested', property(lambda _: next(read) == 3, lambda *_: None), raising=False)
@@ -116,6 +119,7 @@ def test_a_member_that_does_not_train_has_no_adapters(config):
         set_up(config | {'members': config['members'] | {'average': average}})
 
 
+@pytest.mark.slow
 def test_an_exported_folder_has_merged_or_separate_adapters(trained, tmp_path, capsys):
     folders = {False: tmp_path / 'merged', True: tmp_path / 'separate'}
     for separate, folder in folders.items():
@@ -143,6 +147,7 @@ def test_an_exported_folder_has_merged_or_separate_adapters(trained, tmp_path, c
     assert not other.exists()
 
 
+@pytest.mark.slow
 def test_adapters_are_exported_and_merged_with_a_base(trained, config, tmp_path, capsys):
     base, setup = tmp_path / 'base', set_up(config)
     before, run = setup.initial_state().members['target'], load_run(trained)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import traverse_util
 
 from jitm.commands import cli
 from jitm.data import scenes
@@ -18,6 +19,7 @@ from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
+from jitm.layers import cnn
 from jitm.losses import anchored, ranking
 from jitm.report.groups import read_run_log
 from jitm.report.training import read_points
@@ -28,6 +30,7 @@ from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, in
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED, make_tiny_config
+from tests.models.test_matchers import make_inputs
 from tests.same import assert_same_run
 from tests.test_train import remove_checkpoints
 from tests.training.models import compile_step, in_batch_source, small_vse
@@ -92,6 +95,46 @@ def test_no_gradient_is_computed_for_frozen_modules(pipeline):
     assert_changed(other['image']['image_fc'], before['image']['image_fc'])
     assert metrics['target/image_fc_gradient_norm'] == 0
     assert products[0] < products[1]
+
+
+NETWORK = cnn.ResNet(depth=18, train_norm=True, pooled=True, dtype='float32', remat=False)
+ADAPTERS = dict.fromkeys(('kernel', 'lora_a', 'lora_b', 'lora_scale'), np.zeros(1))
+SCALE, MEAN = ({'norm': {name: np.zeros(1)}} for name in ('scale', 'mean'))
+TOWER = {
+    'params': {'text': {'encoder': {'block_0': SCALE | {'query': ADAPTERS}}}, 'mlp': SCALE},
+    'batch_stats': {'text': {'encoder': {'block_0': MEAN}}, 'mlp': MEAN},
+}
+
+
+def zeros_of(module, *inputs):
+    """Zeros of the shapes of a module's variables."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+
+
+@pytest.mark.parametrize(
+    ('make', 'frozen', 'changed'),
+    [
+        (
+            lambda: {part: {'network': x} for part, x in zeros_of(NETWORK, np.zeros((1, 32, 32, 3))).items()},
+            'network',
+            (),
+        ),
+        (lambda: zeros_of(small_vse(mlp='plain'), *make_inputs()), 'image_mlp', ()),
+        (lambda: zeros_of(small_vse(mlp='plain'), *make_inputs()), 'image_fc', ('image',)),
+        (lambda: TOWER, 'lower_100%', ('mlp',)),
+        (lambda: TOWER, 'nothing', ('mlp',)),
+    ],
+)
+def test_frozen_modules_keep_their_statistics(make, frozen, changed):
+    """Those of a pattern, and those of a tower with adapters."""
+    variables, optimizer = make(), optax.sgd(0.1)
+    params, statistics = variables['params'], variables['batch_stats']
+    member = Member(rule=Gradient(), optimizer=optimizer, frozen=(frozen,))
+    state = MemberState(params, statistics, optimizer.init(params))
+    after = member.take_gradient_step(state, params, jax.tree.map(lambda x: x + 1, statistics))
+    kept = {path[0] for path, leaf in traverse_util.flatten_dict(after.batch_stats).items() if not leaf.any()}
+    assert kept == statistics.keys() - {*changed}
 
 
 def assert_equal(one, other):

@@ -215,14 +215,15 @@ def metrics_of(rankings, terms):
 
 
 def test_mined_negatives_are_compared_with_the_batch():
-    mined = jnp.asarray([0.0, 0.5, 1.0, 1.5, 2.0], jnp.float32)
+    hardest = float(jnp.max(SCORES[0, 1:]))  # of the batch, mined too: its scores of two programs differ by rounding
+    mined = jnp.asarray([hardest + 1e-6, 0.5, 1.0, 1.5, 2.0], jnp.float32)
     both = {name: ranking.replace(offline_scores=mined) for name, ranking in rank_in_batch(range(5)).items()}
     both['i2t'] = both['i2t'].replace(negatives=both['i2t'].negatives.at[2].set(False))
     loss = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'offline.offline_triplet'}
     terms = make_terms({'ranking': loss | {'offline_margin': 0.4}})
     metrics = metrics_of(both, terms)
     for name, matrix, queries in (('i2t', SCORES, [0, 1, 3, 4]), ('t2i', SCORES.T, range(5))):
-        harder = [mined[q] > max(matrix[q][c] for c in range(5) if c != q) for q in queries]
+        harder = [mined[q] > max(matrix[q][c] for c in range(5) if c != q) + 1e-5 for q in queries]
         np.testing.assert_allclose(metrics[f'mined/{name}/harder'], np.mean(harder))
         active = [mined[q] + 0.4 - matrix[q][q] > 0 for q in range(5)]
         np.testing.assert_allclose(metrics[f'mined/{name}/active'], np.mean(active))

@@ -44,6 +44,15 @@ def test_learning_rate_decays_in_steps():
     )
 
 
+def test_a_decay_begins_with_its_step_for_any_length_of_an_epoch():
+    """Lengths are constants of the compiled function, where XLA multiplies by their rounded reciprocals."""
+    lengths = [*range(1, 100), 235, 567, 4426]
+    schedules = [adamw(**ADAMW | {'decay_epochs': 2, 'steps_per_epoch': length})[1] for length in lengths]
+    steps = jnp.asarray([[2 * length - 1, 2 * length, 4 * length - 1, 4 * length] for length in lengths])
+    rates = jax.jit(lambda steps: [schedule(row) for schedule, row in zip(schedules, steps, strict=True)])(steps)
+    np.testing.assert_allclose(rates, [[1, 0.1, 0.1, 0.01]] * len(lengths), rtol=1e-5)
+
+
 def test_clip_scales_the_whole_gradient():
     optimizer, _ = adamw(**ADAMW)
     gradients = {'a': jnp.asarray([30.0]), 'b': jnp.asarray([40.0])}

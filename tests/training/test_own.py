@@ -1,5 +1,6 @@
 """Models, sources, labels and optimizers of the user's own modules, whose mistakes are one sentence."""
 
+import json
 import sys
 
 import jax
@@ -10,6 +11,8 @@ import pytest
 from jitm.commands import cli
 from jitm.devices import parallel
 from jitm.errors import UserError
+from jitm.files import hash_file, hash_json
+from jitm.report.groups import read_run_log
 from jitm.runs import hub
 from jitm.runs.run import export_run, load_run
 from jitm.training import loop
@@ -90,7 +93,8 @@ def own_config(tiny_config, tmp_path, monkeypatch):
     sys.modules.pop('own_models', None)
 
 
-def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path, capsys):
+@pytest.mark.slow
+def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path, capsys, caplog):
     run = tmp_path / 'run'
     path = write_config(tmp_path / 'own_config.py', own_config)
     assert cli.main(['train', '--config', str(path), '--workdir', str(run)]) == 0
@@ -99,7 +103,27 @@ def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path,
     assert cli.main(['eval', '--workdir', str(run)]) == 2
     assert 'own_models is not in jitm: if you trust it, give --import own_models' in capsys.readouterr().err
     assert cli.main(['eval', '--workdir', str(run), '--import', 'own_models']) == 0
+    # Its source is a part of the run; runs without hashes have nothing to compare.
+    source, stored = tmp_path / 'own_models.py', run / 'own_code.json'
+    assert json.loads(stored.read_text()) == {'own_models': hash_file(source)}
+    source.write_text(f'{MODELS}\n# changed')
+    capsys.readouterr()
+    caplog.clear()
+    train = ['train', '--config', str(path), '--workdir', str(run)]
+    assert cli.main(train) == 2
+    assert f'{source} changed since the run in {run} was started; restore it' in capsys.readouterr().err
+    load_run(run)
+    assert caplog.messages == [f'{source} changed since {run} was trained with it']
+    caplog.clear()
+    before = stored.read_bytes()
+    stored.unlink()
+    assert cli.main(train) == 0
+    stored.write_bytes(before)
+    assert cli.main([*train, '--accept_changed_code']) == 0
+    assert json.loads(stored.read_text()) == {'own_models': hash_file(source)}
+    assert read_run_log(run).config['own_code'] == hash_json({'own_models': hash_file(source)})[:8]
     loaded = load_run(run)
+    assert 'changed since' not in caplog.text
     assert type(loaded.model).__name__ == 'Own'
     with pytest.raises(UserError, match=r"the model 'own_models.Own', which is not in jitm, and an exported folder is"):
         export_run(loaded, tmp_path / 'exported')

@@ -43,7 +43,10 @@ def make_setup(preset, tiny_config, activations_mb=0):
     return set_up(tiny_config | changes | {'run': tiny_config['run'] | {'activations_mb': activations_mb}})
 
 
-@pytest.mark.parametrize('preset', ['vse:mean,sum', 'vse:fc,sum', 'sgraf:sgr', 'sgraf:saf,softmax', 'naaf'])
+SLOW = ('vse:fc,sum', 'sgraf:sgr', 'sgraf:saf,softmax', 'naaf')
+
+
+@pytest.mark.parametrize('preset', ['vse:mean,sum', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_step_with_a_profile_is_that_of_padded_texts(preset, tiny_config):
     setup = make_setup(preset, tiny_config)
     batch, step = take_step(setup, setup.pipeline)
@@ -53,6 +56,7 @@ def test_a_step_with_a_profile_is_that_of_padded_texts(preset, tiny_config):
     chex.assert_trees_all_close(step, padded, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_step_that_keeps_more_for_its_gradient_is_the_same(tiny_config):
     setups = [make_setup('sgraf:saf,softmax', tiny_config, activations_mb) for activations_mb in (0, 1000)]
     (_, without), (_, kept) = (take_step(setup, setup.pipeline) for setup in setups)

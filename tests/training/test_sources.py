@@ -10,6 +10,7 @@ from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive, softmax_contrastive
 from jitm.models.matcher import DualEncoder
+from jitm.training.diagnostics import collapse_metrics, noise_metrics
 from jitm.training.objective import make_terms, objective
 from jitm.training.plan import make_plan
 from jitm.training.source import View
@@ -293,9 +294,12 @@ def test_perturbed_captions_need_kinds_and_scene_graphs():
         make_plan(config)
 
 
+ALWAYS = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+
+
 def chunked(scores, index, queries=2, learned=0.3, train=True, **keywords):
-    """The value of terms in chunks and in the whole batch, their gradients, and the rankings that chunks leave."""
-    terms = make_terms({'ranking': {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, **keywords}})
+    """The value of terms in chunks and in the whole batch, their gradients, and the rankings of both."""
+    terms = make_terms({'ranking': ALWAYS | keywords})
     source = candidates_source({'source': 'in_chunks', 'same_image': 'ignored', 'queries': queries}, terms)
     batch = Batch(np.int32(0), None, None, np.asarray(index))
 
@@ -307,8 +311,8 @@ def chunked(scores, index, queries=2, learned=0.3, train=True, **keywords):
         return jax.value_and_grad(functools.partial(value, source=source), has_aux=True)
 
     (value_of_chunks, ranked), gradient = on_one_device(gradient_of(source))(scores)
-    (whole, _), gradient_of_whole = on_one_device(gradient_of(in_batch_source('ignored')))(scores)
-    return (value_of_chunks, gradient), (whole, gradient_of_whole), ranked
+    (whole, ranked_whole), gradient_of_whole = on_one_device(gradient_of(in_batch_source('ignored')))(scores)
+    return (value_of_chunks, gradient), (whole, gradient_of_whole), (ranked, ranked_whole)
 
 
 @pytest.mark.parametrize('queries', [1, 2, 5, 9])
@@ -328,13 +332,46 @@ def test_chunks_have_the_loss_and_the_gradient_of_the_batch(term, queries):
 
 
 def test_chunks_leave_the_match_and_the_hardest_negative():
-    _, _, ranked = chunked(SCORES, [0, 1, 1, 2, 3], loss='ranking.max_of_hinges', margin=0.2, reduction='sum')
-    whole = rank_in_batch([0, 1, 1, 2, 3], same_image='ignored')
+    rankings = chunked(SCORES, [0, 1, 1, 2, 3], loss='ranking.max_of_hinges', margin=0.2, reduction='sum')[2]
+    ranked, whole = rankings
     for way, ranking in whole.items():
         want = hardest_positive(ranking.scores, ranking.positives), hardest_negative(ranking.scores, ranking.negatives)
         np.testing.assert_allclose(ranked[way].scores, np.stack(want, axis=1), rtol=1e-6)
         np.testing.assert_array_equal(ranked[way].positives, [[True, False]] * 5)
         np.testing.assert_array_equal(ranked[way].negatives, [[False, True]] * 5)
+
+
+def test_chunks_have_the_diagnostics_of_the_batch():
+    term = {'loss': 'ranking.matching_cross_entropy', 'reduction': 'sum'}
+    rankings = chunked(jax.nn.sigmoid(SCORES), [0, 1, 1, 2, 3], **term)[2]
+    terms, clean = make_terms({'ranking': ALWAYS | term}), jnp.asarray([True, False, True, True, False])
+    chunks, whole = (collapse_metrics(one, terms, 0) | noise_metrics(one, terms, 0, clean) for one in rankings)
+    chex.assert_trees_all_close(chunks, whole, rtol=1e-5)
+    assert 0.1 < whole['noise/t2i/gradient'] < 0.9
+
+
+def dual_softmax(scores, positives, negatives=None, *, temperature: float):
+    """A loss that reads the other queries (CAMoE: Cheng et al., 2021)."""
+    scores *= jax.nn.softmax(scores / temperature, axis=0) * len(scores)
+    return -jnp.sum(jnp.where(positives, jax.nn.log_softmax(scores / temperature, axis=1), 0), axis=1)
+
+
+def of_pairs(scores, positives, negatives=None, *, margin: float):
+    """A loss that needs as many queries as candidates."""
+    return jnp.maximum(margin + (scores - jnp.diag(scores)[:, None]).max(axis=1), 0) + scores @ scores.sum(axis=1)
+
+
+@pytest.mark.parametrize('name', ['dual_softmax', 'of_pairs'])
+def test_chunks_refuse_a_loss_that_reads_other_queries(name):
+    config = load('vsepp:vsepp,f8k')
+    keys = {'temperature': 0.1} if name == 'dual_softmax' else {'margin': 0.2}
+    config['terms'] = {'own': ALWAYS | keys | {'loss': f'{__name__}.{name}', 'reduction': 'sum'}}
+    make_plan(config)
+    config['candidates'] = {'source': 'in_chunks', 'same_image': 'ignored', 'queries': 2}
+    with pytest.raises(UserError, match=r"'terms.own' has a loss that reads .* use candidates.source=in_batch"):
+        make_plan(config)
+    config['terms']['own'] = ALWAYS | {'loss': 'ranking.sigmoid_contrastive', 'reduction': 'sum'}
+    make_plan(config)
 
 
 def test_chunks_have_no_inputs_of_whole_rankings():

@@ -107,7 +107,7 @@ def set_up_with(config, **changes):
             "'terms.correction' needs 'synthesis.generator': set it, or leave the term out",
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
-        ({'candidates__num_extra': 41}, "'candidates.num_extra' is 41, but there are 40 texts for training"),
+        ({'candidates__num_extra': 33}, "'candidates.num_extra' is 33, but there are 32 texts for training outside"),
         ({'candidates__source': 'x'}, "'candidates.source' is 'x', but names of jitm.training.sources have the form"),
         ({'model__heads': ('mlm', 'correct')}, "but 'discriminate' is needed: add it"),
     ],
@@ -117,7 +117,8 @@ def test_conflicting_sections_are_refused(tags_dc, changes, message):
         set_up_with(tags_dc, **changes)()
 
 
-@pytest.mark.parametrize('copied', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('copied', [False, True])
 def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copied):
     """The run of another member, or of the member it copies, lacks 'mlm', whose random words would fill captions."""
     stage_1['members']['generator'] = {'rule': 'frozen', **({'of': 'target'} if copied else {'init_from': 'run'})}

@@ -37,13 +37,13 @@ class Listed(NamedTuple):
 
     Attributes:
       name: The path of the image file, relative to one of the folders of a `Listing`.
-      captions: Its captions, not checked.
+      captions: Its captions as the file has them, not checked: texts, null or anything else.
       where: The file and the line or entry, for messages.
       split: The name of its split; '' if the file does not state it.
     """
 
     name: str
-    captions: list[str]
+    captions: list[Any]
     where: str
     split: str = ''
 
@@ -64,7 +64,7 @@ class Columns(NamedTuple):
         numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(NUMBERED.fullmatch(name)[1]))
         if numbered and (other := next((name for name in self.caption[:2] if name in row), None)):
             raise UserError(f"{where} has '{other}' and '{numbered[0]}': leave one of these columns or keys")
-        captions = [row[name] for name in numbered if row[name]] if numbered else captions_in(row, where, self.caption)
+        captions = [row[name] for name in numbered] if numbered else captions_in(row, where, self.caption)
         name = next((name for name in self.image if name in row), self.image[0])
         split = str(row.get('split') or '').strip()
         return Listed(_get(row, name, str, where), captions, where, split.lower() if split.lower() in SPLITS else split)
@@ -74,25 +74,24 @@ class Unknown(Exception):
     """A file has no captions; the message describes its content."""
 
 
-def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[str]:
+def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[Any]:
     """Returns the captions in an object or a row of a table: a text, a list of texts, or one as JSON or Python.
 
+    They are not checked. A row without the keys has the caption None.
+
     Raises:
-      UserError: If it has none of the keys, or something else there.
+      UserError: If a list in Python has no commas.
     """
     captions = next((row[key] for key in keys if key in row), None)
     if isinstance(captions, str) and (text := captions.strip())[:1] + text[-1:] in ('[]', '()'):
         for parse in (parse_json, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 parsed = parse(text)
-                if isinstance(parsed, list | tuple) and all(isinstance(one, str) for one in parsed):
+                if isinstance(parsed, list | tuple) and {*map(type, parsed)} <= {str, type(None)}:
                     if parse is ast.literal_eval and text.count(',') < len(re.findall(PIECE, text)) - 1:
                         raise UserError(f'{where} has a list of captions without commas between them: write it as JSON')
                     return [*parsed]
-    captions = [captions] if isinstance(captions, str) else captions
-    if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
-        raise UserError(f'{where} has no captions: give a list of them as captions, or one as caption')
-    return captions
+    return captions if isinstance(captions, list) else [captions]
 
 
 def _get(item: dict, key: str, kinds: type | tuple[type, ...], where: str) -> Any:
@@ -112,7 +111,7 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
     try:
         tree = parse_json(read_text(path))
     except ValueError:
-        return read_json_lines(path, columns)
+        return _read_json_lines(path, columns)
     if isinstance(tree, dict) and 'annotations' in tree:
         return _coco(path, tree, columns)
     if isinstance(tree, dict) and 'images' in tree:
@@ -124,8 +123,8 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
 
 def _karpathy(image: dict, where: str, columns: Columns) -> dict[str, Any]:
     folder, split = image.get('filepath'), _get(image, 'split', str, where)
-    written = _get(image, 'sentences', list, where)
-    captions = [_get(one if isinstance(one, dict) else {}, 'raw', str, where) for one in written]
+    sentences = captions_in(image, where, ['sentences'])
+    captions = [sentence.get('raw') if isinstance(sentence, dict) else sentence for sentence in sentences]
     name = Path(folder if isinstance(folder, str) else '') / _get(image, 'filename', str, where)
     return {columns.image[0]: str(name), columns.caption[0]: captions, 'split': split}
 
@@ -141,11 +140,11 @@ def _coco(path: Path, tree: dict, columns: Columns) -> list[Row]:
         image = _get(item, 'image_id', ID, where)
         if image not in rows:
             raise UserError(f'{where} has the image_id {image}, which is not an id of its images: add the image')
-        rows[image][1][columns.caption[0]].append(_get(item, 'caption', str, where))
+        rows[image][1][columns.caption[0]].append(item.get('caption'))
     return [*rows.values()]
 
 
-def read_json_lines(path: Path, columns: Columns) -> list[Row]:
+def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
     """Reads lines of JSON objects.
 
     Raises:
@@ -237,7 +236,7 @@ def _unquote(field: str) -> str:
     return field[1:-1].replace('""', '"') if quoted else field
 
 
-READERS = {'.json': _read_json, '.jsonl': read_json_lines, '.jsonlines': read_json_lines}  # others are tables
+READERS = {'.json': _read_json, '.jsonl': _read_json_lines, '.jsonlines': _read_json_lines}  # others are tables
 
 
 def read_file(path: Path, columns: Columns) -> list[Listed]:

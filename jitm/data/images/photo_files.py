@@ -6,6 +6,7 @@ name, as img2dataset writes them. The names of files and folders decide the spli
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -14,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jitm.data.images import layouts
 from jitm.data.images.caption_files import (
     DEV,
     READERS,
@@ -29,10 +29,17 @@ from jitm.data.images.caption_files import (
 )
 from jitm.data.images.transforms import RAW
 from jitm.errors import UserError, did_you_mean, printable
-from jitm.files import ArchiveMember, check_within, open_file, parse_json, read_text, split_lines
+from jitm.files import ArchiveMember, check_within, describe_unread, open_file, parse_json, read_text, split_lines
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 TABLES = (*READERS, '.csv', '.token', '.tsv', '.txt')
+TEXTS = ('.txt', '.TXT', '.json', '.JSON')  # captions of the photo of the same name, the first ones first
+UNREAD = {  # suffixes of data sets that are not read -> what to do
+    **dict.fromkeys(('.parquet', '.arrow'), 'save its images as files, and the other columns by Dataset.to_csv'),
+    '.zip': 'unzip it',
+    **dict.fromkeys(('.gz', '.tgz'), 'gunzip it'),
+    **dict.fromkeys(('.7z', '.bz2', '.rar', '.xz', '.zst'), 'unpack it'),
+}
 OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # not captions
 
 
@@ -79,7 +86,8 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     if os.curdir in problems:
         raise UserError(f'{folder} {problems[os.curdir]}')
     if not (names := sorted([*names, *problems])):
-        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}); give a folder with photos')
+        unread = describe_unread(folder.rglob('*'), UNREAD)
+        raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}){unread}; give a folder with photos')
     return names, problems
 
 
@@ -107,18 +115,20 @@ def beside(folder: Path, members: Mapping[str, ArchiveMember] | None = None) -> 
             names = list_files(folder)[0]
     for name in filter(_is_photo, names):
         stem, captions = os.path.splitext(name)[0], []
-        texts = [members.get(text) if members else folder / text for text in (f'{stem}.txt', f'{stem}.json')]
+        where = f'{folder}/{name}'
+        texts = [members.get(stem + suffix) if members else folder / (stem + suffix) for suffix in TEXTS]
         for text in [text for text in texts if text and (members or text.is_file())][:1]:
             if photos.setdefault(stem, name) != name:
                 raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
+            where = str(text)
             content = read_text(text)
-            captions = [line for line in split_lines(content) if line.strip()]
-            if text == texts[1]:
+            captions = split_lines(content)
+            if where.lower().endswith('.json'):
                 try:
-                    captions = captions_in({**parse_json(content)}, str(text))
+                    captions = captions_in({**parse_json(content)}, where)
                 except (ValueError, TypeError):
                     raise UserError(f'{text} is not a JSON object: write it again') from None
-        listed.append(Listed(name, captions, f'{folder}/{name}'))
+        listed.append(Listed(name, captions, where))
     return listed if photos else []
 
 
@@ -134,7 +144,7 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
             for one in filter(tarfile.TarInfo.isfile, archive):
                 if (name := os.path.normpath(one.name)) in members:
                     raise UserError(f'{path} has two files {name}: rename one of them')
-                members[name] = ArchiveMember(str(path), name, one.offset_data, one.size)
+                members[name] = ArchiveMember(str(path), one.name, one.offset_data, one.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
     listed = [one._replace(name=f'{path.name}/{one.name}') for one in beside(path, members)]
@@ -149,6 +159,18 @@ class _Folder:
     columns: Columns
     unknown: list[str] = dataclasses.field(default_factory=list)
 
+    @functools.cached_property
+    def _places(self) -> list[str]:
+        """The absolute paths of the folder, as it was given and with its links followed."""
+        return [os.path.abspath(self.root), os.path.realpath(self.root)]
+
+    def relative(self, name: str) -> str:
+        """Returns the name of an image, where it is an absolute path below the folder relative to it."""
+        if not os.path.isabs(name):
+            return name
+        path = Path(os.path.normpath(name))
+        return next((str(path.relative_to(place)) for place in self._places if path.is_relative_to(place)), name)
+
     def tables(self, folders: Iterable[Path], belongs: Callable[[str], bool] = bool) -> dict[Path, list[Listed]]:
         """Returns the images of each file of captions in some folders whose stem matches the split."""
         paths = [*itertools.chain.from_iterable(map(_files, folders))]
@@ -158,7 +180,8 @@ class _Folder:
             known = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
             if known and not OTHERS.match(path.name) and belongs(path.stem):
                 try:
-                    found[path] = read_file(path, self.columns)
+                    listed = read_file(path, self.columns)
+                    found[path] = [image._replace(name=self.relative(image.name)) for image in listed]
                 except OSError as error:
                     raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
                 except Unknown as problem:
@@ -167,7 +190,7 @@ class _Folder:
 
     def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
         """Returns the photos of shards whose stem matches the split, or else of files with captions."""
-        shards = [path for path in _files(folder) if path.name.endswith('.tar')]
+        shards = [path for path in _files(folder) if path.suffix.lower() == '.tar']
         if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
             listed, members = zip(*map(beside_in_tar, shards), strict=True)
             if not any(listed) and (found := [*itertools.chain(*members)]):
@@ -185,7 +208,7 @@ class _Folder:
         groups = [] if whole else [group for group in (names[:1], names[1:]) if group]
         for group in groups:
             if path := _one(root, tables := self.tables(root / name for name in group)):
-                return Listing(tables[path], [path.parent])
+                return Listing(tables[path], [path.parent, root])
         general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
         if path := _one(root, [path for path, listed in general.items() if any(one.split for one in listed)]):
             if whole:
@@ -200,14 +223,15 @@ class _Folder:
                 return found[0]
         if not (path := _one(root, general)):
             return self.photos(root) if whole else None
-        images = general[path] if whole else _in_list(path, general[path], root, names)
+        images = general[path] if whole else _in_list(path, general[path], self, names)
         return Listing(images, _folders(root))
 
 
-def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str]) -> list[Listed]:
+def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[str]) -> list[Listed]:
     """Returns the images in a folder of the split, or that `trainImages.txt` or `train.txt` lists."""
     if inside := [one for one in images if one.name.partition('/')[0] in names]:
         return inside
+    root = folder.root
     named = re.compile(rf'(?:.*(?:{"|".join(names)})Images|(?:{"|".join(names)})(?:_images)?)\.txt')
     lists = [one for one in _files(root) + _files(root / 'annotations') if named.fullmatch(one.name)]
     if len(lists) != 1:
@@ -215,7 +239,8 @@ def _in_list(path: Path, images: list[Listed], root: Path, names: Sequence[str])
             f"{root} has {len(lists)} files that list the images of the split '{names[0]}': write their names to "
             f'{names[0]}.txt, one per line, or sample the splits by config key data.held_out'
         )
-    wanted = dict.fromkeys(line.strip() for line in split_lines(read_text(lists[0])) if line.strip())
+    lines = map(str.strip, split_lines(read_text(lists[0])))
+    wanted = dict.fromkeys(folder.relative(line) for line in lines if line)
     listed = {one.name for one in images}
     if missing := next((name for name in wanted if name not in listed), None):
         raise UserError(f"{path} has no caption of {missing}, an image of the split '{names[0]}': add one")
@@ -246,7 +271,7 @@ def _folders(root: Path, *names: str) -> list[Path]:
     return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
 
 
-def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, language: str = '') -> Listing:
+def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -> Listing:
     """Finds the captions of a folder and reads one split.
 
     Args:
@@ -255,7 +280,6 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, l
       restval: Whether 'train' includes images of the split `restval`.
       columns: The names of columns and keys.
       whole: Whether all images of a data set without splits are read instead.
-      language: The language of the captions, of a data set with several.
 
     Raises:
       UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
@@ -265,13 +289,10 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool, l
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    if published := layouts.read(root, names, language):
-        if whole:
-            raise UserError(f'{root} has published splits: leave out config key data.held_out')
-        listing = Listing(published, _folders(root))
-    elif (listing := folder.find(names, whole)) is None:
+    if (listing := folder.find(names, whole)) is None:
         image, caption = (' or '.join(known) for known in columns)
         found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
+        found += describe_unread(root.rglob('*'), UNREAD)
         raise UserError(
             f"{root} has no captions of the split '{split}'{found}; name the column or key of images {image}, and that "
             f'of captions {caption}, or set config keys data.image_column and data.caption_column; without splits, set '

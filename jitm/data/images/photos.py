@@ -5,19 +5,20 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, Columns, Listed
-from jitm.data.images.photo_files import Listing, list_files, read
+from jitm.data.images.photo_files import UNREAD, Listing, list_files, read
 from jitm.data.images.pixels import Photos, check_files
 from jitm.data.images.transforms import Transform
 from jitm.data.splits import Split
 from jitm.errors import UserError, printable, require
-from jitm.files import check_within, replacing
+from jitm.files import check_within, describe_unread, replacing
 from jitm.files.outputs import OutputFolder
 from jitm.types import Count, HeldOut, Index, Share
 
@@ -40,7 +41,6 @@ def load(
     dev_images: Count | None = 1000,
     held_out: HeldOut | None = None,
     held_out_seed: Index = 0,
-    language: str = '',
     image_column: str = '',
     caption_column: str = '',
 ) -> Split:
@@ -56,7 +56,6 @@ def load(
       dev_images: The number of images to keep of the split `dev`, the first 1,000 in published results; None for all.
       held_out, held_out_seed: The share of the images in `dev` and in `test` of a data set without splits, and a seed,
         see `_sample_split`; None for the splits of the folder.
-      language: The language of the captions, such as 'de', of a data set with several, see `jitm.data.images.layouts`.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
 
     Returns:
@@ -69,7 +68,7 @@ def load(
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     given = {'image': image_column, 'caption': caption_column}
     columns = Columns(**{key: (name,) for key, name in given.items() if name})
-    listing = read(Path(root), split, restval, columns, held_out is not None, language)
+    listing = read(Path(root), split, restval, columns, held_out is not None)
     captions = _merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
@@ -77,17 +76,16 @@ def load(
         captions = _sample_split(captions, split, held_out, held_out_seed)
     kept = list(captions)[: dev_images if split in DEV else None]
     texts = [captions[name][:max_captions] for name in kept]
-    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept)
-    dataset, suffix = precomp.read_dataset(root), f'-{language}' if language else ''
+    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept, Path(root))
     return Split(
-        name=f'{os.path.basename(os.path.abspath(root))}{suffix}/{split}',
+        name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=None,
         counts=None,
         captions=tuple(itertools.chain(*texts)),
         image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), [*map(len, texts)]),
         image_ids=tuple(kept),
+        dataset=precomp.read_dataset(root),
         pixels=Photos(files, transform, check_files(files)),
-        dataset=dataset and f'{dataset}{suffix}',
     )
 
 
@@ -153,8 +151,8 @@ def write(split: Split, root: str | Path) -> None:
     output.remove({*output.names} - {*files, METADATA})
 
 
-def _find_files(listing: Listing, names: Sequence[str]) -> list[str]:
-    """Returns the path of each image file.
+def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[str]:
+    """Returns the path of each image file of a data set in the folder `root`.
 
     They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
     except in those with files of the same names, such as smaller copies or another split.
@@ -162,7 +160,8 @@ def _find_files(listing: Listing, names: Sequence[str]) -> list[str]:
     main = next((folder for folder in listing.folders if os.path.exists(os.path.join(folder, names[0]))), None)
     if main is None:
         where = next(image.where for image in listing.images if image.name == names[0])
-        raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file')
+        unread = describe_unread(root.rglob('*'), UNREAD)
+        raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file{unread}')
     found: dict[str, str] = {}
     for folder in (main, *listing.folders):
         if len(found) == len(names):
@@ -173,24 +172,38 @@ def _find_files(listing: Listing, names: Sequence[str]) -> list[str]:
     return [found.get(name, os.path.join(main, name)) for name in names]
 
 
-def _merge(images: Iterable[Listed]) -> dict[str, list[str]]:
+def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
     """Returns name -> captions, without blanks around and within them, of images that may be listed several times.
 
-    Images without captions are left out, and their number is logged.
+    Captions that are null or blank are left out. Images without captions are left out, too, and their number is logged.
 
     Raises:
-      UserError: If a caption is blank.
+      UserError: If a caption is no text, or no image has captions.
     """
     merged: dict[str, list[str]] = {}
     for name, captions, where, _ in images:
-        captions = [' '.join(caption.split()) for caption in captions]
-        if '' in captions:
-            raise UserError(f'{where} has a blank caption: write the caption, or remove it')
-        merged.setdefault(name, []).extend(captions)
+        texts = (_clean(caption, where) for caption in captions)
+        merged.setdefault(name, []).extend(filter(None, texts))
     kept = {name: captions for name, captions in merged.items() if captions}
+    if merged and not kept:
+        where = images[0].where
+        raise UserError(
+            f'{where} has no captions, nor has any other image: write them, or name their column or key by '
+            'data.caption_column'
+        )
     if left_out := len(merged) - len(kept):
         logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
     return kept
+
+
+def _clean(caption: Any, where: str) -> str:
+    """Returns a caption without blanks around and within it; '' for null and NaN, which stand for a missing one."""
+    if caption is None or caption != caption:
+        return ''
+    if not isinstance(caption, str):
+        shown = printable(repr(caption))[:80]
+        raise UserError(f'{where} has the caption {shown}, which is not a text: write a text, or null for none')
+    return ' '.join(caption.split())
 
 
 def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:

@@ -154,10 +154,11 @@ class RecordColumn:
 
 def _captions(record: dict[str, Any], where: str) -> list[str]:
     texts = record['captions']
-    texts = [text.decode().strip() for text in (texts['text'] if isinstance(texts, dict) else texts)]
-    if not all(texts) or not texts:
-        raise UserError(f'{where} has no caption, or an empty one: prepare the data set again')
-    return texts
+    texts = (text.decode().strip() for text in (texts['text'] if isinstance(texts, dict) else texts))
+    captions = [text for text in texts if text]
+    if not captions:
+        raise UserError(f'{where} has no caption: prepare the data set without it')
+    return captions
 
 
 def _read_features(record: dict[str, Any], where: str) -> tuple[Any, ...]:

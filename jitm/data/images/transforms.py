@@ -9,6 +9,7 @@ import hashlib
 import io
 import math
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -160,9 +161,15 @@ def decode(
 
 def check_image(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of an image file, as hex; raises a UserError unless it can be decoded."""
-    with reading(path) as file:
-        decode(file.data, lambda image: None, str(path), smallest=1)  # decodes a JPEG at an eighth of its size
-        return file.checksum
+    try:
+        with reading(path) as file:
+            decode(file.data, lambda image: None, str(path), smallest=1)  # decodes a JPEG at an eighth of its size
+            return file.checksum
+    except UserError as error:
+        if not isinstance(path, ArchiveMember):
+            raise
+        command = shlex.join(['tar', '--delete', f'--file={path.archive}', path.name])
+        raise UserError(f'{error}; `{command}` removes it from the archive') from None
 
 
 def _open(data: bytes, name: str) -> Image.Image:

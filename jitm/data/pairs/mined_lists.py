@@ -18,6 +18,7 @@ from jitm.types import Count
 KIND = 'a set of mined negatives'
 MANIFEST = 'manifest.json'
 ARRAYS = 'i2t_{}.npy', 't2i_{}.npy', 'scores_i2t_{}.npy', 'scores_t2i_{}.npy'
+ROUNDING = 1e-5  # scores summed in another order differ by less
 MAX_SAMPLES = 16  # attempts to sample negatives that do not match each other; then the last ones are used
 
 

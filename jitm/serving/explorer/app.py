@@ -21,6 +21,10 @@ LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
 MAX_DIGITS = 18  # digits of a row number
 MAX_PHOTO = 20 * 2**20  # bytes of an upload
 MAX_BODY = MAX_PHOTO + 2**12  # with the names of the form
+FOREIGN = (
+    'This page answers only requests for localhost: start jitm explorer with --host 0.0.0.0 to show it, without a '
+    'password, to all machines.\n'
+)
 HEADERS = {
     'Content-Security-Policy': (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
@@ -85,12 +89,19 @@ def make_app(site: Site, host: str) -> 'Starlette':
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.requests import Request
-    from starlette.responses import HTMLResponse
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
     lock = threading.Lock()  # models and figures are used by one request at a time
+    hosts = allowed_hosts(host)
+
+    async def check_host(request: Request, respond: Callable) -> Response:
+        name = re.sub(r':\d+$', '', request.headers.get('host', '').lower())
+        if hosts == ['*'] or name in hosts:
+            return await respond(request)
+        return PlainTextResponse(FOREIGN, 400)
 
     def respond(make: Callable[[], str]) -> HTMLResponse:
         try:
@@ -110,21 +121,17 @@ def make_app(site: Site, host: str) -> 'Starlette':
 
     routes = [
         Route('/', lambda request: respond(lambda: site.home(request.query_params.get('q', '')))),
-        Route(
-            '/image/{row}',
-            lambda request: respond(lambda: site.image(_row(request), request.query_params.get('q', ''))),
-        ),
-        Route('/pair/{row}', lambda request: respond(lambda: site.pair(_row(request)))),
+        Route('/image', lambda request: respond(lambda: site.image(_row(request), request.query_params.get('q', '')))),
+        Route('/pair', lambda request: respond(lambda: site.pair(_row(request)))),
         Route('/doubtful', lambda request: respond(site.doubtful)),
         Route('/photo', photo, methods=['POST']),
     ]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))
-    return Starlette(routes=routes, middleware=[hosts])
+    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=check_host)])
 
 
 def _row(request: 'Request') -> int:
-    """Returns the number in the path of a page."""
-    text = request.path_params['row']
+    """Returns the number in the address of a page."""
+    text = request.query_params.get('row', '')
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise NotFound
     return int(text)

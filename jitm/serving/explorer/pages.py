@@ -1,6 +1,7 @@
 """The pages of the explorer: a query with its images, an image, a pair with its hard negatives, doubtful pairs.
 
-They are plain HTML without scripts, and pictures are part of the page.
+They are plain HTML without scripts, and pictures are part of the page. Links are relative and all pages
+are in one folder, so that a proxy may serve them below a path of its own.
 """
 
 import dataclasses
@@ -177,7 +178,7 @@ class Site:
                     dataclasses.replace(
                         self._image_result(pair['image'], score=pair['doubt']),
                         note=pair['caption'],
-                        link=f'/pair/{pair["text"]}',
+                        link=f'pair?row={pair["text"]}',
                     )
                     for pair in run.doubtful
                 ],
@@ -232,7 +233,7 @@ class Site:
             self.data.image_ids[image],
             score,
             picture=pictures_of(self.data, [image], self.photos).get(image, ''),
-            link=f'/image/{image}' + (f'?{urlencode({"q": caption})}' if caption else ''),
+            link=_image_link(image, caption),
             note=next(iter(self.data.captions_of(image)), ''),
             **marks,
         )
@@ -242,7 +243,7 @@ class Site:
         results = []
         for hit in hits:
             text, own = self.data.captions[hit.index], int(self.data.image_of_text[hit.index])
-            link = f'/image/{own if image is None else image}?{urlencode({"q": text})}'
+            link = _image_link(own if image is None else image, text)
             results.append(Result(text, hit.score, link=link, right=own == image))
         return results
 
@@ -255,3 +256,7 @@ class Site:
         if 'mismatch' in pair:
             return explanations.shown(pair, [pixels])
         return attention_maps.shown(pair, pixels)
+
+
+def _image_link(image: int, caption: str) -> str:
+    return f'image?{urlencode({"row": image} | ({"q": caption} if caption else {}))}'

@@ -15,7 +15,7 @@ from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
 from jitm.training.source import Conditions, Context, Scored, Source
 from jitm.training.sources.in_batch import EXCLUDES_OWN, SAME_IMAGE, masks
-from jitm.types import Batch, Count, Ranking
+from jitm.types import Batch, Count, Ranking, Reduced
 
 
 def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Context) -> Source:
@@ -23,8 +23,8 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
 
     Each device scores some of its queries at a time with all candidates of the global batch, reduces them to the losses
     of the ranking terms, and scores them again for the gradient. Vectors and losses are gathered, scores are not: a
-    device holds `queries` B of the B^2 scores. The rankings for the diagnostics have only the match of each query and
-    its hardest negative.
+    device holds `queries` B of the B^2 scores. Rankings have the match of each query, its hardest negative and what the
+    terms and their diagnostics need of all candidates.
 
     Args:
       same_image: See `in_batch`.
@@ -34,7 +34,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
     terms = ranking_terms(context.terms)
 
     def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
-        """Returns the ranking of each query's match and hardest negative, [B, 2], and the losses [B] of the terms."""
+        """Returns the ranking of each query's match and hardest negative, [B, 2], with the numbers of the terms."""
         del seen, train
         check_dual(matcher, 'in_chunks')
         count, device = len(batch.image_index), jax.lax.axis_index(parallel.AXIS)
@@ -42,7 +42,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
         learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
 
-        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, chex.Array], tuple]:
+        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, Reduced], tuple]:
             encoded, *own = jax.tree.map(lambda x: x[None], query)
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(own, (jnp.arange(len(index)), index), same_image)
@@ -50,20 +50,21 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             used = {name: term for name, term in terms.items() if way in term.rankings}
             one_way = {name: dataclasses.replace(term, rankings=(way,)) for name, term in used.items()}
             check_inputs(one_way, {way: ranking})
-            extremes = hardest_positive(scores, positives)[0], hardest_negative(scores, negatives)[0]
-            return {name: term.per_query(ranking)[0] for name, term in used.items()}, (extremes, negatives.any())
+            extremes = hardest_positive(scores, positives), hardest_negative(scores, negatives)
+            numbers = {name: term.reduced(ranking) for name, term in used.items()}
+            return jax.tree.map(lambda x: x[0], (numbers, (*extremes, negatives.any(axis=1))))
 
         reduced = {}
         for way, (encoded, _) in sides.items():
             rows, size = (encoded, device * count + jnp.arange(count), batch.image_index), min(queries, count)
             reduced[way] = jax.lax.map(jax.checkpoint(functools.partial(reduce, way)), rows, batch_size=size)
-        rankings, losses = {}, {}
-        for way, (of_terms, (extremes, valid)) in collectives.gather_results(reduced).items():
-            rankings[way] = Ranking.from_list(jnp.stack(extremes, axis=1), valid[:, None]).replace(**learned)
-            losses |= {name: losses.get(name, 0) + values for name, values in of_terms.items()}
-        return rankings, losses
+        rankings = {}
+        for way, (numbers, (positive, negative, valid)) in collectives.gather_results(reduced).items():
+            ranking = Ranking.from_list(jnp.stack([positive, negative], axis=1), valid[:, None])
+            rankings[way] = ranking.replace(reduced=numbers, **learned)
+        return rankings, {}
 
-    return Source(score, conditions=Conditions(EXCLUDES_OWN))
+    return Source(score, conditions=Conditions(EXCLUDES_OWN, row_by_row=True))
 
 
 def check_dual(matcher: Matcher, source: str) -> None:

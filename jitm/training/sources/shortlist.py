@@ -26,7 +26,7 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
     extra pairs.
 
     Args:
-      num_extra: P, the number of extra pairs of a step.
+      num_extra: P, the number of extra pairs of a step, which are not in its batch.
       num_hard: H, the number of candidates that each query keeps.
       context: The rest of the plan.
     """
@@ -36,13 +36,14 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
     def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
         parallel.check_batch_size(num_extra, "config key 'candidates.num_extra'")
         texts = pipeline.split.num_texts
-        if num_extra > texts:
+        available = texts - pipeline.batch_size
+        if num_extra > available:
             key = "config key 'candidates.num_extra'"
-            raise UserError(f'{key} is {num_extra}, but there are {texts} texts for training')
+            raise UserError(f'{key} is {num_extra}, but there are {available} texts for training outside of a batch')
 
         def pick(step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            del rows
-            extra = generator(pipeline.seed, step, stream=STREAM).choice(texts, num_extra, replace=False)
+            pool = np.delete(np.arange(texts), rows)
+            extra = generator(pipeline.seed, step, stream=STREAM).choice(pool, num_extra, replace=False)
             return extra, pipeline.tokens.lengths[extra]
 
         def take(extra: np.ndarray, part: Part) -> tuple:

@@ -286,6 +286,17 @@ def test_lists_without_commas(tmp_path):
         captions_in({'caption': "['a dog' 'two dogs']"}, 'x')
 
 
+def test_splits_of_docci_are_its_own(tmp_path):
+    names = ('train', 'test', 'qual_dev')
+    draw(tmp_path / 'images', [f'{split}_00000.jpg' for split in names])
+    rows = [{'split': split, 'image_file': f'{split}_00000.jpg', 'description': f'A {split} photo.'} for split in names]
+    (tmp_path / 'docci_descriptions.jsonlines').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+    (tmp_path / 'docci_metadata.jsonlines').write_text(json.dumps({'example_id': 'test', 'split': 'test'}) + '\n')
+    for split in names:
+        loaded = load(tmp_path, split)
+        assert (loaded.image_ids, loaded.captions) == ((f'{split}_00000.jpg',), (f'A {split} photo.',))
+
+
 @pytest.mark.parametrize('name', ['val', 'valid', 'validation'])
 def test_other_names_of_dev(name, root):
     (root / 'dev').rename(root / name)
@@ -413,7 +424,6 @@ def test_header_and_delimiter_decide(table, written, name, tmp_path):
         ('image,caption\n1.jpg,"a dog\n2.jpg,a cat"\n', 'line 2 has a field with an open quote: close it'),
         ('image,caption\n1.jpg,a dog\n1.jpg\n', 'line 3 has 1 fields, but the header has 2'),
         ('image,caption,id\n1.jpg,3   dogs\n', 'line 2 has 2 fields, but the header has 3'),
-        ('image,caption\n1.jpg,a dog\n1.jpg,\n', 'line 3 has a blank caption'),
     ],
 )
 def test_tables_that_cannot_be_read_are_named_with_the_line(table, message, tmp_path):
@@ -474,6 +484,94 @@ def test_images_without_captions_are_left_out_and_counted(tmp_path, caplog):
     assert caplog.messages == ['1 of 3 images have no captions and are left out']
 
 
+def rows_of(*captions):
+    """Lines of JSON for a.png, b.png and c.png."""
+    rows = zip(('a.png', 'b.png', 'c.png'), captions, strict=True)
+    return '\n'.join(json.dumps({'file_name': name, 'caption': caption}) for name, caption in rows)
+
+
+def annotations_of(*captions):
+    """Two annotations of COCO for each of a.png, b.png and c.png."""
+    images = [{'id': number, 'file_name': f'{name}.png'} for number, name in enumerate('abc')]
+    annotations = [{'image_id': number // 2, 'caption': caption} for number, caption in enumerate(captions)]
+    return json.dumps({'images': images, 'annotations': annotations})
+
+
+def sentences_of(*captions):
+    """Karpathy's form of a.png, b.png and c.png with lists of captions."""
+    sentences = [[{'raw': caption} for caption in image] for image in captions]
+    images = [{'filename': f'{name}.png', 'split': 'train'} for name in 'abc']
+    return json.dumps({'images': [image | {'sentences': raw} for image, raw in zip(images, sentences, strict=True)]})
+
+
+MISSING = {  # b.png has no caption, c.png a missing one and another
+    'jsonl: null': {'train/metadata.jsonl': rows_of('a dog', None, [None, 'a cat'])},
+    'jsonl: NaN': {'train/metadata.jsonl': rows_of('a dog', float('nan'), [float('nan'), 'a cat'])},
+    'jsonl: blank': {'train/metadata.jsonl': rows_of('a dog', ' \t', ['', 'a cat'])},
+    'jsonl: lists': {'train/metadata.jsonl': rows_of(['a dog'], [], "['a cat', None]")},
+    'jsonl: no key': {
+        'train/metadata.jsonl': rows_of('a dog', None, 'a cat').replace(', "caption": null', ''),
+    },
+    'json': {'train.json': '[' + rows_of('a dog', None, [' ', 'a cat']).replace('\n', ',') + ']'},
+    'csv': {'train.csv': 'image,caption\na.png,a dog\nb.png,\nc.png,\nc.png,a cat\n'},
+    'csv without quotes': {'train.csv': 'image,caption\na.png,a dog\nb.png,\nc.png, \nc.png,"a" cat\n'},
+    'columns': {'train/metadata.csv': 'file_name,caption_0,caption_1\na.png,a dog,\nb.png,,\nc.png,,a cat\n'},
+    'coco': {'captions_train2017.json': annotations_of('a dog', None, None, '', None, 'a cat')},
+    'karpathy': {'dataset_x.json': sentences_of(['a dog'], [], ['', 'a cat'])},
+    'karpathy: null': {'dataset_x.json': sentences_of(['a dog'], [None], [None, 'a cat'])},
+    'txt': {'train/a.txt': 'a dog', 'train/b.txt': '', 'train/c.txt': '\n \na cat\n'},
+    'no txt': {'train/a.txt': 'a dog', 'train/c.txt': 'a cat'},
+    'beside': {
+        **{'train/a.json': '{"caption": "a dog"}', 'train/b.json': '{"caption": null}'},
+        'train/c.json': '{"caption": [NaN, "a cat"]}',
+    },
+}
+
+
+@pytest.mark.parametrize('form', [*MISSING, 'shard'])
+def test_missing_captions_are_the_same_in_all_formats(form, tmp_path, caplog):
+    draw(tmp_path / 'train', ['a.png', 'b.png', 'c.png'])
+    for name, text in MISSING.get(form, MISSING['beside']).items():
+        (tmp_path / name).write_text(text)
+    if form == 'shard':
+        with tarfile.open(tmp_path / 'train.tar', 'w') as archive:
+            archive.add(tmp_path / 'train', '.')
+        shutil.rmtree(tmp_path / 'train')
+    split = load(tmp_path)
+    assert [os.path.basename(name) for name in split.image_ids] == ['a.png', 'c.png']
+    assert [caption.replace('"', '') for caption in split.captions] == ['a dog', 'a cat']
+    assert caplog.messages == ['1 of 3 images have no captions and are left out']
+
+
+@pytest.mark.parametrize(
+    ('captions', 'message'),
+    [
+        ((None, '', []), r'line 1 has no captions, nor has any other image: write them, or name'),
+        (('a dog', 7, 'a cat'), r'line 2 has the caption 7, which is not a text'),
+        (('a dog', {'en': 'a cat'}, None), r"line 2 has the caption \{'en': 'a cat'\}, which is not a text"),
+        (('a dog', ['a', ['b']], None), r"line 2 has the caption \['b'\], which is not a text"),
+    ],
+)
+def test_captions_that_are_no_texts_are_named(captions, message, tmp_path):
+    draw(tmp_path / 'train', ['a.png', 'b.png', 'c.png'])
+    (tmp_path / 'train' / 'metadata.jsonl').write_text(rows_of(*captions))
+    with pytest.raises(UserError, match=message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_suffixes_may_be_capitals(packed, tmp_path):
+    folder = tmp_path / 'train'
+    draw(folder, ['0.JPG', '1.jpg', '2.JPEG'])
+    for name, text in (('0.TXT', 'a dog'), ('1.JSON', '{"caption": "a cat"}'), ('2.txt', 'a cow')):
+        (folder / name).write_text(text)
+    if packed:
+        with tarfile.open(tmp_path / 'train-0.TAR', 'w') as archive:
+            archive.add(folder, '.')
+        shutil.rmtree(folder)
+    assert load(tmp_path).captions == ('a dog', 'a cat', 'a cow')
+
+
 def test_two_photos_of_one_caption_file_are_named(tmp_path):
     texts_beside(tmp_path)
     draw(tmp_path / 'train' / '00001', ['a.jpg'])
@@ -491,6 +589,35 @@ def test_shards_without_captions_say_what_they_hold(tmp_path):
         load(tmp_path)
 
 
+CSV = 'image,caption\na.png,a dog\n'
+PACKED = {
+    'data/train-00000-of-00001.parquet': 'save its images as files, and the other columns by Dataset.to_csv',
+    'train/metadata.parquet': 'save its images as files, and the other columns by Dataset.to_csv',
+    'images.ZIP': 'unzip it',
+    'train-0.tar.gz': 'gunzip it',
+    'train-0.tgz': 'gunzip it',
+    'captions.json.gz': 'gunzip it',
+    'train.7z': 'unpack it',
+}
+
+
+@pytest.mark.parametrize('name', PACKED)
+@pytest.mark.parametrize('beside', [{}, {'train.csv': CSV}])
+def test_formats_that_are_not_read_are_named(name, beside, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b'')
+    for other, text in beside.items():
+        (tmp_path / other).write_text(text)
+    problem = 'names a.png, which is not in' if beside else "no captions of the split 'train'"
+    with pytest.raises(UserError, match=rf'{problem}.*; \S+/{re.escape(name)} is not read: {PACKED[name]}'):
+        load(tmp_path)
+    if not beside:
+        with pytest.raises(
+            UserError, match=rf'has no image files .*; \S+/{re.escape(name)} is not read: {PACKED[name]}'
+        ):
+            photos.load_folder(tmp_path, None)
+
+
 def test_the_case_of_a_split_does_not_matter(tmp_path):
     draw(tmp_path / 'images', ['a.png', 'b.png'])
     (tmp_path / 'all.csv').write_text('image,caption,Split\na.png,a dog,Train\nb.png,a cat, TEST\n')
@@ -505,7 +632,8 @@ def test_shards_are_read_in_place(tmp_path):
     path = tmp_path / 'train-00001.tar'
     content = path.read_bytes()
     path.write_bytes(content.replace(b'IDAT', b'IDAx'))
-    with pytest.raises(UserError, match=r'train-00001.tar/a.png is'):
+    removed = rf'train-00001.tar/a.png is .*; `tar --delete --file={path} ./a.png` removes it from the archive'
+    with pytest.raises(UserError, match=removed):
         load(tmp_path)
     path.write_bytes(content[:700])
     with pytest.raises(UserError, match=r'train-00001.tar is not a whole, uncompressed tar archive'):
@@ -537,6 +665,29 @@ def test_names_in_captions_lead_to_no_other_folder(write, tmp_path):
             path.write_text(path.read_text().replace('a.png', '../a.png'))
     with pytest.raises(UserError, match=r"names '.*\.\./a.png', which is not a path within its folder: "):
         load(root)
+
+
+@pytest.mark.parametrize('write', [one for one in FORMATS if one not in (texts_beside, shards)])
+def test_absolute_paths_below_the_folder_are_relative(write, tmp_path, monkeypatch):
+    write(tmp_path / 'mine')
+    (tmp_path / 'link').symlink_to('mine')
+    monkeypatch.chdir(tmp_path)
+    (photo,) = (tmp_path / 'mine').rglob('a.png')
+    texts = {path: path.read_text() for path in (tmp_path / 'mine').rglob('*.*') if path.suffix != '.png'}
+
+    def rename(name):
+        for path, text in texts.items():
+            path.write_text(re.sub(r'[\w/]*a\.png', str(name), text))
+
+    rename(photo)
+    for root in (tmp_path / 'mine', 'mine', 'link'):
+        split = load(root)
+        assert split.captions == (*CAPTIONS['b.png'], *CAPTIONS['a.png'])
+        assert split.image_ids[1] == str(photo.relative_to(tmp_path / 'mine'))
+    for elsewhere in (shutil.copy(photo, tmp_path), f'{tmp_path}/mine/../a.png'):
+        rename(elsewhere)
+        with pytest.raises(UserError, match=r"names '/\S*a.png', which is an absolute path: put or link"):
+            load('mine')
 
 
 def test_identity_notices_what_the_crop_leaves_out(root):

@@ -110,6 +110,12 @@ def test_damaged_photos_are_named(prepare):
         tfds.load('test', root=root, **SMALL)
 
 
+def test_blank_captions_of_a_record_are_left_out():
+    assert tfds._captions({'captions': {'text': [b' a dog ', b' ', b'']}}, 'x') == ['a dog']
+    with pytest.raises(UserError, match='x has no caption: prepare the data set without it'):
+        tfds._captions({'captions': [b' ']}, 'x')
+
+
 def test_features_equal_those_of_the_folder(tmp_path, capfd, caplog):
     root = tmp_path / 'mine_precomp'
     for name in ('train', 'dev', 'testall'):

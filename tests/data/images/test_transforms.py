@@ -63,19 +63,25 @@ def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images():
     np.testing.assert_array_equal(crops, want)
 
 
+@pytest.mark.needs('torchvision')
 @pytest.mark.parametrize(('width', 'height'), [(60, 40), (37, 90), (33, 33), (20, 400)])
 @pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
 def test_crops_of_evaluation_equal_torchvision(width, height, interpolation):
-    steps, image = pytest.importorskip('torchvision.transforms'), picture(width, height)
+    from torchvision import transforms as steps
+
+    image = picture(width, height)
     whole = steps.Resize(30, steps.InterpolationMode(interpolation))(image)
     transform = Transform(22, 30, interpolation, 'centre', 0.08, flip=False)
     np.testing.assert_array_equal(transform.evaluate(image), steps.CenterCrop(22)(whole))
     np.testing.assert_array_equal(transform.evaluate_crops(image), steps.TenCrop(22)(whole))
 
 
+@pytest.mark.needs('torchvision')
 @pytest.mark.parametrize(('width', 'height'), [(60, 40), (30, 90)])
 def test_random_boxes_have_the_distribution_of_torchvision(width, height):
-    steps, image = pytest.importorskip('torchvision.transforms'), picture(width, height)
+    from torchvision import transforms as steps
+
+    image = picture(width, height)
     rng = np.random.default_rng(0)
     ours = np.array([sample_box(width, height, 0.08, rng) for _ in range(20_000)])
     theirs = np.array([steps.RandomResizedCrop.get_params(image, (0.08, 1), (3 / 4, 4 / 3)) for _ in range(20_000)])

@@ -11,10 +11,10 @@ from jitm.data.text.pieces import BPE, Subwords
 from jitm.data.text.vocabularies import describe_vocabulary, kind_of, load_vocabulary, restore_vocabulary
 from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
-from tests.conftest import SHARED
+from tests.conftest import ROOT
 
-PUBLISHED = SHARED / 'vocab' / 'bpe_simple_vocab_16e6.txt.gz'
-needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason='needs the merges in ../shared/vocab')
+PUBLISHED = '../shared/vocab/bpe_simple_vocab_16e6.txt.gz'
+REAL = '../shared/data/captions/f30k_dev_caps.txt', '../shared/data/f8k/dev_caps.txt'
 MERGES = ('t h', 'th e</w>', 'd o', 'do g', 'g s</w>')
 HEADER = '#version: 0.2\n'
 
@@ -110,9 +110,9 @@ def test_there_is_no_mask_and_no_unknown_word(pieces):
     assert pieces.unknown_words('zzz \N{DOG FACE}') == []
 
 
-@needs_published
+@pytest.mark.needs(PUBLISHED)
 def test_golden_ids_of_the_published_merges():
-    published = load_vocabulary(str(PUBLISHED))
+    published = load_vocabulary(str(ROOT / PUBLISHED))
     assert len(published) == 49408
     for caption, ids in (
         ('a dog runs on the grass', [49406, 320, 1929, 5586, 525, 518, 5922, 49407]),
@@ -121,12 +121,13 @@ def test_golden_ids_of_the_published_merges():
         assert published.encode(caption).tolist() == ids
 
 
-@needs_published
+@pytest.mark.needs('open_clip', PUBLISHED, *REAL)
 def test_agrees_with_open_clip():
-    tokenizer = pytest.importorskip('open_clip.tokenizer').SimpleTokenizer(bpe_path=str(PUBLISHED))
-    published = load_vocabulary(str(PUBLISHED))
-    captions = (SHARED / 'data' / 'captions' / 'f30k_dev_caps.txt', SHARED / 'data' / 'f8k' / 'dev_caps.txt')
-    lines = [line for path in captions if path.is_file() for line in path.read_text(encoding='utf-8').splitlines()]
+    from open_clip.tokenizer import SimpleTokenizer
+
+    tokenizer = SimpleTokenizer(bpe_path=str(ROOT / PUBLISHED))
+    published = load_vocabulary(str(ROOT / PUBLISHED))
+    lines = [line for path in REAL for line in (ROOT / path).read_text(encoding='utf-8').splitlines()]
     for caption in [
         *lines[:3000],
         "It's  A Caf\u00e9 &amp; b\u00e4r: 20% OFF!! we'll",
@@ -284,9 +285,11 @@ CAPTIONS = [
 ]
 
 
+@pytest.mark.needs('transformers', 'sentencepiece')
 def test_agrees_with_transformers_on_unigrams(tmp_path):
-    transformers = pytest.importorskip('transformers')
-    sentencepiece = pytest.importorskip('sentencepiece')
+    import sentencepiece
+    import transformers
+
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([caption.lower() for caption in CAPTIONS * 20]),
         model_prefix=str(tmp_path / 'spiece'),
@@ -301,8 +304,10 @@ def test_agrees_with_transformers_on_unigrams(tmp_path):
         assert ours.encode(caption).tolist() == theirs(caption, truncation=True, max_length=64)['input_ids'], caption
 
 
+@pytest.mark.needs('transformers')
 def test_agrees_with_transformers_on_pieces_of_gemma(tmp_path):
-    transformers = pytest.importorskip('transformers')
+    import transformers
+
     path = write_bpe(tmp_path / 'tokenizer.json')
     model = json.loads((tmp_path / 'tokenizer.json').read_text())['model']
     theirs = transformers.Siglip2Tokenizer(model['vocab'], [tuple(merge) for merge in model['merges']])

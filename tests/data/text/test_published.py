@@ -63,7 +63,8 @@ def write_sentencepiece(folder):
 
 def make_pairs(kind, folder):
     """The tokenizer of transformers for a folder that this writes."""
-    transformers = pytest.importorskip('transformers')
+    import transformers
+
     if kind == 'roberta':
         vocab, merges = write_bytes(folder)
         return transformers.RobertaTokenizer(vocab=vocab, merges=merges, add_prefix_space=False)
@@ -79,6 +80,7 @@ def make_pairs(kind, folder):
 KINDS = ['bert', 'cased', 'mpnet', 'roberta', 'xlm-roberta']
 
 
+@pytest.mark.needs('transformers')
 @pytest.mark.parametrize('kind', KINDS)
 def test_ids_are_those_of_transformers(tmp_path, kind):
     theirs = make_pairs(kind, tmp_path)
@@ -96,6 +98,7 @@ def test_ids_are_those_of_transformers(tmp_path, kind):
         assert same.encode(caption).tolist() == theirs(caption, truncation=False, padding=False)['input_ids'], caption
 
 
+@pytest.mark.needs('transformers')
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_stored_tokenizer_has_the_same_ids(tmp_path, kind):
     make_pairs(kind, tmp_path)

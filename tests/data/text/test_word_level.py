@@ -9,9 +9,9 @@ from jitm.data.text import word_level
 from jitm.data.text.vocabularies import load_vocabulary
 from jitm.data.text.word_level import SPECIAL_WORDS, Vocabulary, find_tokens, tokenize
 from jitm.errors import UserError
-from tests.conftest import SHARED
+from tests.conftest import ROOT
 
-CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
+CAPTIONS = '../shared/data/f8k/dev_caps.txt'
 SPECIAL = ['<pad>', '<start>', '<end>', '<unk>']
 
 
@@ -64,9 +64,9 @@ def test_short_cut_for_plain_captions_is_exact(monkeypatch):
     assert_short_cut_is_exact(captions, monkeypatch)
 
 
-@pytest.mark.skipif(not CAPTIONS.is_file(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(CAPTIONS)
 def test_real_captions(monkeypatch):
-    captions = CAPTIONS.read_text(encoding='utf-8').splitlines()
+    captions = (ROOT / CAPTIONS).read_text(encoding='utf-8').splitlines()
     assert len(Vocabulary.build(captions)) > 1000
     assert_short_cut_is_exact(captions, monkeypatch)
 

@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 
@@ -9,11 +10,10 @@ from jitm.data.text.vocabularies import load_vocabulary
 from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
-from tests.conftest import SHARED
+from tests.conftest import ROOT
 
-PUBLISHED = SHARED / 'vocab' / 'bert-base-uncased-vocab.txt'
-CAPTIONS = SHARED / 'data' / 'f8k' / 'dev_caps.txt'
-needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason='needs the vocabulary in ../shared/vocab')
+PUBLISHED = '../shared/vocab/bert-base-uncased-vocab.txt'
+CAPTIONS = '../shared/data/f8k/dev_caps.txt'
 
 NASTY = [
     '',
@@ -42,7 +42,7 @@ def pieces():
 
 @pytest.fixture(scope='module')
 def published():
-    return WordPiece.load(str(PUBLISHED))
+    return WordPiece.load(str(ROOT / PUBLISHED))
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,13 @@ def cleaned_for_blip(caption):
     return ' '.join(caption.split(' ')[:30])
 
 
-@pytest.mark.parametrize('file', [None, pytest.param(CAPTIONS, marks=pytest.mark.slow)])
-@needs_published
+@pytest.mark.parametrize('file', [None, pytest.param(CAPTIONS, marks=pytest.mark.needs(CAPTIONS))])
+@pytest.mark.needs(PUBLISHED)
 def test_captions_of_a_blip(published, file):
     """Those of BERT after cleaning; at most 35 ids, of which the last is the end."""
-    captions = file.read_text().splitlines() if file else [*NASTY, 'A (red) dog; ' * 20, 'a, ' * 40, 'a ' * 29 + 'dogs']
+    captions = [*NASTY, 'A (red) dog; ' * 20, 'a, ' * 40, 'a ' * 29 + 'dogs']
+    if file:
+        captions = (ROOT / file).read_text().splitlines()
     blip = of_blip(published.words)
     assert (len(published), len(blip)) == (30522, 30524)
     for caption in captions:
@@ -131,7 +133,7 @@ def test_decode_puts_words_together(pieces):
     assert pieces.decode(ids) == 'dogs undog [UNK] .'
 
 
-@needs_published
+@pytest.mark.needs(PUBLISHED)
 def test_published_ids(published):
     assert len(published) == 30522
     ids = {'[PAD]': 0, '[UNK]': 100, '[CLS]': 101, '[SEP]': 102, '[MASK]': 103, '!': 999}
@@ -141,21 +143,20 @@ def test_published_ids(published):
     assert published.encode('a man').tolist() == [101, 1037, 2158, 102]
 
 
-@needs_published
+@pytest.mark.needs('transformers', PUBLISHED)
 @pytest.mark.parametrize('kind', ['tokenization_bert_legacy.BertTokenizerLegacy', 'tokenization_bert.BertTokenizer'])
 def test_ids_are_those_of_transformers(published, kind):
     """The first is written in Python, the second on the library we use as well."""
     module, name = kind.split('.')
-    theirs = getattr(pytest.importorskip(f'transformers.models.bert.{module}'), name)(str(PUBLISHED))
+    theirs = getattr(importlib.import_module(f'transformers.models.bert.{module}'), name)(str(ROOT / PUBLISHED))
     assert len(theirs) == 30522
     for caption in NASTY:
         assert published.encode(caption).tolist() == theirs.encode(caption), caption
 
 
-@needs_published
-@pytest.mark.skipif(not CAPTIONS.is_file(), reason='needs the real data in ../shared/data')
+@pytest.mark.needs(PUBLISHED, CAPTIONS)
 def test_real_captions(published):
-    captions = tuple(CAPTIONS.read_text(encoding='utf-8').splitlines())
+    captions = tuple((ROOT / CAPTIONS).read_text(encoding='utf-8').splitlines())
     tokens = tokenize_split(captions, published)
     assert tokens.ids.dtype == np.int32
     assert tokens.lengths.max() < 64

@@ -139,6 +139,7 @@ def test_choices_are_scored_with_any_model(name, split, request):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_word_predictions_equal_those_of_single_pairs(uniter, split):
     images, texts = pairs_to_read(uniter)
     got = make_scorer(uniter, split).predict_words(images, join(texts))

@@ -3,16 +3,18 @@
 import jax
 import numpy as np
 import pytest
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers.sentence_transformer import modules
+from tokenizers.pre_tokenizers import ByteLevel
 
 from jitm.errors import UserError
 from jitm.importers.text_folders import load_dense, load_text_encoder, read_pooling
 from jitm.layers.pooling import Dense, make_pooling
 from jitm.types import Texts
 
-torch = pytest.importorskip('torch')
-transformers = pytest.importorskip('transformers')
-library = pytest.importorskip('sentence_transformers')
-modules = pytest.importorskip('sentence_transformers.sentence_transformer.modules')
+pytestmark = pytest.mark.needs('torch', 'transformers', 'sentence_transformers')
 
 WORDS = ('a', 'dog', 'Dog', 'runs', 'past', 'the', 'house', 'red', 'beach', 'café', 'cafe', '!', ',', '##s', '##e')
 CAPTIONS = (
@@ -35,8 +37,6 @@ def word_pieces(special):
 
 
 def byte_pairs():
-    from tokenizers.pre_tokenizers import ByteLevel
-
     alphabet = sorted(ByteLevel.alphabet())
     merges = [('d', 'o'), ('do', 'g'), ('t', 'h'), ('th', 'e'), ('Ġ', 'd'), ('Ġ', 'the')]
     words = (*SPECIAL, '<mask>', *alphabet, *(''.join(pair) for pair in merges))
@@ -81,7 +81,9 @@ def write(tmp_path, *layers, settings=None, transformer=None, **encoder):
     """Writes a folder by sentence-transformers with these layers after the encoder, and returns its path."""
     path = write_encoder(tmp_path / 'encoder', **encoder)
     first = modules.Transformer(path, **(transformer or {}))
-    library.SentenceTransformer(modules=[first, *layers], **(settings or {})).save(str(tmp_path / 'saved'))
+    sentence_transformers.SentenceTransformer(modules=[first, *layers], **(settings or {})).save(
+        str(tmp_path / 'saved')
+    )
     return str(tmp_path / 'saved')
 
 
@@ -146,7 +148,7 @@ READ = {
 def test_vectors_are_those_of_sentence_transformers(tmp_path, name):
     layers, arguments = READ[name]()
     path = write(tmp_path, *layers, **arguments)
-    model = library.SentenceTransformer(path, device='cpu').to(torch.float32)
+    model = sentence_transformers.SentenceTransformer(path, device='cpu').to(torch.float32)
     expected = model.encode(list(CAPTIONS), normalize_embeddings=True)
     np.testing.assert_allclose(vectors_by_jitm(path), expected, atol=3e-6)
 
