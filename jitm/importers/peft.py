@@ -10,14 +10,14 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import chex
 import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
-from jitm.config.foreign import read_json
+from jitm.config.foreign import declared, neutral, read_declared
 from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_weights, siglip_weights
 from jitm.importers.containers import list_names, open_checkpoint
@@ -28,7 +28,46 @@ CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_
 PREFIX = 'base_model.model.'
 NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
 BERTS = {'text.BERTEncoder': 'text/bert/', 'uniter.UNITER': 'bert/', 'oscar.OSCAR': 'bert/'}  # reader -> its modules
-NEUTRAL = {'use_dora': False, 'fan_in_fan_out': False, 'bias': 'none', 'modules_to_save': None}  # what is read
+POOLER = f'{PREFIX}pooler.'  # of a BERT, whose states do not depend on it
+# Of training, and of which modules have adapters, which the names of the tensors state.
+_HARMLESS = """
+auto_mapping base_model_name_or_path ensure_weight_tying exclude_modules inference_mode layers_pattern
+layers_to_transform lora_dropout megatron_core peft_version qalora_group_size r rank_pattern revision runtime_config
+target_modules target_parameters task_type
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+
+
+@declared
+class Config(
+    neutral(
+        peft_type='LORA',
+        bias='none',
+        fan_in_fan_out=False,
+        lora_bias=False,
+        use_dora=False,
+        use_qalora=False,
+        alora_invocation_tokens=None,
+        arrow_config=None,
+        corda_config=None,
+        eva_config=None,
+        kasa_config=None,
+        layer_replication=None,
+        lora_ga_config=None,
+        megatron_config=None,
+        monteclora_config=None,
+        trainable_token_indices=None,
+        use_bdlora=None,
+        velora_config=None,
+    )
+):
+    """`adapter_config.json`; initial weights of other kinds are subtracted from those of the model."""
+
+    init_lora_weights: Literal[True, False, None, 'gaussian', 'orthogonal'] = True
+    modules_to_save: Literal[None, []] = None
+    lora_alpha: float = 8
+    alpha_pattern: dict | None = None
+    use_rslora: bool = False
 
 
 def names_of(model: Mapping[str, Any]) -> KeyMap:
@@ -84,7 +123,6 @@ def export_adapters(model: Mapping[str, Any], params: chex.ArrayTree) -> dict[st
         'target_modules': [module_name(names, module) for module in modules],
         'base_model_name_or_path': None,
         'inference_mode': True,
-        **NEUTRAL,
     }
     return {
         CONFIG: (json.dumps(config, indent=2) + '\n').encode(),
@@ -107,12 +145,7 @@ def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) 
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if weights is None or not (folder / CONFIG).is_file():
         raise UserError(f'{folder} has no {CONFIG} with {" or ".join(WEIGHTS)}: give a folder of adapters of peft')
-    stated = read_json(folder / CONFIG)
-    for key, neutral in {'peft_type': 'LORA', **NEUTRAL}.items():
-        if (value := stated.get(key, neutral)) not in (neutral, []):
-            raise UserError(
-                f'{folder / CONFIG} has {key} {value!r}, which is not read: merge the adapters with peft first'
-            )
+    stated = read_declared(Config, folder / CONFIG, harmless=HARMLESS, remedy='merge the adapters with peft first')
     tensors = dict(open_checkpoint(str(weights), 'adapters', re.compile(rf'{re.escape(PREFIX)}.*\.weight')).tensors)
     names, flat = names_of(model), traverse_util.flatten_dict(params)
     for *module, leaf in [*flat]:
@@ -127,14 +160,15 @@ def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) 
                 f"{weights} has adapters of another shape than '{name}' of the model: give those of this size"
             )
         flat |= {(*module, A): a, (*module, B): b, (*module, SCALE): _scale(stated, name, a.shape[1])}
-    if tensors:
-        raise UserError(f'{weights} has unknown tensors ({list_names(tensors)}): give adapters of this model')
+    unknown = [name for name in tensors if not name.startswith(POOLER)]
+    if unknown:
+        raise UserError(f'{weights} has unknown tensors ({list_names(unknown)}): give adapters of this model')
     return merge(traverse_util.unflatten_dict(flat))
 
 
-def _scale(stated: Mapping[str, Any], module: str, rank: int) -> np.float32:
+def _scale(stated: Config, module: str, rank: int) -> np.float32:
     """Returns the scale of the adapters of a module; `alpha_pattern` has patterns of the ends of names."""
-    patterns = stated.get('alpha_pattern') or {}
+    patterns = stated.alpha_pattern or {}
     own = (alpha for pattern, alpha in patterns.items() if re.fullmatch(rf'(.*\.)?({pattern})', module))
-    alpha = next(own, stated.get('lora_alpha', 8))
-    return np.float32(alpha / (math.sqrt(rank) if stated.get('use_rslora') else rank))
+    alpha = next(own, stated.lora_alpha)
+    return np.float32(alpha / (math.sqrt(rank) if stated.use_rslora else rank))

@@ -97,10 +97,17 @@ def test_scales_are_those_of_peft(params, tmp_path, changes, scale):
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'use_dora': True}, 'adapter_config.json has use_dora True, which is not read: merge'),
-        ({'bias': 'all'}, "has bias 'all', which is not read"),
-        ({'peft_type': 'LOHA'}, "has peft_type 'LOHA'"),
-        ({'modules_to_save': ['visual_projection']}, 'has modules_to_save'),
+        ({'use_dora': True}, "adapter_config.json has 'use_dora' True; it must be False: merge"),
+        ({'bias': 'all'}, "has 'bias' 'all'; it must be none"),
+        ({'peft_type': 'LOHA'}, "has 'peft_type' 'LOHA'"),
+        ({'modules_to_save': ['visual_projection']}, "has 'modules_to_save'"),
+        (
+            {'init_lora_weights': 'pissa'},
+            "has 'init_lora_weights' 'pissa'; use one of True, False, None, gaussian, orth",
+        ),
+        ({'init_lora_weights': 'olora'}, "has 'init_lora_weights' 'olora'"),
+        ({'alora_invocation_tokens': [3]}, r"has 'alora_invocation_tokens' \[3\]; it must be None"),
+        ({'new_kind': 1}, "has 'new_kind' 1, which jitm does not know: merge"),
     ],
 )
 def test_other_kinds_of_adapters_are_refused(params, tmp_path, changes, message):
@@ -126,6 +133,17 @@ def test_adapters_of_another_model_are_refused(params, tmp_path):
     save_file(tensors | more, f'{folder}/adapter_model.safetensors')
     with pytest.raises(UserError, match=r'has unknown tensors \(base_model.model.text_model.encoder.layers.7'):
         apply_adapters(folder, CLIP, params)
+
+
+def test_adapters_of_the_pooler_of_a_bert_have_no_effect(params, tmp_path):
+    """As with target_modules='all-linear'."""
+    files = export_adapters(CLIP, adapted(params, rank=2))
+    folder = write_files(tmp_path / 'adapters', files)
+    merged = apply_adapters(folder, CLIP, params)
+    tensors = load_tensors(files['adapter_model.safetensors'])
+    pooler = {f'base_model.model.pooler.dense.lora_{part}.weight': np.ones((2, 2), np.float32) for part in 'AB'}
+    save_file(tensors | pooler, f'{folder}/adapter_model.safetensors')
+    jax.tree.map(np.testing.assert_array_equal, apply_adapters(folder, CLIP, params), merged)
 
 
 @pytest.mark.needs('torch', 'peft', 'transformers')
