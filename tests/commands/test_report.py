@@ -437,7 +437,9 @@ def test_a_file_of_somebody_else_is_refused_before_anything_is_read(make_run, tm
     assert mine.read_text() == 'mine'
 
 
-@pytest.mark.parametrize('suffix', FORMATS)
+@pytest.mark.parametrize(
+    'suffix', [pytest.param(name, marks=[pytest.mark.slow] * (name not in ('png', 'pdf'))) for name in FORMATS]
+)
 def test_figures_of_each_format_replace_their_own(tmp_path, suffix):
     output = tmp_path / f'figure.{suffix}'
     for _ in range(2):
