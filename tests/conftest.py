@@ -3,6 +3,7 @@
 import atexit
 import collections
 import fcntl
+import gc
 import importlib.abc
 import importlib.metadata
 import json
@@ -69,6 +70,7 @@ class DeclareOperators(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, DeclareOperators())
 
+gc.set_threshold(100_000)  # tracing makes many objects and little garbage: a fifteenth of the time would be its search
 if jax.config.jax_num_cpu_devices < 0:  # else `jitm eval` takes all cores where its test is the first
     jax.config.update('jax_num_cpu_devices', 1)
 jax.config.update('jax_compilation_cache_dir', CACHE)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import precision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('chosen', 'square', 'slope'), [('default', 0, 0), ('high', 2, 1), ('highest', 2 + 2**-9, 1)])
 def test_products_are_emulated(chosen, square, slope):
     x = np.full((1, 1), 1 + 2**-9, np.float32)  # 1 in bfloat16

@@ -285,13 +285,11 @@ def test_numbers_of_the_demo():
     assert jitm.evaluate(jitm.load(workdir), 'test')['rsum'] == pytest.approx(test, abs=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('page', 'workdir', 'section', 'expected'),
     [
-        pytest.param(
-            *('losses', 'my_pairs', 'candidates', {'source': 'my_pairs.similar_length', 'tokens': 4}),
-            marks=pytest.mark.slow,
-        ),
+        ('losses', 'my_pairs', 'candidates', {'source': 'my_pairs.similar_length', 'tokens': 4}),
         ('models', 'my_model', 'model', {'name': 'my_models.MeanVectors', 'scale': 0.5}),
     ],
 )

@@ -28,7 +28,7 @@ from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
 
 SAME_TRAINING = 'run.', 'evaluation.'  # keys of these sections change no parameter
-NAME_BYTES = 255  # of a file in the usual file systems
+NAME_BYTES = 255  # the longest name in the usual file systems
 REQUIRED = ('config', 'workdir')
 FLAGS = {
     **shared.common('config'),

@@ -81,7 +81,7 @@ def check_within(name: str, where: str) -> None:
 
 
 def describe_unread(paths: Iterable[Path], remedies: Mapping[str, str]) -> str:
-    """Returns what to do with files in formats that are not read, to be added to a sentence; '' without such files.
+    """Returns what to do with files in formats that are not read, to be added to a message; '' without such files.
 
     Args:
       paths: Files, of which the first one with each remedy is named.

@@ -160,7 +160,7 @@ class _OpenCLIPImage(
     patch_size: Count | None = 16
 
 
-# Of training, and of towers of other libraries, whose names are None.
+# Keys of training, and of towers of other libraries, whose names are None.
 _OPEN_CLIP_HARMLESS = """
     attn_pooler_heads attn_pooler_queries correct_cls_mask custom_text eos_id hf_model_pretrained hf_pooler_type
     hf_proj_type init_logit_scale n_queries pad_id patch_dropout pooler_type proj timm_drop timm_drop_path

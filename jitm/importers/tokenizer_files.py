@@ -22,7 +22,7 @@ _HARMLESS_PARTS = """
     byte_fallback continuing_subword_prefix decoder dropout fuse_unk ignore_merges merges padding post_processor
     pre_tokenizer truncation type unk_token version
 """
-HARMLESS_PARTS = frozenset(_HARMLESS_PARTS.split())  # of tokenizer.json
+HARMLESS_PARTS = frozenset(_HARMLESS_PARTS.split())  # keys of tokenizer.json
 Added = Iterator[tuple[Any, Any]]  # tokens, which may be objects, and their ids or None
 
 

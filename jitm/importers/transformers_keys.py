@@ -44,5 +44,5 @@ class Encoder(
     """Keys of every model with the values of a plain encoder, which versions before 5 wrote into each tower."""
 
     model_type: Any = None
-    prefix: Literal[None, ''] = None  # of every text
+    prefix: Literal[None, ''] = None  # put before every text
     pruned_heads: Literal[None, {}] = None

@@ -131,18 +131,19 @@ def noise_metrics(
     metrics = {}
     for way in DIRECTIONS:
         ranking = rankings[way]
-        own = jnp.repeat(clean, len(ranking.scores) // len(clean))  # each view of a pair is a query
+        genuine = jnp.repeat(clean, len(ranking.scores) // len(clean))  # each view of a pair is a query
         mixed = total = 0
         for term in ranking_terms(terms).values():
             if way in term.rankings:
                 pull = term.reduced(ranking).pull
-                mixed += term.reduce([jnp.where(own, 0, pull)], epoch)
+                mixed += term.reduce([jnp.where(genuine, 0, pull)], epoch)
                 total += term.reduce([pull], epoch)
         mixed_share = mixed / jnp.maximum(total, 1e-30)
         scores = hardest_positive(ranking.scores, ranking.positives)
-        both = own[:, None] & ~own
+        compared = genuine[:, None] & ~genuine
         above = (jnp.sign(scores[:, None] - scores) + 1) / 2
-        separation = jnp.where(both.any(), jnp.sum(jnp.where(both, above, 0)) / jnp.maximum(jnp.sum(both), 1), 0.5)
+        share = jnp.sum(jnp.where(compared, above, 0)) / jnp.maximum(jnp.sum(compared), 1)
+        separation = jnp.where(compared.any(), share, 0.5)
         metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
 

@@ -168,8 +168,8 @@ class Member:
         # The modules of the statistics are known by those of the parameters beside them.
         old, new, leaves = map(traverse_util.flatten_dict, (state.batch_stats, batch_stats, params))
         frozen = traverse_util.flatten_dict(self._select_frozen(traverse_util.unflatten_dict(leaves | new)))
-        kept = {path: old[path] if frozen[path] else value for path, value in new.items()}
-        return MemberState(params, traverse_util.unflatten_dict(kept), optimizer)
+        statistics = {path: old[path] if frozen[path] else value for path, value in new.items()}
+        return MemberState(params, traverse_util.unflatten_dict(statistics), optimizer)
 
 
 def init_members(members: Mapping[str, Member], seed: int, images: Images, texts: Texts) -> dict[str, MemberState]:

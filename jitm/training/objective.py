@@ -174,12 +174,12 @@ def is_row_by_row(term: RankingTerm) -> bool:
         learned = {'temperature': jnp.ones(()), 'bias': jnp.zeros(())}
         return term.per_query(Ranking(scores[rows], positives[rows], ~positives[rows], **learned))
 
-    together = loss(slice(None))
+    losses = loss(slice(None))
     try:
-        alone = jnp.concatenate([loss(slice(n, n + 1)) for n in range(len(scores))])
-    except Exception:  # of a loss that needs as many queries as candidates
+        single = jnp.concatenate([loss(slice(n, n + 1)) for n in range(len(scores))])
+    except Exception:  # raised by a loss that needs as many queries as candidates
         return False
-    return bool(jnp.allclose(alone, together, rtol=1e-4, atol=1e-5, equal_nan=True))
+    return bool(jnp.allclose(single, losses, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,7 @@ def adamw(
     length = decay_epochs * steps_per_epoch
 
     def schedule(step: chex.Numeric) -> chex.Numeric:
-        return learning_rate * 0.1 ** (step // length)  # of integers: a rounded quotient would begin a decay late
+        return learning_rate * 0.1 ** (step // length)  # integers: a rounded quotient would begin a decay late
 
     return _clipped_and_scaled(
         optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors, layer_decay

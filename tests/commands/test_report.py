@@ -89,7 +89,7 @@ def save_sims(run, seed, signal, split=None, folder=None, metrics=(), **protocol
     runs = [{'workdir': str(run), 'step': best['step'], 'member': 'target'}]
     evaluated = {'protocol': {'data': 'scenes/dev', 'split': 'dev', 'runs': runs} | protocol, 'metrics': dict(metrics)}
     folder = OutputFolder(folder or run / 'eval' / 'dev', saved.EVALUATION)
-    saved.write(evaluated, [split or scenes.load('dev', **DATA)], folder, sims=sims)
+    saved.write(evaluated, split or scenes.load('dev', **DATA), folder, sims=sims)
 
 
 def report(*words):
@@ -437,7 +437,9 @@ def test_a_file_of_somebody_else_is_refused_before_anything_is_read(make_run, tm
     assert mine.read_text() == 'mine'
 
 
-@pytest.mark.parametrize('suffix', FORMATS)
+@pytest.mark.parametrize(
+    'suffix', [pytest.param(name, marks=[pytest.mark.slow] * (name not in ('png', 'pdf'))) for name in FORMATS]
+)
 def test_figures_of_each_format_replace_their_own(tmp_path, suffix):
     output = tmp_path / f'figure.{suffix}'
     for _ in range(2):

@@ -14,6 +14,7 @@ from jitm import configs
 from jitm.commands import settings
 from jitm.configs import blip, clip, common, siglip
 from jitm.configs.tuning import TUNING
+from jitm.files.packages import PACKAGES
 from jitm.importers.released import shapes_of
 from jitm.importers.text_folders import complete
 from jitm.training.plan import make_plan
@@ -21,6 +22,7 @@ from jitm.types import Images, Texts
 from tests.configs.settings import load, module_of, one_of_each_word, start
 from tests.conftest import ROOT
 
+NEEDS_MINILM = pytest.mark.needs(PACKAGES['all-MiniLM-L6-v2'].module)
 SAMPLE = 40  # combinations of words, of which some files have thousands
 
 
@@ -140,8 +142,11 @@ def check_trained(config):
             assert (adapted != params) == bool(member.lora.modules)
 
 
-@pytest.mark.parametrize('word', TUNING)
-@pytest.mark.parametrize('preset', PRETRAINED)
+@pytest.mark.parametrize('word', [pytest.param(word, marks=[NEEDS_MINILM] * (word == 'minilm')) for word in TUNING])
+@pytest.mark.parametrize(
+    'preset',
+    [pytest.param(name, marks=[pytest.mark.slow] * (not name.startswith(('clip', 'vse')))) for name in PRETRAINED],
+)
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     system = preset.partition(':')[0]
     needed = {

@@ -40,7 +40,7 @@ def test_wrong_photos_are_one_sentence(tmp_path):
     refuse(photos.rows(), tmp_path / 'base', tmp_path / 'copy')
 
 
-def test_every_flag_of_a_path_is_tried_on_files_of_somebody_else_and_on_an_address():
+def test_every_flag_of_a_path_is_tried_on_foreign_files():
     tried = {*foreign.FOLDERS.values(), *foreign.FILES.values(), *foreign.READ.values()}
     for command in cli.COMMANDS:
         values = flags.FlagValues()

@@ -304,6 +304,7 @@ def test_figures_show_photos_of_a_folder(split, report, folder, tmp_path):
     assert np.any((np.asarray(Image.open(folder.path / 'explain' / '00.png'))[..., :3] == [255, 0, 0]).all(-1))
 
 
+@pytest.mark.slow
 def test_only_own_figures_are_removed(split, report, folder):
     explanations.write(report, split.pixels.__getitem__, folder)
     (folder.path / 'explain' / '07.png').write_text('mine')
@@ -326,6 +327,7 @@ def test_a_figure_of_somebody_else_is_not_replaced(split, report, folder):
     assert [path.name for path in (folder.path / 'explain').iterdir()] == ['01.png']
 
 
+@pytest.mark.slow
 def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
     explanations.write(report, split.pixels.__getitem__, folder)
     before = {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()}

@@ -13,11 +13,14 @@ from jitm.config import build as config_lib
 from jitm.config import schema
 from jitm.configs.common import first_stage
 from jitm.data import precomp
+from jitm.files.packages import PACKAGES
 from jitm.report.rows import read_rows
 from tests.configs.settings import start
 
 
-@pytest.mark.parametrize('small', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.needs(PACKAGES['all-MiniLM-L6-v2'].module)
+@pytest.mark.slow
+@pytest.mark.parametrize('small', [False, True])
 def test_every_experiment_on_flickr8k_can_be_trained(tmp_path, small):
     for name in catalog.EXPERIMENTS:
         argv = catalog.command(name, 0, tmp_path, small)

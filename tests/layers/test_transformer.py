@@ -82,6 +82,7 @@ def test_normalisations_keep_their_digits_far_from_zero():
     np.testing.assert_allclose(embedded_alone(far)[0], layer_norm(far), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_accelerators_loop_over_the_layers(variables, monkeypatch):
     model = Transformer(2, BlockOptions(heads=3, mlp_dim=20, dropout=0.1))
     tokens = np.random.default_rng(3).normal(size=(2, 6, 12)).astype(np.float32)

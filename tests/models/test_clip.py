@@ -19,7 +19,7 @@ def slow(*size):
     ('size', 'count'),
     [
         ('clip:b32', 151_277_313),
-        ('clip:rn50', 102_007_137),
+        slow('clip:rn50', 102_007_137),
         slow('clip:b16', 149_620_737),
         slow('clip:l14_336', 427_944_193),
         slow('clip:rn101', 119_688_033),

@@ -294,6 +294,10 @@ def test_score_depends_on_its_pair_alone(name):
     np.testing.assert_allclose(chosen['scores'], outputs(name)['scores'][rows][:, columns], atol=ROUNDING)
 
 
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ('vsepp', 'scan_t2i', 'uniter'))) for name in MATCHERS],
+)
 def test_padding_is_invisible(name):
     _, variables, forward = compiled(name)
     without_padding = forward(variables, *make_inputs(padded=False))

@@ -43,8 +43,14 @@ def state(threshold=0.0, safe_threshold=0.0):
 
 def train(images, texts):
     """Scores of training, and the thresholds that it leaves."""
-    scores, changed = MODEL.apply(state(), images, texts, True, method='similarity', mutable=['batch_stats'])
+    scores, changed = similarity(state(), images, texts, True)
     return scores, changed['batch_stats']
+
+
+def similarity(variables, images, texts, train=False):
+    """The scores, and in training the new thresholds; compiled anew, since tests change the platform."""
+    keywords = {'train': train, 'method': 'similarity', 'mutable': ['batch_stats'] if train else False}
+    return jax.jit(lambda *inputs: MODEL.apply(*inputs, **keywords))(variables, images, texts)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +72,15 @@ def test_smoothing_decides_which_words_are_negative(threshold, trained, smoothed
 
 def test_thresholds_are_recorded_and_reset_for_each_batch():
     images, captions = map(padded, make_pairs())
-    first = MODEL.init(jax.random.key(0), images, captions, True, method='similarity')
+    first = jax.jit(lambda key: MODEL.init(key, images, captions, True, method='similarity'))(jax.random.key(0))
     assert first['batch_stats'] == {'threshold': 0, 'safe_threshold': 0}
     scores, left = train(images, captions)
     recorded = 0.652013, 0.315031, 49.623221
     np.testing.assert_allclose([left['threshold'], left['safe_threshold'], reduce(scores)], recorded, atol=5e-5)
-    again = MODEL.apply({'batch_stats': left}, images, captions, True, method='similarity', mutable=['batch_stats'])
+    again = similarity({'batch_stats': left}, images, captions, True)
     assert again[1]['batch_stats'] == left
-    scores = MODEL.apply({'batch_stats': left}, images, captions, method='similarity')
-    same = MODEL.apply(state(0.9, left['safe_threshold']), images, captions, method='similarity')
+    scores = similarity({'batch_stats': left}, images, captions)
+    same = similarity(state(0.9, left['safe_threshold']), images, captions)
     np.testing.assert_array_equal(scores, same)
 
 

@@ -145,7 +145,7 @@ READ = {
 
 
 @pytest.mark.parametrize('name', READ)
-def test_vectors_are_those_of_sentence_transformers(tmp_path, name):
+def test_vectors_are_those_of_the_library(tmp_path, name):
     layers, arguments = READ[name]()
     path = write(tmp_path, *layers, **arguments)
     model = sentence_transformers.SentenceTransformer(path, device='cpu').to(torch.float32)

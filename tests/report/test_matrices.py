@@ -40,7 +40,7 @@ def write(folder, sims=SIMS, runs=(), data='tiny/dev', image_of_text=None, split
         runs = [{'workdir': str(run), 'step': 1, 'member': 'target'} for run in runs]
         protocol = {'data': data, 'split': 'dev', 'runs': runs}
         split = split or make_split(data, image_of_text)
-        saved.write({'protocol': protocol}, [split], OutputFolder(folder, saved.EVALUATION), sims=sims)
+        saved.write({'protocol': protocol}, split, OutputFolder(folder, saved.EVALUATION), sims=sims)
     else:
         folder.mkdir(parents=True)
         np.save(folder / 'sims.npy', sims)

@@ -44,6 +44,7 @@ def test_a_very_long_caption_is_named():
     assert warning.startswith(message)
 
 
+@pytest.mark.slow
 def test_warnings_are_printed_once_and_not_beside_an_error(tiny_config, tmp_path, caplog):
     tiny_config['vocabulary']['min_count'] = 60
     tiny_config['terms']['later']['start_epoch'] = 9

@@ -79,7 +79,9 @@ def config_with(mined):
     return make
 
 
-@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize(
+    'source', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'in_batch')) for name in SOURCES]
+)
 def test_all_pairs_are_refused_by_name_or_traced(config_with, source):
     excluded = MINED | {frozenset((option,)) for option in SOURCES[source][1]}
     combinations = [set(), *({a, b} for a, b in itertools.product(OPTIONS, repeat=2) if {a, b} != {*LABELS})]

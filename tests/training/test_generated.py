@@ -98,6 +98,7 @@ def read_one(params, n, ids):
     return read_pairs(params, [(n, caption, make_batch().texts.lengths[n]) for caption in ids])
 
 
+@pytest.mark.slow
 def test_hardest_new_captions_are_kept(params, generated):
     synthetic, keys = generated
     batch = make_batch()

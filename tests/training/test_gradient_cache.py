@@ -345,6 +345,7 @@ def test_batch_normalization_is_not_of_a_chunk(name):
         step(score, 3)
 
 
+@pytest.mark.slow
 def test_the_key_of_a_config(float64, tiny_config):
     results = []
     for rows in (None, ROWS):

@@ -49,6 +49,7 @@ def test_one_pair_has_no_negatives_and_stays_finite(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, metrics)))
 
 
+@pytest.mark.slow
 def test_shortlist_of_fewer_candidates_than_it_keeps():
     terms = {'ranking': RankingTerm(loss=hinges, **TERM)}
     values = {num_hard: take_step(MATCHERS['vsepp'], terms, shortlist_source(0, num_hard), 3)[1] for num_hard in (2, 5)}

@@ -65,6 +65,7 @@ def test_only_adapters_and_new_layers_change_and_have_moments(trained, config):
     assert len(moments) == 2 * len(changed)
 
 
+@pytest.mark.slow
 def test_factors_may_name_modules_that_adapters_freeze(config):
     for name, known in (('embeddings/words', True), ('lower_50%', True), ('embeddings/wrods', False)):
         changed = config | {'optimizer': config['optimizer'] | {'factors': {name: 0.0}}}

@@ -78,6 +78,7 @@ def untrained(pipeline, rule):
     return Member(rule=rule, model=small_vse(len(pipeline.vocabulary), 'plain'))
 
 
+@pytest.mark.slow
 def test_no_gradient_is_computed_for_frozen_modules(pipeline):
     free = trained(pipeline)
     frozen = dataclasses.replace(free, frozen=('image_fc',))
@@ -250,6 +251,7 @@ def averaged(tmp_path_factory):
     return workdir, result
 
 
+@pytest.mark.slow
 def test_an_average_and_its_target_are_evaluated_beside_each_other(averaged):
     workdir, result = averaged
     lines = [line for line in read_metrics(workdir) if line['part'] == 'dev']
@@ -263,6 +265,7 @@ def test_an_average_and_its_target_are_evaluated_beside_each_other(averaged):
     assert load_run(workdir).member == 'average'
 
 
+@pytest.mark.slow
 def test_reports_read_the_loss_of_the_member_that_trains(averaged):
     log = read_run_log(averaged[0])
     assert len(read_points(log)['loss']) == 10

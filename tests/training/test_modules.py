@@ -53,11 +53,11 @@ BLIP = {'image': {'patches', 'class_embedding', 'positions'}, 'text': {'words', 
     ('preset', 'first', 'trained'),
     [
         ('clip:b32', CLIP, {'norm_out', 'projection'}),
-        ('siglip:b16_224', SIGLIP, {'norm_out', 'projection', 'pooling'}),
-        ('blip:base', BLIP, {'norm_out', 'projection'}),
+        pytest.param('siglip:b16_224', SIGLIP, {'norm_out', 'projection', 'pooling'}, marks=pytest.mark.slow),
+        pytest.param('blip:base', BLIP, {'norm_out', 'projection'}, marks=pytest.mark.slow),
         ('vse:rvsepp', {'text/bert': {'embeddings'}}, set()),
-        ('uniter', {'bert': {'embeddings'}}, set()),
-        ('oscar', {'bert': {'embeddings'}}, set()),
+        pytest.param('uniter', {'bert': {'embeddings'}}, set(), marks=pytest.mark.slow),
+        pytest.param('oscar', {'bert': {'embeddings'}}, set(), marks=pytest.mark.slow),
     ],
 )
 def test_lower_layers_are_embeddings_and_blocks_of_each_tower(preset, first, trained):

@@ -44,7 +44,7 @@ def test_learning_rate_decays_in_steps():
     )
 
 
-def test_a_decay_begins_with_its_step_for_any_length_of_an_epoch():
+def test_a_decay_starts_at_its_step_for_any_length_of_an_epoch():
     """Lengths are constants of the compiled function, where XLA multiplies by their rounded reciprocals."""
     lengths = [*range(1, 100), 235, 567, 4426]
     schedules = [adamw(**ADAMW | {'decay_epochs': 2, 'steps_per_epoch': length})[1] for length in lengths]

@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from jitm.commands import cli
+from jitm.commands import cli, train
+from jitm.config import names
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import hash_file, hash_json
@@ -109,17 +110,17 @@ def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path,
     source.write_text(f'{MODELS}\n# changed')
     capsys.readouterr()
     caplog.clear()
-    train = ['train', '--config', str(path), '--workdir', str(run)]
-    assert cli.main(train) == 2
+    again = ['train', '--config', str(path), '--workdir', str(run)]
+    assert cli.main(again) == 2
     assert f'{source} changed since the run in {run} was started; restore it' in capsys.readouterr().err
     load_run(run)
     assert caplog.messages == [f'{source} changed since {run} was trained with it']
     caplog.clear()
     before = stored.read_bytes()
     stored.unlink()
-    assert cli.main(train) == 0
+    assert cli.main(again) == 0
     stored.write_bytes(before)
-    assert cli.main([*train, '--accept_changed_code']) == 0
+    assert cli.main([*again, '--accept_changed_code']) == 0
     assert json.loads(stored.read_text()) == {'own_models': hash_file(source)}
     assert read_run_log(run).config['own_code'] == hash_json({'own_models': hash_file(source)})[:8]
     loaded = load_run(run)
@@ -146,6 +147,20 @@ def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path,
     with pytest.raises(UserError, match=r'there is no module jitm\.models\.own_models'):
         load_run(tmp_path / 'exported')
     assert not (tmp_path / 'ran').exists()
+
+
+def test_the_printed_command_imports_what_evaluation_needs(own_config, tmp_path, capsys):
+    """The data source and the model, but no loss."""
+    (tmp_path / 'own_data.py').write_text('def load(split): pass')
+    (tmp_path / 'own_loss.py').write_text('def hinge(scores): pass')
+    own_config['data'] = {'source': f'{tmp_path}/own_data.py:load'}
+    own_config['terms']['ranking']['loss'] = f'{tmp_path}/own_loss.py:hinge'
+    names.import_own('own_models')
+    best = {'step': 3, 'rsum': 6.0} | {f'{side}/recall@{k}': 1.0 for side in ('i2t', 't2i') for k in (1, 5, 10)}
+    best |= {f'{side}/{rank}': 1.0 for side in ('i2t', 't2i') for rank in ('median_rank', 'mean_rank')}
+    train._print_result(own_config, tmp_path / 'run', {'best': best, 'first': None})
+    words = f'eval --workdir {tmp_path}/run --import {tmp_path}/own_data.py --import own_models'
+    assert capsys.readouterr().out.endswith(f'{words}\n')
 
 
 @pytest.mark.parametrize(

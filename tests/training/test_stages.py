@@ -250,6 +250,7 @@ def test_first_stage_without_its_run_is_refused(two_stages, tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_initialized_from_the_first_stage(two_stages, tmp_path, finished):
     config = copy.deepcopy(stages.split_stages(two_stages, tmp_path).first)
     config['members']['target']['init_from'] = str(finished)

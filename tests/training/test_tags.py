@@ -154,6 +154,7 @@ def test_word_terms_without_synthetic_captions_are_refused(tags_dc):
         loop.set_up(config | {'terms': {'ranking': terms['ranking']}, 'synthesis': off})
 
 
+@pytest.mark.slow
 def test_terms_of_unsuitable_rankings_are_refused(tags_dc):
     def with_synthetic(**changes):
         return tags_dc | {'terms': tags_dc['terms'] | {'synthetic': tags_dc['terms']['synthetic'] | changes}}

@@ -47,9 +47,8 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(own, (jnp.arange(len(index)), index), same_image)
             ranking = Ranking(scores, positives, negatives, **learned)
-            used = {name: term for name, term in terms.items() if way in term.rankings}
-            one_way = {name: dataclasses.replace(term, rankings=(way,)) for name, term in used.items()}
-            check_inputs(one_way, {way: ranking})
+            used = {name: dataclasses.replace(t, rankings=(way,)) for name, t in terms.items() if way in t.rankings}
+            check_inputs(used, {way: ranking})
             extremes = hardest_positive(scores, positives), hardest_negative(scores, negatives)
             numbers = {name: term.reduced(ranking) for name, term in used.items()}
             return jax.tree.map(lambda x: x[0], (numbers, (*extremes, negatives.any(axis=1))))

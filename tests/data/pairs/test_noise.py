@@ -130,6 +130,7 @@ def test_evaluation_never_sees_it():
     assert load_split(noisy, 'dev', noisy=True).clean is None
 
 
+@pytest.mark.slow
 def test_a_run_records_the_mixed_pairs(tiny_config, tmp_path, caplog):
     tiny_config['data'] |= {'noise_rate': 0.5}
     tiny_config['epochs'] = 1

@@ -153,6 +153,7 @@ def test_word_predictions_equal_those_of_single_pairs(uniter, split):
         assert not got.corrections[n, len(ids) :].any()
 
 
+@pytest.mark.slow
 def test_log_likelihoods_equal_those_of_single_words(uniter, split):
     images, texts = pairs_to_read(uniter)
     images, texts = images[:3], texts[:3]
