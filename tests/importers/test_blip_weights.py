@@ -257,8 +257,8 @@ def test_pieces_of_the_bert_get_those_of_blip(tmp_path):
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
-        ({'model_type': 'blip-2'}, "has 'model_type' 'blip-2'; use one of blip"),
-        ({'text_config__layer_norm_eps': 1e-5}, "has 'text_config.layer_norm_eps' 1e-05; use one of 1e-12"),
+        ({'model_type': 'blip-2'}, "has 'model_type' 'blip-2'; it must be blip"),
+        ({'text_config__layer_norm_eps': 1e-5}, "has 'text_config.layer_norm_eps' 1e-05; it must be 1e-12"),
         ({'vision_config__layer_norm_eps': '1e-5'}, "has 'vision_config.layer_norm_eps' '1e-5'; it must be a number"),
         ({'text_config__num_hidden_layers': 3}, 'lacks tensors (text_encoder.encoder.layer.2'),
         ({'vision_config__image_size': 48}, "tensor 'vision_model.embeddings.position_embedding' of shape"),

@@ -199,14 +199,15 @@ def test_the_activation_and_the_pixels_are_read(tmp_path):
         (PIXELS, 'do_rescale', False, 'True, None'),
         (PIXELS, 'rescale_factor', 1 / 127.5, '0.00392156862745098, None'),
         (PIXELS, 'do_normalize', False, 'True, None'),
-        (OPEN_CLIP, 'preprocess_cfg.resize_mode', 'squash', 'shortest'),
+        (OPEN_CLIP, 'preprocess_cfg.resize_mode', 'squash', 'it must be shortest'),
         (OPEN_CLIP, 'preprocess_cfg.interpolation', 'bilinear', 'bicubic, random'),
         (OPEN_CLIP, 'preprocess_cfg.size', [20, 20], '16, [16, 16]'),
-        (OPEN_CLIP, 'preprocess_cfg.mode', 'L', 'RGB'),
+        (OPEN_CLIP, 'preprocess_cfg.mode', 'L', 'it must be RGB'),
     ],
 )
 def test_another_preprocessing_is_refused(tmp_path, file, key, value, wanted):
-    message = f"{file} has '{key}' {value!r}; use one of {wanted}: give another model"
+    needed = wanted if wanted.startswith('it must') else f'use one of {wanted}'
+    message = f"{file} has '{key}' {value!r}; {needed}: give another model"
     with pytest.raises(UserError, match=re.escape(message) + '$'):
         read_changed(tmp_path, file, {key: value})
 
@@ -218,7 +219,7 @@ def test_another_preprocessing_is_refused(tmp_path, file, key, value, wanted):
         (OPEN_CLIP, 'license', 'mit', "has 'license' 'mit', which jitm does not know"),
         (OPEN_CLIP, 'model_cfg.quick_gelu', 'yes', "has 'model_cfg.quick_gelu' 'yes'; it must be True or False"),
         (OPEN_CLIP, 'model_cfg.embed_dim', None, "has 'model_cfg.embed_dim' None; it must be an integer"),
-        (OPEN_CLIP, 'model_cfg.init_logit_bias', -10, "has 'model_cfg.init_logit_bias' -10; use one of None"),
+        (OPEN_CLIP, 'model_cfg.init_logit_bias', -10, "has 'model_cfg.init_logit_bias' -10; it must be None"),
         (OPEN_CLIP, 'model_cfg.vision_cfg.layers', None, "has 'vision_cfg.layers' None; it must be an integer or a"),
         (OPEN_CLIP, 'model_cfg.vision_cfg', {'layers': [1, 2]}, "has 'layers' [1, 2]; it must be four whole numbers"),
         (OPEN_CLIP, 'model_cfg.vision_cfg.head_width', 64, "has a 'head_width' above the 'width'"),
@@ -226,7 +227,7 @@ def test_another_preprocessing_is_refused(tmp_path, file, key, value, wanted):
             OPEN_CLIP,
             'model_cfg.vision_cfg.timm_model_name',
             'vit',
-            "has 'vision_cfg.timm_model_name' 'vit'; use one of",
+            "has 'vision_cfg.timm_model_name' 'vit'; it must be",
         ),
         (OPEN_CLIP, 'model_cfg.text_cfg.mlp_ratio', None, "has 'text_cfg.mlp_ratio' None; it must be a number"),
         (
@@ -250,9 +251,9 @@ def test_another_preprocessing_is_refused(tmp_path, file, key, value, wanted):
             )
         ),
         (CONFIG, 'vision_config.hidden_act', 'relu', "has 'vision_config.hidden_act' 'relu'; use one of gelu, quick"),
-        (CONFIG, 'vision_config.layer_norm_eps', 1e-6, "has 'vision_config.layer_norm_eps' 1e-06; use one of 1e-05"),
+        (CONFIG, 'vision_config.layer_norm_eps', 1e-6, "has 'vision_config.layer_norm_eps' 1e-06; it must be 1e-05"),
         (CONFIG, 'vision_config.rope_theta', 1e4, "has 'vision_config.rope_theta' 10000.0, which jitm does not know"),
-        (CONFIG, 'text_config.is_decoder', True, "has 'text_config.is_decoder' True; use one of False"),
+        (CONFIG, 'text_config.is_decoder', True, "has 'text_config.is_decoder' True; it must be False"),
         (
             CONFIG,
             'text_config.eos_token_id',
@@ -260,8 +261,8 @@ def test_another_preprocessing_is_refused(tmp_path, file, key, value, wanted):
             f"has 'eos_token_id' {V - 3} of {V} tokens, but tokens that were add",
         ),
         (CONFIG, 'text_config', ['x'], "has 'text_config' ['x']; it must be a dict or None"),
-        (CONFIG, 'quantization_config', {}, "has 'quantization_config' {}; use one of None"),
-        (CONFIG, 'model_type', 'siglip', "has 'model_type' 'siglip'; use one of clip"),
+        (CONFIG, 'quantization_config', {}, "has 'quantization_config' {}; it must be None"),
+        (CONFIG, 'model_type', 'siglip', "has 'model_type' 'siglip'; it must be clip"),
     ],
 )
 def test_other_and_damaged_configs_are_refused(tmp_path, file, key, value, message):
@@ -367,6 +368,90 @@ def test_weights_of_another_model_are_refused(tmp_path, tensors, config, message
         load_clip(folder)
 
 
+NONE_OF_VERSION_4 = """
+_name_or_path architectures bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id
+exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id prefix problem_type
+sep_token_id suppress_tokens task_specific_params tokenizer_class torch_dtype
+"""
+FALSE_OF_VERSION_4 = """
+add_cross_attention do_sample early_stopping gradient_checkpointing is_decoder is_encoder_decoder output_attentions
+output_hidden_states output_scores remove_invalid_values return_dict_in_generate tf_legacy_loss tie_encoder_decoder
+torchscript use_bfloat16
+"""
+NUMBERS_OF_VERSION_4 = """
+attention_dropout chunk_size_feed_forward diversity_penalty dropout length_penalty max_length min_length
+no_repeat_ngram_size num_beam_groups num_beams num_return_sequences repetition_penalty temperature top_k top_p typical_p
+"""
+OF_VERSION_4 = {  # keys that transformers wrote into each tower
+    **dict.fromkeys(NONE_OF_VERSION_4.split()),
+    **dict.fromkeys(FALSE_OF_VERSION_4.split(), False),
+    **dict.fromkeys(NUMBERS_OF_VERSION_4.split(), 1),
+    'id2label': {'0': 'LABEL_0'},
+    'pruned_heads': {},
+    'return_dict': True,
+    'pad_token_id': 1,
+    'bos_token_id': 0,
+    'eos_token_id': 2,
+    'initializer_range': 0.02,
+    'projection_dim': 512,
+    'model_type': 'clip_text_model',
+    'transformers_version': '4.16.0.dev0',
+}
+
+
+def test_configs_of_version_4_are_read(tmp_path):
+    """In which the values of `*_config_dict` count, with their defaults, instead of those of `*_config`."""
+    text, image = (OF_VERSION_4 | hugging_face_config()[f'{part}_config'] for part in ('text', 'vision'))
+    changes = {'text_config': {**text, 'eos_token_id': 2}, 'vision_config': image, 'architectures': ['CLIPModel']}
+    assert read_changed(tmp_path, CONFIG, changes)['text'] == model_of()['text']
+    short = {key: value for key, value in text.items() if key not in OF_VERSION_4} | {'eos_token_id': 2}
+    complete = {'text_config_dict': short, 'text_config': {'hidden_act': 'gelu', 'hidden_size': 512}}
+    assert read_changed(tmp_path, CONFIG, complete)['text'] == model_of()['text']
+
+
+@pytest.mark.parametrize(
+    ('file', 'content', 'message'),
+    [
+        ('tokenizer_config.json', {'do_lower_case': False}, "has 'do_lower_case' False; it must be True"),
+        ('tokenizer_config.json', {'model_max_length': 9}, "has 'model_max_length' 9, but the model reads 10 ids"),
+        ('tokenizer_config.json', {'dropout': 0.1}, "has 'dropout' 0.1, which jitm does not know"),
+        ('tokenizer_config.json', {'added_tokens_decoder': {'7': {'content': '<x>'}}}, "adds the token '<x>'"),
+        ('tokenizer_config.json', {'extra_special_tokens': {'image': '<i>'}}, "adds the token '<i>'"),
+        ('special_tokens_map.json', {'pad_token': {'content': '!'}}, "adds the token '!'"),
+        ('special_tokens_map.json', {'additional_special_tokens': ['<x>']}, "adds the token '<x>'"),
+        ('added_tokens.json', {'<x>': V}, "adds the token '<x>' to the pieces of the model, which is not read: give"),
+        ('added_tokens.json', {'<|endoftext|>': V}, "adds the token '<|endoftext|>'"),
+        ('vocab.json', {'!': 1}, "adds the token '!'"),
+        ('tokenizer.json', {'model': {}, 'normalizer': {'type': 'NFC'}}, "has no 'model.vocab'"),
+        (
+            'tokenizer.json',
+            {'model': {'vocab': {}, 'end_of_word_suffix': '</w>'}, 'normalizer': {'type': 'NFC'}},
+            'does not lower-case captions, as CLIP does',
+        ),
+    ],
+)
+def test_another_tokenizer_is_refused(tmp_path, file, content, message):
+    folder = write(tmp_path / 'clip', hugging_face(), hugging_face_config())
+    usual = {'bos_token': '<|startoftext|>', 'pad_token': '<|endoftext|>', 'errors': 'replace'}
+    (tmp_path / 'clip' / 'special_tokens_map.json').write_text(json.dumps(usual | {'errors': []}))
+    (tmp_path / 'clip' / 'tokenizer_config.json').write_text(json.dumps(usual | {'model_max_length': 77}))
+    expected = load_clip(folder).vocabulary
+    (tmp_path / 'clip' / file).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=re.escape(f'{folder}/{file} {message}')):
+        load_clip(folder)
+    assert load_clip(folder, f'{folder}/merges.txt').vocabulary == expected
+
+
+def test_weights_in_several_files_are_read(tmp_path):
+    folder = write(tmp_path, open_clip(), open_clip_config(), 'open_clip')
+    (tmp_path / 'open_clip_model.safetensors').rename(tmp_path / 'part.safetensors')
+    places = dict.fromkeys(open_clip(), 'part.safetensors')
+    index = tmp_path / 'open_clip_model.safetensors.index.json'
+    index.write_text(json.dumps({'metadata': {}, 'weight_map': places}))
+    for path in (folder, str(index)):
+        chex.assert_trees_all_equal(load_clip(path).variables, variables())
+
+
 def test_missing_files_are_refused(tmp_path):
     folder = tmp_path / 'clip'
     with pytest.raises(UserError, match='does not exist'):
@@ -382,8 +467,11 @@ def test_missing_files_are_refused(tmp_path):
     with pytest.raises(UserError, match='cannot be read as JSON'):
         load_clip(str(folder), str(write_merges(tmp_path)))
     (folder / 'config.json').unlink()
-    with pytest.raises(UserError, match=r'has no config.json with model.safetensors or'):
+    (folder / 'model.safetensors').rename(folder / 'model.fp16.safetensors')
+    has = 'has no config.json with model.safetensors or open_clip_config.json with open_clip_model.safetensors, but '
+    with pytest.raises(UserError, match=rf'{has}.*model\.fp16\.safetensors.*: give the folder of a published CLIP'):
         load_clip(str(folder))
+    (folder / 'model.fp16.safetensors').rename(folder / 'model.safetensors')
     with pytest.raises(UserError, match=r'no open_clip_config\.json and no config\.json'):
         load_clip(str(folder / 'model.safetensors'))
 

@@ -79,15 +79,15 @@ def test_siglip_2_pads_with_its_own_piece(tmp_path):
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
-        ({'model_type': 'siglip2'}, "has 'model_type' 'siglip2'; use one of siglip"),
+        ({'model_type': 'siglip2'}, "has 'model_type' 'siglip2'; it must be siglip"),
         (
             {'text_config__hidden_act': 'relu'},
             "has 'text_config.hidden_act' 'relu'; use one of gelu_pytorch_tanh, gelu",
         ),
-        ({'vision_config__layer_norm_eps': 1e-5}, "has 'vision_config.layer_norm_eps' 1e-05; use one of 1e-06"),
-        ({'vision_config__vision_use_head': False}, "has 'vision_config.vision_use_head' False; use one of True"),
+        ({'vision_config__layer_norm_eps': 1e-5}, "has 'vision_config.layer_norm_eps' 1e-05; it must be 1e-06"),
+        ({'vision_config__vision_use_head': False}, "has 'vision_config.vision_use_head' False; it must be True"),
         ({'text_config__vocab_size': None}, "has 'text_config.vocab_size' None; it must be an integer"),
-        ({'text_config_dict': {}}, "has 'text_config_dict' {}, which jitm does not know"),
+        ({'text_config_dict': {'a': 1}}, "has 'text_config_dict' {'a': 1}, which jitm does not know"),
         ({'text_config__num_hidden_layers': 3}, 'lacks tensors (text_model.encoder.layers.2'),
         (
             {'text_config__max_position_embeddings': 7},
