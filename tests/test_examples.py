@@ -48,7 +48,7 @@ def write_evaluation(folder, seed):
         image_of_text=IMAGE_OF_TEXT,
         image_ids=tuple(map(str, range(IMAGES))),
     )
-    saved.write({'protocol': {}}, [split], OutputFolder(folder, saved.EVALUATION), sims=sims, vectors=vectors)
+    saved.write({'protocol': {}}, split, OutputFolder(folder, saved.EVALUATION), sims=sims, vectors=vectors)
     return sims, np.concatenate(vectors)
 
 

@@ -45,6 +45,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_if_present(path: Path) -> dict[str, Any]:
+    """Reads a config as `read_json` does; a missing file is an empty object."""
+    return read_json(path) if path.is_file() else {}
+
+
 def read_declared(
     kind: type[T],
     path: Path,
@@ -71,7 +76,7 @@ def read_declared(
       UserError: If the file is no JSON object, a key is unknown or missing, or a value is not supported.
     """
     if content is None:
-        content = read_json(path) if path.is_file() else {}
+        content = read_if_present(path)
     hints = typing.get_type_hints(kind, include_extras=True)
     values = {key: content[key] for key in hints if key in content}
     for key, value in values.items():

@@ -201,7 +201,7 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     """
     content = read_json(file)
     kind = content.get('model_type')
-    if kind not in VARIANTS:
+    if str(kind) not in VARIANTS:
         raise UserError(f"{file} has the model_type '{kind}': give a model of one of {', '.join(VARIANTS)}")
     variant = VARIANTS[kind]
     stated = read_declared(variant.config, file, content, harmless={*HARMLESS, *_OTHERS.split()})

@@ -28,8 +28,8 @@ CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_
 PREFIX = 'base_model.model.'
 NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
 BERTS = {'text.BERTEncoder': 'text/bert/', 'uniter.UNITER': 'bert/', 'oscar.OSCAR': 'bert/'}  # reader -> its modules
-POOLER = f'{PREFIX}pooler.'  # of a BERT, whose states do not depend on it
-# Of training, and of which modules have adapters, which the names of the tensors state.
+POOLER = f'{PREFIX}pooler.'  # the states of a BERT do not depend on it
+# Keys of training, and of the modules with adapters, which the names of the tensors state.
 _HARMLESS = """
 auto_mapping base_model_name_or_path ensure_weight_tying exclude_modules inference_mode layers_pattern
 layers_to_transform lora_dropout megatron_core peft_version qalora_group_size r rank_pattern revision runtime_config

@@ -19,7 +19,7 @@ from annotated_types import Ge
 from jitm.config import schema
 from jitm.config.foreign import declared, read_declared, read_json
 from jitm.config.hints import check_value
-from jitm.data.text.published import read_tokenizer_config
+from jitm.data.text.published import read_tokenizer_config, transformer_config
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
 from jitm.files import check_within, parse_json
@@ -174,13 +174,15 @@ def read_folder(path: str) -> TextFolder:
     inner = modules[0][1] if modules else folder
     if not (inner / 'config.json').is_file():
         raise UserError(f'{inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
+    if (inner / 'adapter_config.json').is_file():
+        raise UserError(f'{inner} has an adapter (adapter_config.json) beside its weights: merge the adapter into them')
     _, size = read_size(inner / 'config.json')
     limit = read_tokenizer_config(inner).length
-    for file in sorted(inner.glob('sentence_*_config.json')):
-        stated = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
-        if stated.modality_config not in STATES:
-            raise UserError(f"{file} has 'modality_config' {stated.modality_config}; it must be {STATES[0]}")
-        limit = stated.max_seq_length or limit
+    file = transformer_config(inner)
+    stated = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
+    if stated.modality_config not in STATES:
+        raise UserError(f"{file} has 'modality_config' {stated.modality_config}; it must be {STATES[0]}")
+    limit = stated.max_seq_length or limit
     return TextFolder(path if inner == folder else str(inner), size, min(size.max_length, limit or size.max_length))
 
 

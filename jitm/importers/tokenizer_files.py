@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from jitm.config.foreign import declared, neutral, read_declared, read_json
+from jitm.config.foreign import declared, neutral, read_declared, read_if_present
 from jitm.data.text.pieces import BPE, Pieces
 from jitm.errors import UserError
 
@@ -109,7 +109,7 @@ def check_tokenizer(folder: Path, pieces: Pieces, max_length: int, special: Coll
     for file, tokens in (
         (path, stated.tokens()),
         (folder / SPECIAL, named.tokens()),
-        (folder / ADDED, _read(folder / ADDED).items()),
+        (folder / ADDED, read_if_present(folder / ADDED).items()),
     ):
         _check_added(file, tokens, pieces, special)
 
@@ -117,7 +117,7 @@ def check_tokenizer(folder: Path, pieces: Pieces, max_length: int, special: Coll
 def check_byte_pairs(folder: Path, pieces: BPE, max_length: int) -> None:
     """Checks the tokenizer of a CLIP as `check_tokenizer` does, and the pieces in its other files."""
     check_tokenizer(folder, pieces, max_length, pieces.OMITTED)
-    _check_added(folder / VOCABULARY, _read(folder / VOCABULARY).items(), pieces)
+    _check_added(folder / VOCABULARY, read_if_present(folder / VOCABULARY).items(), pieces)
     path = folder / WHOLE
     if path.is_file():
         whole = read_declared(_Whole, path, harmless=HARMLESS_PARTS, remedy=REMEDY)
@@ -127,10 +127,6 @@ def check_byte_pairs(folder: Path, pieces: BPE, max_length: int) -> None:
             raise UserError(f'{path} does not lower-case captions, as CLIP does: {REMEDY}')
         _check_added(path, model.vocab.items(), pieces)
         _check_added(path, ((token, None) for token in whole.added_tokens), pieces, pieces.OMITTED)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def _check_added(path: Path, tokens: Iterable[tuple[Any, Any]], pieces: Pieces, special: Collection[str] = ()) -> None:

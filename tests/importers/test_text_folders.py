@@ -274,7 +274,7 @@ MODELS = 'sentence_transformers.models'
         (CONFIG, {'intermediate_size': 8}, r"tensor 'encoder.layer.0.intermediate.dense.bias' of shape \[32"),
         (CONFIG, {'num_hidden_layers': 1}, r'has unknown tensors \(encoder.layer.1'),
         (CONFIG, {'position_embedding_type': 'relative_key'}, "'relative_key'; it must be absolute"),
-        ('model.safetensors', None, 'none of model.safetensors, .*, but config.json, tokenizer.json: give the path of'),
+        ('model.safetensors', None, 'none of model.safetensors, .*, but config.json, tokenizer.*: give the path of'),
         ('tokenizer.json', None, 'has no tokenizer.json or vocab.txt'),
         ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
         ('modules.json', '[{"type": "x.Transformer", "path": ""}]', "module of the type 'x.Transformer', which is not"),

@@ -53,6 +53,7 @@ def write_tokenizer(folder, words):
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=20, pad_id=1, pad_token='<pad>')
     (folder / 'tokenizer.json').write_text(tokenizer.to_str())
+    (folder / 'tokenizer_config.json').write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return len(pieces)
 
 

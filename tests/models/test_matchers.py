@@ -408,7 +408,7 @@ BERT_ENCODER = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 
     ('model', 'message'),
     [
         (make_vse().clone(image=vision.RegionEncoder(1, 'plain', False)), "image.embed_dim' is 1; with"),
-        (make_vse(image_pooling='gop'), "image_pooling' is 'gop'; use one of mean, max"),
+        (make_vse(image_pooling='gop'), "image_pooling' is 'gop'; use one of mean, mean_sqrt"),
         (
             make_vse().clone(text=text.BERTEncoder(VOCABULARY, DIM, **BERT_ENCODER | {'size': 'huge'})),
             "text.size' is 'huge'; use one of tiny, base, large",

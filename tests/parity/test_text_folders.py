@@ -1,5 +1,8 @@
 """Folders of text encoders that the libraries write are read as these read them, or refused."""
 
+import functools
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -77,13 +80,30 @@ def write_encoder(folder, kind='bert', *, tokenizer=None, rows=0, added=(), shar
     return str(folder)
 
 
-def write(tmp_path, *layers, settings=None, transformer=None, **encoder):
+def change(folder, files):
+    """Writes texts, changes keys of JSON, such as model.vocab, or removes a file where None."""
+    for name, keys in files.items():
+        file = folder / name
+        if isinstance(keys, str):
+            file.write_text(keys)
+        elif keys is None:
+            file.unlink()
+        else:
+            content = json.loads(file.read_text()) if file.is_file() else {}
+            for key, value in keys.items():
+                *path, last = key.split('.')
+                functools.reduce(dict.__getitem__, path, content)[last] = value
+            file.write_text(json.dumps(content))
+
+
+def write(tmp_path, *layers, settings=None, transformer=None, files=None, **encoder):
     """Writes a folder by sentence-transformers with these layers after the encoder, and returns its path."""
     path = write_encoder(tmp_path / 'encoder', **encoder)
     first = modules.Transformer(path, **(transformer or {}))
     sentence_transformers.SentenceTransformer(modules=[first, *layers], **(settings or {})).save(
         str(tmp_path / 'saved')
     )
+    change(tmp_path / 'saved', files or {})
     return str(tmp_path / 'saved')
 
 
@@ -113,6 +133,11 @@ def vectors_by_jitm(path):
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
+CASED = {'tokenizer': {'do_lower_case': False}}
+LOWER = {'transformer': {'do_lower_case': True}}
+ONLY_WORDS = {'vocab.txt': '\n'.join(word_pieces(BERT_SPECIAL)), 'tokenizer.json': None}
+SPECIAL_MAP = {'tokenizer_config.json': '{}', 'special_tokens_map.json': {'cls_token': '[MASK]'}}
+
 READ = {
     'mean': lambda: ([pooling(), modules.Normalize()], {}),
     'cls': lambda: ([pooling('cls')], {}),
@@ -140,6 +165,10 @@ READ = {
     'accents': lambda: ([pooling()], {'tokenizer': {'strip_accents': False, 'tokenize_chinese_chars': False}}),
     'added': lambda: ([pooling()], {'added': ['<e>', 'past the'], 'rows': 3}),
     'shards': lambda: ([pooling()], {'shard': '20KB', 'layer_norm_eps': 1e-3, 'type_vocab_size': 3}),
+    'class_of_model': lambda: ([pooling()], CASED | {'files': ONLY_WORDS | {'tokenizer_config.json': None}}),
+    'special_map': lambda: ([pooling('cls')], {'files': ONLY_WORDS | SPECIAL_MAP}),
+    'lengths': lambda: ([pooling()], {'files': {'sentence_roberta_config.json': {'max_seq_length': 3}}}),
+    'other_padding': lambda: ([pooling()], {'tokenizer': {'pad_token': '!'}, 'pad_token_id': 3}),
     'half': lambda: ([pooling()], {'dtype': torch.float16, 'hidden_act': 'silu'}),
 }
 
@@ -154,7 +183,47 @@ def test_vectors_are_those_of_the_library(tmp_path, name):
 
 
 KNOWN = 'which jitm does not know'
+TEMPLATE = [{part: {'id': name, 'type_id': 1}} for part, name in (('SpecialToken', '[CLS]'), ('Sequence', 'A'))]
+TEMPLATE = {'post_processor.single': [*TEMPLATE, {'SpecialToken': {'id': '[SEP]', 'type_id': 1}}]}
+FAST = {'tokenizer_class': 'PreTrainedTokenizerFast'}
+LEFT = {'direction': 'Left', 'strategy': 'BatchLongest', 'pad_id': 0, 'pad_type_id': 0, 'pad_token': '[PAD]'}
+CUT = {'direction': 'Left', 'max_length': 9, 'strategy': 'LongestFirst', 'stride': 0}
+GAP = {word: number + (number > 9) for word, number in word_pieces(BERT_SPECIAL).items()}
+
+
+def json_refused(message, tokenizer=(), config=(), arguments=(), **files):
+    """A row of `REFUSED` with other keys in tokenizer.json and tokenizer_config.json."""
+    changed = {
+        'tokenizer.json': dict(tokenizer),
+        'tokenizer_config.json': config if config is None else dict(config),
+    } | files
+    return lambda: [pooling()], {'files': changed} | dict(arguments), message
+
+
 REFUSED = {
+    'no_config': json_refused('.tokenizer_class, BertTokenizer, and .* stand for True', config=None, arguments=CASED),
+    'class': json_refused(
+        "'normalizer.lowercase' True, .*Tokenizer, .* stand for False", config={'do_lower_case': False}
+    ),
+    'blank': json_refused(
+        "'pre_tokenizer.add_prefix_space' False",
+        config={'tokenizer_class': 'RobertaTokenizer', 'add_prefix_space': True},
+        arguments={'kind': 'roberta'},
+    ),
+    'splits': json_refused("'pre_tokenizer.type' 'Whi", {'pre_tokenizer': {'type': 'WhitespaceSplit'}}),
+    'long_words': json_refused("'model.max_input_chars_per_word' 4,", {'model.max_input_chars_per_word': 4}),
+    'padding': json_refused("'padding.direction' 'Left'", {'padding': LEFT}),
+    'truncation': json_refused("'truncation.direction' 'Left'", {'truncation': CUT}),
+    'gap': json_refused('20 distinct pieces with ids up to 20', {'model.vocab': GAP}),
+    'types': json_refused(r'gives tokens the types \[1, 1, 1\]', TEMPLATE, FAST),
+    'no_mask': json_refused("without a mask by 'model_input_names'", config={'model_input_names': ['input_ids']}),
+    'pad': json_refused(
+        "'<pad>' where .* states the pad_token '<s>'", config={'pad_token': '<s>'}, arguments={'kind': 'roberta'}
+    ),
+    'lower': json_refused("'normalizer.type' 'Sequence', .* stand for 'BertNormalizer'", arguments=CASED | LOWER),
+    'lower_bytes': json_refused("'Sequence', .* stand for None", arguments={'kind': 'roberta'} | LOWER),
+    'adapter': json_refused('has an adapter', **{'adapter_config.json': '{}'}),
+    'model': json_refused(r"has the model_type '\['bert'\]'", **{'config.json': {'model_type': ['bert']}}),
     'residual': (lambda: [pooling(), dense(size=32, use_residual=True)], {}, "has 'use_residual' True; it must be"),
     'output': (lambda: [pooling(), dense(module_output_name='x')], {}, "has 'module_output_name' 'x'; use one of"),
     'words': (lambda: [dense(module_input_name='token_embeddings', size=32), pooling()], {}, 'Transformer Dense Pooli'),
@@ -173,11 +242,6 @@ REFUSED = {
         lambda: [pooling()],
         {'settings': {'prompts': {'query': 'dog: '}, 'default_prompt_name': 'query'}},
         "puts the prompt 'dog: ' before each text",
-    ),
-    'lower': (
-        lambda: [pooling()],
-        {'tokenizer': {'do_lower_case': False}, 'transformer': {'do_lower_case': True}},
-        "'normalizer.lowercase' None, but tokenizer_config.json beside it stands for False",
     ),
     'left': (lambda: [pooling()], {'tokenizer': {'padding_side': 'left'}}, "'padding_side' 'left'; it must be right"),
     'cut': (lambda: [pooling()], {'tokenizer': {'truncation_side': 'left'}}, "'truncation_side' 'left'; it must"),

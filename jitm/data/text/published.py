@@ -1,16 +1,17 @@
 """The tokenizers of published folders of text encoders: those of a BERT, and others as they are."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tokenizers
 from annotated_types import Ge
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from jitm.config.foreign import declared, read_declared, read_json
+from jitm.config.foreign import declared, read_declared, read_if_present
 from jitm.data.text.pieces import Pieces, from_model
-from jitm.data.text.wordpiece import SPECIAL_PIECES, UNK, WordPiece
+from jitm.data.text.wordpiece import CLS, SEP, SPECIAL_PIECES, UNK, WordPiece
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
@@ -22,12 +23,22 @@ OF_SENTENCES = ('XLMRobertaTokenizer',)
 OF_ANY = ('CamembertTokenizer', 'PreTrainedTokenizer', 'TokenizersBackend', None)
 CLASSES = (*OF_WORDS, *OF_BYTES, *OF_SENTENCES, *OF_ANY)
 FAST = [f'{name}Fast' for name in CLASSES if name]
+CLASS_OF = {  # model_type -> the tokenizer_class of a folder that states none
+    'bert': 'BertTokenizer',
+    'distilbert': 'DistilBertTokenizer',
+    'mpnet': 'MPNetTokenizer',
+    'roberta': 'RobertaTokenizer',
+    'xlm-roberta': 'XLMRobertaTokenizer',
+    'camembert': 'CamembertTokenizer',
+}
+PADDED = 'mpnet', 'roberta', 'xlm-roberta', 'camembert'  # model types of which padding, 1, has no position
+KINDS = 'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet'  # as sentence-transformers
 NO_LIMIT = 10**6  # transformers writes 10^30 as the length of a tokenizer without one
 # Keys of a `tokenizer_config.json` that do not change the ids of a text without special pieces.
 _HARMLESS = """
 add_special_tokens additional_special_tokens backend bos_token chat_template clean_up_tokenization_spaces eos_token
 errors extra_special_tokens from_slow full_tokenizer_file is_local local_files_only mask_token max_length merges_file
-model_input_names name_or_path pad_to_multiple_of pad_token pad_token_type_id processor_class return_token_type_ids
+name_or_path pad_to_multiple_of pad_token_type_id processor_class return_token_type_ids
 special_tokens_map_file stride tokenizer_file trim_offsets truncation_strategy use_fast vocab_file
 """
 HARMLESS = frozenset(_HARMLESS.split())
@@ -52,7 +63,9 @@ class TokenizerConfig:
     cls_token: str | dict | None = None
     sep_token: str | dict | None = None
     unk_token: str | dict | None = None
+    pad_token: str | dict | None = None
     added_tokens_decoder: dict | None = None
+    model_input_names: Sequence = ('attention_mask',)
 
     @property
     def length(self) -> int | None:
@@ -116,42 +129,69 @@ def load_folder(folder: str, max_length: int | None = None) -> WordPiece | Publi
         raise
     except Exception as error:  # tokenizers raises no narrower one
         raise UserError(f'{file} is no tokenizer ({error}): download it again') from error
-    lowers = any(read_json(path).get('do_lower_case') for path in Path(folder).glob('sentence_*_config.json'))
+    lowers = read_if_present(transformer_config(Path(folder))).get('do_lower_case')
     if lowers and not getattr(tokenizer.normalizer, 'lowercase', False):
         steps = normalizers.Lowercase(), tokenizer.normalizer
         tokenizer.normalizer = normalizers.Sequence([*filter(None, steps)])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    ends = tokenizer.encode('').ids
-    if len(ends) != 2:  # the start and the end
-        raise UserError(f'{file} adds no start and end to a text: give the tokenizer of a BERT')
-    for key, number in zip(('cls_token', 'sep_token'), ends, strict=True):
-        token = _text_of(getattr(stated, key))
-        if token is not None and tokenizer.token_to_id(token) != number:
-            problem = f"'{tokenizer.id_to_token(number)}' where tokenizer_config.json states the {key} '{token}'"
-            raise UserError(f'{file} has {problem}: make them agree')
+    _check(tokenizer, file, stated)
     if max_length is not None:
         tokenizer.enable_truncation(max_length)
     return WordPiece((tokenizer.to_str(),)) if _is_of_a_bert(tokenizer) else PublishedPieces((tokenizer.to_str(),))
 
 
+def _check(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig) -> None:
+    """Raises a UserError unless a tokenizer has a piece for each id, and the start, the end and the padding stated."""
+    size, last = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=0)
+    if last >= size:
+        problem = f'{size} distinct pieces with ids up to {last}, so that some ids have no piece'
+        raise UserError(f'{file} has {problem}: give another tokenizer')
+    ends = tokenizer.encode('').ids
+    if len(ends) != 2:  # the start and the end
+        raise UserError(f'{file} adds no start and end to a text: give the tokenizer of a BERT')
+    if any(types := tokenizer.encode('a').type_ids):
+        raise UserError(f'{file} gives tokens the types {types}, but jitm gives all the type 0: give another tokenizer')
+    if 'attention_mask' not in stated.model_input_names:
+        raise UserError(f"{file} is without a mask by 'model_input_names' of tokenizer_config.json: add attention_mask")
+    wanted = dict(zip(('cls_token', 'sep_token'), ends, strict=True))
+    if read_if_present(file.with_name('config.json')).get('model_type') in PADDED:
+        wanted['pad_token'] = 1
+    for key, number in wanted.items():
+        token = _text_of(getattr(stated, key))
+        if token is not None and tokenizer.token_to_id(token) != number:
+            problem = f"'{tokenizer.id_to_token(number)}' where tokenizer_config.json states the {key} '{token}'"
+            raise UserError(f'{file} has {problem}: make them agree')
+
+
 def read_tokenizer_config(folder: Path) -> TokenizerConfig:
-    """Returns what the `tokenizer_config.json` of a folder states, nothing if there is none.
+    """Returns what the `tokenizer_config.json` of a folder states, and the files that transformers reads with it.
+
+    Without `added_tokens_decoder`, `special_tokens_map.json` has precedence. Without `tokenizer_class`, the class is
+    the one that `config.json` states or that belongs to its `model_type`.
 
     Raises:
-      UserError: If the file is damaged, or has a key or a value that jitm does not know.
+      UserError: If a file is damaged, or has a key or a value that jitm does not know.
     """
-    return read_declared(
-        TokenizerConfig, folder / 'tokenizer_config.json', harmless=HARMLESS, remedy='give another tokenizer'
-    )
+    path = folder / 'tokenizer_config.json'
+    model = read_if_present(folder / 'config.json')
+    name = model.get('tokenizer_class') or CLASS_OF.get(str(model.get('model_type')))
+    content = {'tokenizer_class': name} | read_if_present(path)
+    if 'added_tokens_decoder' not in content:
+        content |= read_if_present(path.with_name('special_tokens_map.json'))
+    return read_declared(TokenizerConfig, path, content, harmless=HARMLESS, remedy='give another tokenizer')
+
+
+def transformer_config(folder: Path) -> Path:
+    """Returns the path of the config of a `Transformer` of sentence-transformers, which may not exist."""
+    files = [folder / f'sentence_{kind}_config.json' for kind in KINDS]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def _add_tokens(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig) -> None:
     """Adds the tokens that `added_tokens.json` and `tokenizer_config.json` list and the tokenizer lacks."""
-    added = {}
-    listing = file.with_name('added_tokens.json')
-    if listing.is_file():
-        added |= {number: {'content': text} for text, number in read_json(listing).items()}
+    listing = read_if_present(file.with_name('added_tokens.json'))
+    added = {number: {'content': text} for text, number in listing.items()}
     added |= {int(number): fields for number, fields in (stated.added_tokens_decoder or {}).items()}
     for number, fields in sorted(added.items()):
         token = tokenizers.AddedToken(**fields)
@@ -165,7 +205,7 @@ def _add_tokens(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerCo
 
 def _text_of(token: str | dict | None) -> str | None:
     """Returns the text of a special token, which some files state with its properties."""
-    return token['content'] if isinstance(token, dict) else token
+    return token.get('content') if isinstance(token, dict) else token
 
 
 def _is_of_a_bert(tokenizer: tokenizers.Tokenizer) -> bool:
@@ -179,24 +219,23 @@ def _is_of_a_bert(tokenizer: tokenizers.Tokenizer) -> bool:
 
 def _of_json(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns a tokenizer as it is; a UserError if `tokenizer_config.json`, which has precedence, states another."""
-    content = parse_json(read_bytes(file))
+    tokenizer = tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
+    content = parse_json(tokenizer.to_str())
+    wanted = {part: {'direction': 'Right'} for part in ('truncation', 'padding') if content[part]}
     if stated.is_of(OF_WORDS):
-        lowers = stated.do_lower_case in (True, None)
-        _check_stated(file, content, 'normalizer', 'lowercase', lowers)
-        _check_stated(file, content, 'normalizer', 'strip_accents', stated.strip_accents)
-        _check_stated(file, content, 'normalizer', 'handle_chinese_chars', stated.tokenize_chinese_chars)
-        _check_stated(file, content, 'model', 'unk_token', _text_of(stated.unk_token) or UNK)
+        expected = parse_json(_word_pieces(tokenizer.get_vocab(with_added_tokens=False), stated).to_str())
+        wanted |= {part: expected[part] for part in OF_A_BERT}
     if stated.is_of(OF_BYTES):
-        _check_stated(file, content, 'pre_tokenizer', 'add_prefix_space', bool(stated.add_prefix_space))
-    return tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
-
-
-def _check_stated(file: Path, content: dict[str, Any], part: str, key: str, value: Any) -> None:
-    """Raises a UserError unless a part of a `tokenizer.json` has this value."""
-    actual = (content.get(part) or {}).get(key)
-    if actual != value:
-        problem = f"'{part}.{key}' {actual!r}, but tokenizer_config.json beside it stands for {value!r}"
-        raise UserError(f'{file} has {problem}: make them agree')
+        splits = {'type': 'ByteLevel', 'add_prefix_space': bool(stated.add_prefix_space), 'use_regex': True}
+        wanted |= {'normalizer': {'type': None}, 'pre_tokenizer': splits}
+    for part, values in wanted.items():
+        for key, value in values.items():
+            actual = (content[part] or {}).get(key)
+            if actual != value:
+                problem = f"'{part}.{key}' {actual!r}, but its tokenizer_class, {stated.tokenizer_class}, and "
+                problem += f'tokenizer_config.json stand for {value!r}'
+                raise UserError(f'{file} has {problem}: make them agree')
+    return tokenizer
 
 
 def _check_class(file: Path, stated: TokenizerConfig, classes: tuple[str, ...]) -> None:
@@ -210,15 +249,24 @@ def _of_words(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a BERT or an MPNet; that of MPNet has other special pieces."""
     _check_class(file, stated, OF_WORDS)
     words = split_lines(file.read_text(encoding='utf-8'))
-    is_mpnet = words[0] == START
-    definition = WordPiece.of(words, *((START, END) if is_mpnet else ())).definition[0]
-    _check_stated(file, parse_json(definition), 'model', 'unk_token', _text_of(stated.unk_token) or UNK)
-    tokenizer = tokenizers.Tokenizer.from_str(definition)
+    tokenizer = _word_pieces({word: number for number, word in enumerate(words)}, stated)
+    ends = zip((stated.cls_token, stated.sep_token), (START, END) if words[0] == START else (CLS, SEP), strict=True)
+    start, end = (_text_of(token) or default for token, default in ends)
+    ids = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.BertProcessing((end, ids[end]), (start, ids[start]))
+    return tokenizer
+
+
+def _word_pieces(ids: dict[str, int], stated: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of word pieces as transformers makes it, but for the start and the end."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_text_of(stated.unk_token) or UNK))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=tokenizer.normalizer.lowercase if stated.do_lower_case is None else stated.do_lower_case,
+        lowercase=stated.do_lower_case is not False,
         strip_accents=stated.strip_accents,
         handle_chinese_chars=stated.tokenize_chinese_chars,
     )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
     return tokenizer
 
 
