@@ -183,7 +183,7 @@ VALUES = [  # other values, and what the message says
     ('vocabulary.min_count', 10**6, "lower config key 'vocabulary.min_count'"),
     ('model', 'vse.VSE', "is 'vse.VSE'; it must be a dict"),
     ('model.embed_dim', '8', "is '8'; it must be an integer"),
-    ('model.text_pooling', 'x', "is 'x'; use one of mean, max, first, last, gpo, esa"),
+    ('model.text_pooling', 'x', "is 'x'; use one of mean, mean_sqrt, weighted_mean, max, first"),
     ('model.image', 'vision.RegionEncoder', "'model.image' must be a dict with the name of a module"),
     ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
     ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),

@@ -303,8 +303,9 @@ def served(site, host='127.0.0.1'):
     """Serves a site in a thread, as if it were bound to a host; yields its port."""
     import uvicorn
 
+    # Without a config of logging, which would close the stream that pytest captures.
     config = uvicorn.Config(
-        app.make_app(site, host), port=0, log_level='error', h11_max_incomplete_event_size=app.MAX_REQUEST
+        app.make_app(site, host), port=0, log_config=None, h11_max_incomplete_event_size=app.MAX_REQUEST
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

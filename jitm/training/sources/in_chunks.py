@@ -50,7 +50,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             used = {name: dataclasses.replace(t, rankings=(way,)) for name, t in terms.items() if way in t.rankings}
             check_inputs(used, {way: ranking})
             extremes = hardest_positive(scores, positives), hardest_negative(scores, negatives)
-            numbers = {name: term.reduced(ranking) for name, term in used.items()}
+            numbers = {term.name: term.reduced(ranking) for term in used.values()}
             return jax.tree.map(lambda x: x[0], (numbers, (*extremes, negatives.any(axis=1))))
 
         reduced = {}
