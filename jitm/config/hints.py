@@ -92,7 +92,7 @@ def requirement(value: Any, hint: Any) -> str | None:
             return MUST + arguments[1]  # an array, see `jitm.config.arguments`
         return requirement(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
     if origin in (typing.Union, types.UnionType):
-        remedies = [requirement(value, one) for one in arguments]
+        remedies = [requirement(value, member) for member in arguments]
         fits = None in remedies
         return None if fits else MUST + ' or '.join(remedy.removeprefix(MUST) for remedy in remedies)
     if origin is Literal:

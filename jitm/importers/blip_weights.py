@@ -146,7 +146,7 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
     pieces = of_blip(WordPiece.load(file).words)
     if vocabulary is None:
-        check_tokenizer(folder, pieces, MAX_IDS)
+        check_tokenizer(folder, pieces, MAX_IDS, masks=True)
     resizing = {'short_side': 0, 'interpolation': 'bicubic'}
     return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 

@@ -33,6 +33,7 @@ WEIGHTS = ('model', 'state_dict', 'model_state_dict', 'module', '_orig_mod')  # 
 BESIDE = re.compile(r'[^.]*(optim|sched|scaler|rng)')  # keys of other training state
 WRAPPERS = re.compile(r'(?<![^.])(module|_orig_mod|_checkpoint_wrapped_module)\.')  # modules of torch around others
 DEEPEST = 50  # maximal nesting of containers
+ADAPTER = 'adapter_config.json'  # which transformers applies to the weights beside it
 COMPRESSED = 100  # maximal ratio of an archive's content to its file
 
 
@@ -236,6 +237,8 @@ def _find(path: str, model: str) -> pathlib.Path:
             )
     if not file.is_file():
         raise UserError(f'{path} does not exist: give the path of the weights of {model} ({" or ".join(FILES)})')
+    if file.name in FILES and file.with_name(ADAPTER).is_file():
+        raise UserError(f'{file.parent} has an adapter ({ADAPTER}) beside its weights: merge the adapter into them')
     return file
 
 

@@ -20,11 +20,11 @@ from flax import traverse_util
 from jitm.config.foreign import declared, neutral, read_declared
 from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_weights, siglip_weights
-from jitm.importers.containers import list_names, open_checkpoint
+from jitm.importers.containers import ADAPTER, list_names, open_checkpoint
 from jitm.importers.tensors import KeyMap
 from jitm.layers.lora import SCALE, A, B, input_size, merge
 
-CONFIG, WEIGHTS = 'adapter_config.json', ('adapter_model.safetensors', 'adapter_model.bin')
+WEIGHTS = ('adapter_model.safetensors', 'adapter_model.bin')
 PREFIX = 'base_model.model.'
 NAMES = {'clip.CLIP': clip_weights.HUGGING_FACE, 'clip.SigLIP': siglip_weights.NAMES}  # model -> names of its tensors
 BERTS = {'text.BERTEncoder': 'text/bert/', 'uniter.UNITER': 'bert/', 'oscar.OSCAR': 'bert/'}  # reader -> its modules
@@ -125,7 +125,7 @@ def export_adapters(model: Mapping[str, Any], params: chex.ArrayTree) -> dict[st
         'inference_mode': True,
     }
     return {
-        CONFIG: (json.dumps(config, indent=2) + '\n').encode(),
+        ADAPTER: (json.dumps(config, indent=2) + '\n').encode(),
         WEIGHTS[0]: safetensors.numpy.save(tensors, {'format': 'pt'}),
     }
 
@@ -143,9 +143,9 @@ def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) 
     """
     folder = Path(path)
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if weights is None or not (folder / CONFIG).is_file():
-        raise UserError(f'{folder} has no {CONFIG} with {" or ".join(WEIGHTS)}: give a folder of adapters of peft')
-    stated = read_declared(Config, folder / CONFIG, harmless=HARMLESS, remedy='merge the adapters with peft first')
+    if weights is None or not (folder / ADAPTER).is_file():
+        raise UserError(f'{folder} has no {ADAPTER} with {" or ".join(WEIGHTS)}: give a folder of adapters of peft')
+    stated = read_declared(Config, folder / ADAPTER, harmless=HARMLESS, remedy='merge the adapters with peft first')
     tensors = dict(open_checkpoint(str(weights), 'adapters', re.compile(rf'{re.escape(PREFIX)}.*\.weight')).tensors)
     names, flat = names_of(model), traverse_util.flatten_dict(params)
     for *module, leaf in [*flat]:

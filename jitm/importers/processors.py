@@ -94,13 +94,16 @@ def read_pixels(folder: Path, kind: type[Processor], default: Pixels = CLIP_PIXE
     Raises:
       UserError: If photos become pixels in another way, or the files disagree.
     """
-    first, second = folder / PROCESSOR, folder / PROCESSORS
-    stated = [_pixels(first, read_json(first), kind, default)] if first.is_file() else []
-    section = read_declared(_Processors, second).image_processor
+    own = folder / PROCESSOR
+    common = folder / PROCESSORS
+    stated = []
+    if own.is_file():
+        stated.append(_pixels(own, read_json(own), kind, default))
+    section = read_declared(_Processors, common).image_processor
     if section is not None:
-        stated.append(_pixels(second, section, kind, default, 'image_processor.'))
+        stated.append(_pixels(common, section, kind, default, 'image_processor.'))
     if len({*stated}) > 1:
-        raise UserError(f'{first} and {second} differ in mean, deviation or interpolation: remove the wrong one')
+        raise UserError(f'{own} and {common} differ in mean, deviation or interpolation: remove the wrong one')
     return stated[0] if stated else default
 
 

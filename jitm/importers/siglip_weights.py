@@ -100,7 +100,7 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add the one it was published with')
     pieces = Subwords.load(file, model['text']['max_length'])
     if vocabulary is None:
-        check_tokenizer(folder, pieces, model['text']['max_length'])
+        check_tokenizer(folder, pieces, model['text']['max_length'], masks=False)
     model['text']['pad'] = pieces.pad
     return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
 

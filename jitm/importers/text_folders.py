@@ -174,8 +174,6 @@ def read_folder(path: str) -> TextFolder:
     inner = modules[0][1] if modules else folder
     if not (inner / 'config.json').is_file():
         raise UserError(f'{inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
-    if (inner / 'adapter_config.json').is_file():
-        raise UserError(f'{inner} has an adapter (adapter_config.json) beside its weights: merge the adapter into them')
     _, size = read_size(inner / 'config.json')
     limit = read_tokenizer_config(inner).length
     file = transformer_config(inner)

@@ -1,28 +1,29 @@
 """What folders of transformers state about a tokenizer beside its pieces."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import tokenizers
+
 from jitm.config.foreign import declared, neutral, read_declared, read_if_present
+from jitm.data.text import published
 from jitm.data.text.pieces import BPE, Pieces
 from jitm.errors import UserError
+from jitm.files import parse_json, read_bytes
 
 CONFIG, SPECIAL, ADDED = 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'
 VOCABULARY, WHOLE = 'vocab.json', 'tokenizer.json'
 REMEDY = 'give another model, or its tokenizer by --vocabulary'
 _HARMLESS = """
-    _commit_hash backend clean_up_tokenization_spaces errors from_slow is_local legacy local_files_only max_length
-    merges_file model_input_names name_or_path pad_to_multiple_of pad_token_type_id processor_class
-    spaces_between_special_tokens special_tokens_map_file split_special_tokens stride tokenizer_class tokenizer_file
-    truncation_strategy use_default_system_prompt use_fast vocab_file
+    _commit_hash legacy spaces_between_special_tokens split_special_tokens tokenizer_class use_default_system_prompt
 """
-HARMLESS = frozenset(_HARMLESS.split())
-_HARMLESS_PARTS = """
-    byte_fallback continuing_subword_prefix decoder dropout fuse_unk ignore_merges merges padding post_processor
-    pre_tokenizer truncation type unk_token version
-"""
-HARMLESS_PARTS = frozenset(_HARMLESS_PARTS.split())  # keys of tokenizer.json
+HARMLESS = published.SHARED_HARMLESS.union(_HARMLESS.split())
+MASK = 'attention_mask'
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_SPLITS = _WORDS, rf'<\|startoftext\|>|<\|endoftext\|>|{_WORDS}'  # versions 4 and 5 of transformers
+_STEPS = [{'type': 'NFC'}, {'type': 'Replace', 'pattern': {'Regex': r'\s+'}, 'content': ' '}, {'type': 'Lowercase'}]
+_BYTES = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': True}
 Added = Iterator[tuple[Any, Any]]  # tokens, which may be objects, and their ids or None
 
 
@@ -67,6 +68,7 @@ class _Config(
     sp_model_kwargs: Literal[None, {}] = None
     model_max_length: float | None = None
     added_tokens_decoder: dict | None = None
+    model_input_names: Sequence = ('input_ids', MASK)
 
     def tokens(self) -> Added:
         """Yields the tokens."""
@@ -75,20 +77,25 @@ class _Config(
             yield token, number
 
 
+def _split(pattern: str) -> dict[str, Any]:
+    words = {'type': 'Split', 'pattern': {'Regex': pattern}, 'behavior': 'Removed', 'invert': True}
+    return {'type': 'Sequence', 'pretokenizers': [words, _BYTES]}
+
+
 @declared
 class _Whole:
     model: dict
-    normalizer: dict
+    normalizer: Literal[{'type': 'Sequence', 'normalizers': _STEPS}]
+    pre_tokenizer: Literal[*map(_split, _SPLITS)]
+    post_processor: dict
     added_tokens: list = ()
+    truncation: dict | None = None
+    padding: dict | None = None
 
 
-@declared
-class _Model:
-    vocab: dict
-    end_of_word_suffix: Literal['</w>']
-
-
-def check_tokenizer(folder: Path, pieces: Pieces, max_length: int, special: Collection[str] = ()) -> None:
+def check_tokenizer(
+    folder: Path, pieces: Pieces, max_length: int, special: Collection[str] = (), masks: bool | None = None
+) -> None:
     """Checks that a tokenizer splits captions as its pieces alone do.
 
     Args:
@@ -96,15 +103,19 @@ def check_tokenizer(folder: Path, pieces: Pieces, max_length: int, special: Coll
       pieces: The pieces that were read from it.
       max_length: The maximum number of ids of a caption.
       special: The pieces that may be no text; all if empty.
+      masks: Whether the model ignores padding; None if padding changes nothing.
 
     Raises:
-      UserError: If a file states another tokenizer, a smaller length, or tokens that are no pieces.
+      UserError: If a file states another tokenizer, a smaller length, another mask, or tokens that are no pieces.
     """
     path = folder / CONFIG
     stated = read_declared(_Config, path, harmless=HARMLESS, remedy=REMEDY)
     length = stated.model_max_length
     if length is not None and length < max_length:
         raise UserError(f"{path} has 'model_max_length' {length}, but the model reads {max_length} ids: {REMEDY}")
+    if masks is not None and path.is_file() and masks != (MASK in stated.model_input_names):
+        problem = f"whose 'model_input_names' {'lacks' if masks else 'has'} {MASK} in {path}"
+        raise UserError(f'{folder} has a tokenizer {problem}: {REMEDY}')
     named = read_declared(_Special, folder / SPECIAL, remedy=REMEDY)
     for file, tokens in (
         (path, stated.tokens()),
@@ -120,13 +131,30 @@ def check_byte_pairs(folder: Path, pieces: BPE, max_length: int) -> None:
     _check_added(folder / VOCABULARY, read_if_present(folder / VOCABULARY).items(), pieces)
     path = folder / WHOLE
     if path.is_file():
-        whole = read_declared(_Whole, path, harmless=HARMLESS_PARTS, remedy=REMEDY)
-        model = read_declared(_Model, path, whole.model, harmless=HARMLESS_PARTS, where='model.', remedy=REMEDY)
-        parts = whole.normalizer.get('normalizers', [whole.normalizer])
-        if {'type': 'Lowercase'} not in parts:
-            raise UserError(f'{path} does not lower-case captions, as CLIP does: {REMEDY}')
-        _check_added(path, model.vocab.items(), pieces)
-        _check_added(path, ((token, None) for token in whole.added_tokens), pieces, pieces.OMITTED)
+        _check_whole(path, pieces)
+
+
+def _check_whole(path: Path, pieces: BPE) -> None:
+    """Raises a UserError unless a `tokenizer.json` computes what transformers does for CLIP."""
+    try:
+        content = tokenizers.Tokenizer.from_str(read_bytes(path).decode()).to_str()  # with the defaults of its parts
+    except Exception as error:  # tokenizers raises no narrower one
+        raise UserError(f'{path} is no tokenizer ({error}): download it again') from error
+    whole = read_declared(_Whole, path, parse_json(content), harmless=('version', 'decoder'), remedy=REMEDY)
+    for part in ('truncation', 'padding'):
+        stated = getattr(whole, part) or {}
+        read_declared(neutral(direction='Right'), path, stated, harmless=stated, where=f'{part}.', remedy=REMEDY)
+    start, end = ([piece, pieces.words.index(piece)] for piece in pieces.OMITTED)
+
+    @declared
+    class Ends(neutral(type='RobertaProcessing')):
+        cls: Literal[start]
+        sep: Literal[end]
+
+    harmless = 'trim_offsets', 'add_prefix_space'
+    read_declared(Ends, path, whole.post_processor, harmless=harmless, where='post_processor.', remedy=REMEDY)
+    _check_added(path, whole.model['vocab'].items(), pieces)
+    _check_added(path, ((token, None) for token in whole.added_tokens), pieces, pieces.OMITTED)
 
 
 def _check_added(path: Path, tokens: Iterable[tuple[Any, Any]], pieces: Pieces, special: Collection[str] = ()) -> None:

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 from jitm.errors import UserError
 from jitm.importers.clip_weights import load_clip
-from jitm.importers.peft import CONFIG, NAMES, apply_adapters, export_adapters, module_name, names_of
+from jitm.importers.containers import ADAPTER
+from jitm.importers.peft import NAMES, apply_adapters, export_adapters, module_name, names_of
 from jitm.layers.lora import LoRA, merge
 from tests.importers import test_clip_weights as published
 from tests.importers.test_clip_export import write_files
@@ -39,7 +40,7 @@ def params():
 
 def test_names_are_those_of_transformers(params):
     files = export_adapters(CLIP, adapted(params, rank=3, alpha=6.0, modules=ALL))
-    tensors, config = load_tensors(files['adapter_model.safetensors']), json.loads(files[CONFIG])
+    tensors, config = load_tensors(files['adapter_model.safetensors']), json.loads(files[ADAPTER])
     towers = [f'{tower}_model.encoder.layers.{n}' for tower in ('text', 'vision') for n in range(2)]
     modules = {f'{tower}.{part}' for tower in towers for part in PARTS}
     assert {*config['target_modules']} == modules
@@ -87,7 +88,7 @@ def test_what_is_written_is_read(params, tmp_path):
 def test_scales_are_those_of_peft(params, tmp_path, changes, scale):
     trained = adapted(params, rank=3, alpha=6.0, modules=('query',))
     files = export_adapters(CLIP, trained)
-    files[CONFIG] = json.dumps(json.loads(files[CONFIG]) | changes).encode()
+    files[ADAPTER] = json.dumps(json.loads(files[ADAPTER]) | changes).encode()
     read = apply_adapters(write_files(tmp_path / 'adapters', files), CLIP, params)
     query, base, got = (tree['image']['encoder']['block_1']['attention']['query'] for tree in (trained, params, read))
     want = scale * np.float64(query['lora_a']) @ np.float64(query['lora_b'])
@@ -112,7 +113,7 @@ def test_scales_are_those_of_peft(params, tmp_path, changes, scale):
 )
 def test_other_kinds_of_adapters_are_refused(params, tmp_path, changes, message):
     files = export_adapters(CLIP, adapted(params, rank=1))
-    files[CONFIG] = json.dumps(json.loads(files[CONFIG]) | changes).encode()
+    files[ADAPTER] = json.dumps(json.loads(files[ADAPTER]) | changes).encode()
     with pytest.raises(UserError, match=message):
         apply_adapters(write_files(tmp_path / 'adapters', files), CLIP, params)
 

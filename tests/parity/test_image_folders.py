@@ -128,6 +128,10 @@ REFUSED_CLIP = {
     'padding': ({'tokenizer': {'pad_token': '!'}}, "adds the token '!' to the pieces of the model, which is not read"),
     'rows': ({'text': {'vocab_size': len(WORDS) + 2}}, 'tokens that were added after the end of texts are not read'),
     'length': ({'tokenizer': {'model_max_length': 5}}, "has 'model_max_length' 5, but the model reads 10 ids"),
+    'start': (
+        {'tokenizer': {'bos_token': '<|endoftext|>'}},
+        "has 'post_processor.cls' ['<|endoftext|>', 517]; it must",
+    ),
 }
 
 
@@ -135,6 +139,33 @@ REFUSED_CLIP = {
 def test_another_clip_is_refused(tmp_path, kind):
     changes, message = REFUSED_CLIP[kind]
     folder = write_clip(tmp_path, **changes)
+    with pytest.raises(UserError) as error:
+        load_clip(folder)
+    assert message in str(error.value)
+
+
+LEFT = {'direction': 'Left', 'max_length': LENGTH, 'strategy': 'LongestFirst', 'stride': 0}
+
+
+@pytest.mark.parametrize(
+    ('file', 'changes', 'message'),
+    [
+        ('tokenizer.json', {'normalizer': {'type': 'Lowercase'}}, "has 'normalizer' {'type': 'Lowercase'}; it must be"),
+        (
+            'tokenizer.json',
+            {'pre_tokenizer': {'type': 'Whitespace'}},
+            "has 'pre_tokenizer' {'type': 'Whitespace'}",
+        ),
+        ('tokenizer.json', {'post_processor': None}, "has 'post_processor' None; it must be"),
+        ('tokenizer.json', {'truncation': LEFT}, "has 'truncation.direction' 'Left'; it must be Right"),
+        ('adapter_config.json', {'peft_type': 'LORA'}, 'has an adapter (adapter_config.json) beside its weights'),
+    ],
+)
+def test_a_clip_with_a_changed_file_is_refused(tmp_path, file, changes, message):
+    folder = write_clip(tmp_path)
+    path = tmp_path / file
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | changes))
     with pytest.raises(UserError) as error:
         load_clip(folder)
     assert message in str(error.value)
@@ -172,6 +203,7 @@ def test_a_siglip_is_read(tmp_path, kind):
     [
         ({'image': {'vision_use_head': False}}, "has 'vision_config.vision_use_head' False; it must be True"),
         ({'tokenizer': {'do_lower_case': False}}, "has 'do_lower_case' False; it must be True"),
+        ({'tokenizer': {'model_input_names': ['input_ids', 'attention_mask']}}, 'has attention_mask in'),
         ({'processor': {'do_rescale': False}}, "has 'image_processor.do_rescale' False; use one of True, None"),
     ],
 )

@@ -34,14 +34,19 @@ CLASS_OF = {  # model_type -> the tokenizer_class of a folder that states none
 PADDED = 'mpnet', 'roberta', 'xlm-roberta', 'camembert'  # model types of which padding, 1, has no position
 KINDS = 'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet'  # as sentence-transformers
 NO_LIMIT = 10**6  # transformers writes 10^30 as the length of a tokenizer without one
-# Keys of a `tokenizer_config.json` that do not change the ids of a text without special pieces.
-_HARMLESS = """
-add_special_tokens additional_special_tokens backend bos_token chat_template clean_up_tokenization_spaces eos_token
-errors extra_special_tokens from_slow full_tokenizer_file is_local local_files_only mask_token max_length merges_file
-name_or_path pad_to_multiple_of pad_token_type_id processor_class return_token_type_ids
-special_tokens_map_file stride tokenizer_file trim_offsets truncation_strategy use_fast vocab_file
+# Keys of a `tokenizer_config.json` that change the ids of no text.
+_SHARED_HARMLESS = """
+    backend clean_up_tokenization_spaces errors from_slow is_local local_files_only max_length merges_file name_or_path
+    pad_to_multiple_of pad_token_type_id processor_class special_tokens_map_file stride tokenizer_file
+    truncation_strategy use_fast vocab_file
 """
-HARMLESS = frozenset(_HARMLESS.split())
+SHARED_HARMLESS = frozenset(_SHARED_HARMLESS.split())
+# Those that change no ids of a text without special pieces.
+_HARMLESS = """
+    add_special_tokens additional_special_tokens bos_token chat_template eos_token extra_special_tokens
+    full_tokenizer_file mask_token return_token_type_ids trim_offsets
+"""
+HARMLESS = SHARED_HARMLESS.union(_HARMLESS.split())
 
 
 @declared
