@@ -80,10 +80,10 @@ def evaluate(
       UserError: If the run or the data cannot be read, or the folds do not divide the images.
     """
     check_count(folds, 'folds')
-    given = run if is_list(run) else [run]
-    if not len(given):
+    runs_or_paths = run if is_list(run) else [run]
+    if not len(runs_or_paths):
         raise UserError('there is no run to evaluate; give at least one')
-    runs = [_loaded(one).run for one in given]
+    runs = [_loaded(source).run for source in runs_or_paths]
     if not isinstance(split, str | Split) or (data_root and isinstance(split, Split)):
         raise UserError(f'the split has type {type(split).__name__}; give its name, or the result of load_data alone')
     data = read_split(runs, split, data_root) if isinstance(split, str) else split
@@ -117,7 +117,8 @@ def score(
       UserError: If there is no such run, or the features do not have the size of the training features.
     """
     run = _loaded(run)
-    one_image, one_text = is_one_image(image, run.run), isinstance(text, str)
+    one_image = is_one_image(image, run.run)
+    one_text = isinstance(text, str)
     images = [image] if one_image else image
     boxes, tags = ([side] if one_image and side is not None else side for side in (boxes, tags))
     sims = run.similarity(run.encode_image(images, boxes, tags), run.encode_text(text))

@@ -37,7 +37,8 @@ class ArgumentError(ValueError):
 
     def __init__(self, argument: str, problem: str):
         super().__init__(argument, problem)
-        self.argument, self.problem = argument, problem
+        self.argument = argument
+        self.problem = problem
 
     def __str__(self) -> str:
         return f'{self.argument} {self.problem}'
@@ -104,25 +105,25 @@ def check_choice(value: str, choices: Iterable[str], name: str) -> None:
         raise ArgumentError(name, f"is '{value}'; use one of {', '.join(choices)}{hint}")
 
 
-def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:
+def did_you_mean(name: str, names: Iterable[str], meant: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns a hint to append to a message about an unknown name.
 
     Args:
       name: The unknown name.
-      known: The known names.
+      names: The known names.
       meant: Aliases -> known names.
 
     Returns:
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.
     """
-    known = sorted(known)
-    if nearest := difflib.get_close_matches(name, [*known, *meant], n=1):
+    names = sorted(names)
+    if nearest := difflib.get_close_matches(name, [*names, *meant], n=1):
         return f", did you mean '{meant.get(nearest[0], nearest[0])}'?"
-    return f'; known are {", ".join(known)}' if 0 < len(known) <= LISTED else ''
+    return f'; known are {", ".join(names)}' if 0 < len(names) <= LISTED else ''
 
 
-def stated_names(known: Mapping[str, object]) -> dict[str, str]:
+def stated_names(objects: Mapping[str, object]) -> dict[str, str]:
     """Returns the names of papers that docstrings start with, such as `selhn`, with the name of the first of these."""
-    heads = {name: re.match('[^:\n]*(?=:)', value.__doc__ or '') for name, value in reversed(known.items())}
+    heads = {name: re.match('[^:\n]*(?=:)', value.__doc__ or '') for name, value in reversed(objects.items())}
     words = ((word, name) for name, head in heads.items() if head for word in re.split(r'[\s(,;)]+', head[0]))
     return {word.lower().replace('+', 'p'): name for word, name in words if word[:1].isupper()}

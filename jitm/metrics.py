@@ -165,7 +165,8 @@ def word_discrimination(match_prob: np.ndarray, labels: np.ndarray, mask: np.nda
       such words.
     """
     right = (match_prob > MATCH_THRESHOLD) == labels
-    matched, mismatched = _percent(right[mask & labels]), _percent(right[mask & ~labels])
+    matched = _percent(right[mask & labels])
+    mismatched = _percent(right[mask & ~labels])
     return {
         'overall': _percent(right[mask]),
         'matched': matched,
@@ -221,7 +222,8 @@ def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str
     Returns:
       `caption`, the mean over the captions with words, and `corpus`, over all words together.
     """
-    total, count = np.sum(np.where(mask, -log_likelihoods, 0.0), axis=1, dtype=np.float64), mask.sum(axis=1)
+    total = np.sum(np.where(mask, -log_likelihoods, 0.0), axis=1, dtype=np.float64)
+    count = mask.sum(axis=1)
     nonempty = count > 0
     return {
         'caption': float(np.mean(np.exp(total[nonempty] / count[nonempty]))),
@@ -234,7 +236,8 @@ def table(metrics: dict[str, float]) -> str:
     rows = ['               R@1    R@5   R@10   med r   mean r']
     for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
         recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)
-        median, mean = metrics[f'{direction}/median_rank'], metrics[f'{direction}/mean_rank']
+        median = metrics[f'{direction}/median_rank']
+        mean = metrics[f'{direction}/mean_rank']
         rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
     rows.append(f'rsum {metrics["rsum"]:.1f}')
     if 'mean_distance' in metrics:

@@ -58,18 +58,18 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     programs.print_run(folder, words=shared.given(values, 'import'))
 
 
-def read_weights(given: Sequence[str], count: int) -> list[float]:
+def read_weights(texts: Sequence[str], count: int) -> list[float]:
     """Returns the weight of each of some runs.
 
     Raises:
       UserError: If they are not one number for each run, or negative, or their sum is 0 or not finite.
     """
     try:
-        weights = [float(weight) for weight in given] or [1.0] * count
+        weights = [float(weight) for weight in texts] or [1.0] * count
     except ValueError:
         weights = []
     if len(weights) != count or min(weights) < 0 or not 0 < sum(weights) < float('inf'):
-        raise UserError(f'--weights is {",".join(given)}: give {count} numbers of at least 0, one for each run')
+        raise UserError(f'--weights is {",".join(texts)}: give {count} numbers of at least 0, one for each run')
     return weights
 
 

@@ -54,7 +54,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     text_network = of_run(run, values.encoder)
 
     # The choices and their images.
-    choices, pictures = [], {}
+    choices = []
+    pictures = {}
     for listed, embedded in map(choices_lib.read, words):
         choices += listed
         pictures |= embedded
@@ -76,16 +77,16 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     total = len(choices)
     choices = [choices[n] for n in evenly_spaced(min(values.count or len(choices), len(choices)), len(choices))]
     name = ', '.join(words) or split.name
-    split, kept, missing = evaluation.find_images(choices, split, pictures, transform, name)
+    split, found_choices, absent = evaluation.find_images(choices, split, pictures, transform, name)
     if text_network:
         tokens = text_network.add_vectors(tokenize_split(split.captions, run.vocabulary))
         vectors = TokenVectors(tokens.vectors, tokens.lengths, run.vocabulary)
         split = dataclasses.replace(split, token_vectors=vectors)
     # Their scores.
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
-    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), split, kept)
-    report = evaluation.evaluate([choice for choice, _ in kept], scores, values.min_count)
-    sizes = collections.Counter((choice.group, choice.category) for choice, _ in kept)
+    scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), split, found_choices)
+    report = evaluation.evaluate([choice for choice, _ in found_choices], scores, values.min_count)
+    sizes = collections.Counter((choice.group, choice.category) for choice, _ in found_choices)
     small = [size for size in sizes.values() if size < values.min_count]
     protocol = {
         'files': list(words),
@@ -93,24 +94,26 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         'photos': values.photos,
         'total': total,
         'choices': len(choices),
-        'excluded': len(choices) - len(kept),
-        'missing_images': missing,
+        'excluded': len(choices) - len(found_choices),
+        'missing_images': absent,
         'ties': 'count against the match',
         'min_count': values.min_count,
         'small_categories': len(small),
         **precision_of(run, options),
         'runs': describe_runs([run]),
     }
-    lines = [choices_lib.as_line(choice, scores=one.tolist()) for (choice, _), one in zip(kept, scores, strict=True)]
+    lines = [
+        choices_lib.as_line(choice, scores=row.tolist()) for (choice, _), row in zip(found_choices, scores, strict=True)
+    ]
     folder.write(REPORT, json.dumps({'results': report, 'protocol': protocol}, indent=2) + '\n')
     folder.write(LINES, ''.join(lines))
-    print(f'{name}: {len(kept):,} of {total:,} choices; ties {protocol["ties"]}')
-    if missing:
-        names = ', '.join(missing[:SHOWN]) + (', ...' if len(missing) > SHOWN else '')
+    print(f'{name}: {len(found_choices):,} of {total:,} choices; ties {protocol["ties"]}')
+    if absent:
+        names = ', '.join(absent[:SHOWN]) + (', ...' if len(absent) > SHOWN else '')
         count = f'{protocol["excluded"]:,} choices without all images'
-        print(f'left out: {count}; missing images: {len(missing):,} ({names})')
+        print(f'left out: {count}; missing images: {len(absent):,} ({names})')
     if small:
         print(f'categories below --min_count without a row: {len(small):,}, with {sum(small):,} choices')
-    compared = evaluation.compare(report, published.load(), part=len(kept) < total)
+    compared = evaluation.compare(report, published.load(), part=len(found_choices) < total)
     print(evaluation.table(report) + (f'\n\npublished:\n\n{compared}' if compared else ''))
     print(f'written to {folder.path}  ({REPORT}, {LINES})')

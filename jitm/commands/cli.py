@@ -46,17 +46,19 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str | No
     Returns:
       The other words, and key -> the text of its value; None for a flag without one.
     """
-    words, others, given = list(argv), [], {}
+    words = list(argv)
+    arguments = []
+    overrides = {}
     while words:
         word = words.pop(0)
         if match := re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', word, re.DOTALL):
             negated, key, value = match.groups()
             if value is None and not negated and words and not words[0].startswith('--'):
                 value = words.pop(0)
-            given[key] = 'false' if negated else value
+            overrides[key] = 'false' if negated else value
         else:
-            others.append(word)
-    return others, given
+            arguments.append(word)
+    return arguments, overrides
 
 
 def _find_config(name: str) -> Path:
@@ -71,9 +73,9 @@ def _find_config(name: str) -> Path:
     path = Path(name)
     if name not in configs.FILES and path.is_file():
         return path
-    own = path.stem if path == Path('configs', f'{path.stem}.py') else name
-    if own in configs.FILES:
-        return configs.FILES[own]
+    short = path.stem if path == Path('configs', f'{path.stem}.py') else name
+    if short in configs.FILES:
+        return configs.FILES[short]
     nearest = difflib.get_close_matches(path.stem, configs.FILES, n=1)
     hint = f", did you mean '{nearest[0]}'?" if nearest else '; jitm settings lists the published presets'
     problem = 'is not a regular file' if path.exists() else 'does not exist'
@@ -149,7 +151,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     name = command.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
     values = _define_flags(command)
-    argv, given = _split_overrides(argv) if 'config' in values else (argv, {})
+    argv, config_flags = _split_overrides(argv) if 'config' in values else (argv, {})
     try:
         words = values(['jitm', *argv])[1:]
     except flags.UnrecognizedFlagError as error:
@@ -168,14 +170,14 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     if words and not hasattr(command, 'ARGUMENTS'):
         raise UserError(f"'{words[0]}' is not a flag{see_help}")
 
-    if given and values.config is None:
+    if config_flags and values.config is None:
         raise UserError(NO_CONFIG)
     if 'config' in values and values.config is not None:
         values['config'].value = read_config(values.config)
-    if given:
+    if config_flags:
         from jitm.commands.sections import override  # imports jax, which not every command needs
 
-        values['config'].value = override(values.config, given)
+        values['config'].value = override(values.config, config_flags)
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
@@ -184,7 +186,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
 
 def _help(name: str, command: ModuleType) -> str:
     """Returns the help of a command: its usage, its docstring and its flags."""
-    defined, required = _flags_of(command), getattr(command, 'REQUIRED', ())
+    defined = _flags_of(command)
+    required = getattr(command, 'REQUIRED', ())
     usage = ['usage: jitm', name, *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])]
     usage += [f'--{flag} {flag.upper()}' for flag in required]
     usage += ['[flags]'] if len(defined) > len(required) else []
@@ -208,12 +211,12 @@ def _run(argv: Sequence[str]) -> None:
     if argv == ['--version']:
         print(f'jitm {jitm.__version__}')
         return
-    name, *rest = argv
+    name, *arguments = argv
     command = load_command(name)
-    if any(word in HELP for word in rest):
+    if any(word in HELP for word in arguments):
         print(_help(name, command))
         return
-    values, words = _parse(command, rest)
+    values, words = _parse(command, arguments)
     if 'compilation_cache' in values:
         shared.keep_compiled(values.compilation_cache)
     for module in values['import'].value if 'import' in values else ():

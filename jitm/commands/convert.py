@@ -95,12 +95,14 @@ FLAGS = {
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Converts, and prints the command that evaluates the run."""
-    source, target, folder = values['from'].value, values.to, Path(values.out)
+    source = values['from'].value
+    target = values.to
+    folder = Path(values.out)
     if bool(source) == bool(target):
         raise UserError('--from or --to is missing: give one of them, and not both')
-    for flag, name, known in (('from', source, SOURCES), ('to', target, TARGETS)):
-        if name and name not in known:
-            raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, known)}")
+    for flag, name, choices in (('from', source, SOURCES), ('to', target, TARGETS)):
+        if name and name not in choices:
+            raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, choices)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
     shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
@@ -160,8 +162,8 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
     data = dict(config['data'])
     kind = 'pixels' if 'pixels' in published.data else 'regions'
     if READS.get(data['source'], kind) != kind:
-        others = f"the data of --config ('{data['source']}')"
-        raise UserError(f'the model reads {kind}, which {others} do not have: give another config')
+        source_of_data = f"the data of --config ('{data['source']}')"
+        raise UserError(f'the model reads {kind}, which {source_of_data} do not have: give another config')
     if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
     data |= {key: value for key, value in published.resizing.items() if key in data}

@@ -129,7 +129,8 @@ def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagVal
 def main(values: flags.FlagValues) -> None:
     """Checks all splits, encodes each, and prints the written files."""
     _check(values)
-    folder, run = Path(values.out), None
+    folder = Path(values.out)
+    run = None
     if values.workdir is not None:
         run = load_run(values.workdir, values.step, values.member)
     config = complete(values.config) if run is None else run.config

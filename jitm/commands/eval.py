@@ -91,12 +91,14 @@ def _load_shortlist(values: flags.FlagValues, runs: Sequence[Run]) -> Shortlist 
 def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
     """Returns the runs of the shortlist, the proportion of pairs that was scored and the upper bound of the recalls."""
     lines = [f'shortlist of {run["workdir"]}, step {run["step"]}, {run["member"]}' for run in protocol['runs']]
-    pairs, total = protocol['pairs'], protocol['total_pairs']
+    pairs = protocol['pairs']
+    total = protocol['total_pairs']
     lines.append(
         f'top_m {protocol["top_m"]}: {pairs:,} of {total:,} pairs scored ({pairs / total:.1%}), '
         f'scores {protocol["scores"]}; others {protocol["others"]}'
     )
-    i2t, t2i = metrics['i2t/shortlisted'], metrics['t2i/shortlisted']
+    i2t = metrics['i2t/shortlisted']
+    t2i = metrics['t2i/shortlisted']
     lines.append(f'the shortlist has a match for {i2t:.1f} % of the images and {t2i:.1f} % of the captions')
     return '\n'.join(lines)
 
@@ -106,9 +108,9 @@ def _describe_inputs(inputs: Mapping[str, Any]) -> str:
     sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
     fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
     vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'
-    known = inputs['trained_on'] or 'data not known'
-    known += f' (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else ''
-    return f'reads {", ".join(fields)} and {vocabulary}; trained on {known}'
+    data = inputs['trained_on'] or 'data not known'
+    data += f' (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else ''
+    return f'reads {", ".join(fields)} and {vocabulary}; trained on {data}'
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
@@ -131,7 +133,8 @@ def main(values: flags.FlagValues) -> None:
     parallel.use_all_cores()
     members = values.member or [None]
     folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
-    options, finished = ScoringOptions(values.dtype, values.memory_mb, values.precision), FinishedBlocks(folder)
+    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    finished = FinishedBlocks(folder)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
     with interruptible(finished.path), contextlib.ExitStack() as stack:

@@ -27,8 +27,8 @@ Flag = functools.partial[Any]  # defines a flag, given its name and `flag_values
 def _kind(define: Callable[..., Any], default: Any = None, **options: Any) -> Callable[..., Flag]:
     """Returns a function that makes flags of one kind from an explanation, a default and further options of absl."""
 
-    def make(explanation: str, default: Any = default, **further: Any) -> Flag:
-        return functools.partial(define, default=default, help=explanation, **options, **further)
+    def make(explanation: str, default: Any = default, **keywords: Any) -> Flag:
+        return functools.partial(define, default=default, help=explanation, **options, **keywords)
 
     return make
 
@@ -133,11 +133,11 @@ def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: 
 
 def given(values: flags.FlagValues, *names: str) -> list[str]:
     """Returns the words of a command line that set the given flags among `names`."""
-    found = []
+    arguments = []
     for flag in (values[name] for name in names if values[name].present):
         repeats = isinstance(flag, flags.MultiFlag)
-        found += [f'--{flag.name}={value}' for value in flag.value] if repeats else [flag.serialize()]
-    return found
+        arguments += [f'--{flag.name}={value}' for value in flag.value] if repeats else [flag.serialize()]
+    return arguments
 
 
 def repeated(command: str, values: flags.FlagValues, words: Sequence[str] = ()) -> str:
@@ -154,13 +154,13 @@ def photos_folder(values: flags.FlagValues) -> Path | None:
     return folder
 
 
-def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) -> OutputFolder:
+def evaluation_folder(values: flags.FlagValues, workdir: str, **options: Any) -> OutputFolder:
     """Returns the folder --output, or by default one in a run directory that is named after the flags.
 
     Args:
       values: The parsed flags of a command that evaluates.
       workdir: The run directory.
-      further: Other arguments of `jitm.evaluation.saved.folder_of`.
+      options: Other arguments of `jitm.evaluation.saved.folder_of`.
 
     Raises:
       UserError: If it holds something else.
@@ -168,9 +168,9 @@ def evaluation_folder(values: flags.FlagValues, workdir: str, **further: Any) ->
     from jitm.evaluation import saved  # imports jax, which not every command needs
 
     names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root')
-    given = {name: values[name].value for name in names if name in values}
-    given = {name: '_'.join(value) if isinstance(value, list) else value for name, value in given.items()}
-    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **given | further)
+    chosen = {name: values[name].value for name in names if name in values}
+    chosen = {name: '_'.join(value) if isinstance(value, list) else value for name, value in chosen.items()}
+    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **chosen | options)
     return OutputFolder(path, saved.EVALUATION)
 
 
@@ -207,10 +207,10 @@ def start_processes(values: flags.FlagValues) -> None:
     Raises:
       UserError: If only some of the flags are given, or they do not name a process and an address.
     """
-    given = [values[name].value for name in PROCESS_FLAGS]
-    coordinator, num_processes, process_id = given
-    if any(value is not None for value in given) and given != [None, 1, None]:
-        if None in given:
+    values_of_job = [values[name].value for name in PROCESS_FLAGS]
+    coordinator, num_processes, process_id = values_of_job
+    if any(value is not None for value in values_of_job) and values_of_job != [None, 1, None]:
+        if None in values_of_job:
             raise UserError('--coordinator, --num_processes and --process_id go together; give all three')
         if not re.fullmatch(r'[^\s:]+:\d{1,5}|\[[^\s]+\]:\d{1,5}', coordinator):
             raise UserError(f"--coordinator is '{coordinator}'; give host:port of process 0, such as localhost:1234")
@@ -218,7 +218,7 @@ def start_processes(values: flags.FlagValues) -> None:
             wrong = f'--process_id is {process_id}, but --num_processes is {num_processes}'
             raise UserError(f'{wrong}; number the processes from 0')
     if num_processes != 1:
-        job.join(*given)
+        job.join(*values_of_job)
 
 
 def describe_flags(defined: Mapping[str, Flag], required: Collection[str]) -> str:

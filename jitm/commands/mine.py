@@ -39,7 +39,7 @@ def main(values: flags.FlagValues) -> None:
     runs = [load_run(workdir, values.step) for workdir in values.workdir]
     split = read_split(runs, values.split, values.data_root, noisy=True)
     with interruptible(folder):
-        found = mine(
+        mined = mine(
             runs,
             split,
             values.split,
@@ -51,7 +51,7 @@ def main(values: flags.FlagValues) -> None:
         )
     if parallel.is_primary():
         print(f'{split.name}: {split.num_images} images, {split.num_texts} captions')
-        print(summarize(found, split))
+        print(summarize(mined, split))
         batch_size = runs[0].config['batch_size']
         print(compare_with_batch(split, batch_size, values.top_h_texts, values.top_h_images))
         print(f'written to {folder}  (i2t_{values.split}.npy, t2i_{values.split}.npy, {MANIFEST})')

@@ -15,10 +15,11 @@ def _relative(path: Path) -> str:
 
 def _find(name: str) -> str | None:
     """Returns how to start a program of this Python installation; None if it has none of this name."""
-    path, found = Path(sysconfig.get_path('scripts')) / name, shutil.which(name)
+    path = Path(sysconfig.get_path('scripts')) / name
+    on_path = shutil.which(name)
     if not path.exists():
         return None
-    return name if found and Path(found).absolute() == path else _relative(path)
+    return name if on_path and Path(on_path).absolute() == path else _relative(path)
 
 
 def jitm(*words: object) -> str:

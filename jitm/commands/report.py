@@ -99,7 +99,8 @@ def _indices(flag: flags.Flag) -> list[int] | None:
 def _write_panels(files: Sequence[Path], output: Path, values: flags.FlagValues) -> None:
     matrices = read_matrices(files)
     split = panels.read_split(matrices, values.data_root)
-    images, texts = _indices(values['images']), _indices(values['texts'])
+    images = _indices(values['images'])
+    texts = _indices(values['texts'])
     images = evenly_spaced(values.queries, split.num_images) if images is None else images
     texts = evenly_spaced(values.queries, split.num_texts) if texts is None else texts
     panels.write(matrices, split, images, texts, output)
@@ -117,17 +118,17 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         if not values.unfinished:
             run.require_finished()
     evaluated = read_evaluated(groups, values.split, values.data_root)
-    evaluated, others = comparable(evaluated)
+    evaluated, incomparable = comparable(evaluated)
     photos = shared.photos_folder(values)
-    found = {n: hits(matrices) for n, matrices in evaluated.items()}
+    hits_of = {n: hits(matrices) for n, matrices in evaluated.items()}
     examples = read_examples(
-        groups, evaluated, found, values.split, values.queries, data_root=values.data_root, photos=photos
+        groups, evaluated, hits_of, values.split, values.queries, data_root=values.data_root, photos=photos
     )
     text = page(
         groups,
-        found,
+        hits_of,
         examples,
-        others=others,
+        others=incomparable,
         split_name=values.split,
         data_root=values.data_root,
         command=shared.repeated('report', values, [str(workdir) for workdir in workdirs]),
@@ -137,7 +138,7 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         print(f'rows written to {values.rows}')
     with replacing_own(output) as file:
         file.write(text.encode())
-    print('\n'.join([*headline(groups, found, values.split), f'written to {output}']), end='')
+    print('\n'.join([*headline(groups, hits_of, values.split), f'written to {output}']), end='')
     print(f' ({examples.hint})' if examples and examples.hint else '')
 
 

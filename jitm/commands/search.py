@@ -110,8 +110,8 @@ def _index(run: LoadedRun, images: Split, values: flags.FlagValues) -> Index:
         index = run.index(images, folder, report)
     problems = [printable(f'{name} {problem}') for name, problem in index.unreadable.items()]
     if problems:
-        others = f'\n... and {len(problems) - SHOWN} more, see {index.folder}' if len(problems) > SHOWN else ''
-        print(f'left out of {len(images)} images:\n' + '\n'.join(problems[:SHOWN]) + others, file=sys.stderr)
+        hidden = f'\n... and {len(problems) - SHOWN} more, see {index.folder}' if len(problems) > SHOWN else ''
+        print(f'left out of {len(images)} images:\n' + '\n'.join(problems[:SHOWN]) + hidden, file=sys.stderr)
     return index
 
 
@@ -128,11 +128,11 @@ def _export(index: Index, path: Path) -> None:
     print(f'{len(index):,} vectors written to {path}', file=sys.stderr)
 
 
-def _text(found: Answer) -> str:
+def _text(result: Answer) -> str:
     """Returns the results for a terminal."""
-    width = len(str(len(found.results)))
+    width = len(str(len(result.results)))
     return '\n'.join(
-        f'{n:{width}}  {format_score(one.score):>8}  {printable(one.text)}' for n, one in enumerate(found.results, 1)
+        f'{n:{width}}  {format_score(hit.score):>8}  {printable(hit.text)}' for n, hit in enumerate(result.results, 1)
     )
 
 
@@ -149,12 +149,12 @@ def _read_captions() -> Iterator[tuple[int, str]]:
             yield number, caption
 
 
-def _as_json(found: Answer, index: Index) -> Mapping[str, Any]:
+def _as_json(result: Answer, index: Index) -> Mapping[str, Any]:
     return {
-        'query': found.query,
+        'query': result.query,
         'index': str(index.folder),
         'images': len(index),
-        'results': [{'rank': n, 'name': one.text, 'score': one.score} for n, one in enumerate(found.results, 1)],
+        'results': [{'rank': n, 'name': hit.text, 'score': hit.score} for n, hit in enumerate(result.results, 1)],
         'unreadable': index.unreadable,
     }
 
@@ -199,26 +199,26 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
 
     def find(caption: str) -> Answer:
         query = {'caption': caption, 'image': values.image, 'captions': captions}
-        found = answer(run, index, images, values.top_k, **query, **reranking)
-        for one in filter(None, (run, second)):
-            if unknown := one.describe_unknown_words(caption):
+        result = answer(run, index, images, values.top_k, **query, **reranking)
+        for model in filter(None, (run, second)):
+            if unknown := model.describe_unknown_words(caption):
                 print(printable(unknown), file=sys.stderr)
-        return found
+        return result
 
     if caption == STANDARD_INPUT:
         with contextlib.suppress(KeyboardInterrupt):
             for number, line in _read_captions():
                 try:
-                    found = find(line)
+                    answered = find(line)
                 except UserError as error:
                     raise UserError(f'line {number} of standard input: {error}') from None
-                text = json.dumps(_as_json(found, index)) if values.json else f'{found.query}\n{_text(found)}\n'
-                print(text, flush=True)
+                lines = f'{answered.query}\n{_text(answered)}\n'
+                print(json.dumps(_as_json(answered, index)) if values.json else lines, flush=True)
         return
-    found = find(caption)
-    print(json.dumps(_as_json(found, index), indent=2) if values.json else _text(found))
+    answered = find(caption)
+    print(json.dumps(_as_json(answered, index), indent=2) if values.json else _text(answered))
     if values.html:
         command = shared.repeated('search', values, words)
         with replacing_own(Path(values.html)) as file:
-            file.write(page(found, images, command, photos).encode())
+            file.write(page(answered, images, command, photos).encode())
         print(f'written to {values.html}', file=sys.stderr)

@@ -79,7 +79,8 @@ def show(config: Mapping[str, Any]) -> list[str]:
     """Returns the changes of a config and of its first stage, as `key: default -> value`."""
     from jitm.config.build import changes, flatten
 
-    default, prefix = flatten(configs.load('default').to_dict()), 'stages.first.'
+    default = flatten(configs.load('default').to_dict())
+    prefix = 'stages.first.'
     last = {key: value for key, value in flatten(config).items() if not key.startswith(prefix)}
     first = {key[len(prefix) :]: value for key, value in flatten(config).items() if key.startswith(prefix)}
     sections = {key.partition('.')[0] for key in first}  # the others belong to the last stage
@@ -97,18 +98,18 @@ def select(
     Raises:
       UserError: If no preset has a word, or none has them all.
     """
-    known = {}
+    options_of = {}
     for name, keys in presets.items():
         systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
-        known[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
+        options_of[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
     for word in words:
         if word in TUNING:
             raise UserError(f"'{word}' may be added to most presets: leave it out, or show one with it by --show")
-        if _plain(word) not in set().union(*known.values()):
-            near = did_you_mean(_plain(word), set().union(*known.values()))
+        if _plain(word) not in set().union(*options_of.values()):
+            near = did_you_mean(_plain(word), set().union(*options_of.values()))
             raise UserError(f"no preset has the word '{word}'{near or '; jitm settings lists the words'}")
-    wanted = {*map(_plain, words)}
-    selected = {name: presets[name] for name, its in known.items() if wanted <= its and is_accepted(name)}
+    chosen = {*map(_plain, words)}
+    selected = {name: presets[name] for name, options in options_of.items() if chosen <= options and is_accepted(name)}
     if not selected:
         raise UserError(f'no preset has all of the words {", ".join(words)}; leave one out')
     return selected
@@ -125,11 +126,11 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     """
     lines = [HEADER]
     for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
-        found = [(key, row) for key in keys for row in published.find(key, rows)]
+        printed = [(key, row) for key in keys for row in published.find(key, rows)]
         file, _, words = name.partition(':')
         is_reduced = {*reduced.VARIANTS.get(file, ())} & {*words.split(',')}
         kind = 'reduced: small, for a CPU' if is_reduced else '-'
-        lines += [_cells(name, key[2], row) for key, row in found] or [(name, kind, *'-' * (len(HEADER) - 2))]
+        lines += [_cells(name, key[2], row) for key, row in printed] or [(name, kind, *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
     padded = [[f'{cell:{side}{max(map(len, cells))}}' for cell in cells] for side, *cells in columns]
     return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))

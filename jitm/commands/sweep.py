@@ -70,8 +70,8 @@ def settings(config: Mapping[str, Any], sweeps: Sequence[str]) -> dict[str, dict
             raise UserError(f"--sweep has '{key}', which does not change training: its runs would be copies")
     configs = {}
     for chosen in itertools.product(*values):
-        one = override(config, dict(zip(keys, chosen, strict=True)))
-        flat = flatten(one)
+        config_of_run = override(config, dict(zip(keys, chosen, strict=True)))
+        flat = flatten(config_of_run)
         words = {key: f'{key}={quote(str(flat[key]), safe="")}' for key in keys}
         name = '_'.join(words.values())
         if len(name) > NAME_BYTES:
@@ -80,7 +80,7 @@ def settings(config: Mapping[str, Any], sweeps: Sequence[str]) -> dict[str, dict
             raise UserError(f"{problem}: give shorter values of '{longest}'")
         if name in configs:
             raise UserError(f'a sweep has {name} twice; give each value once')
-        configs[name] = one
+        configs[name] = config_of_run
     return configs
 
 

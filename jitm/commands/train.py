@@ -29,13 +29,15 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
     from jitm.models.make import member_model
     from jitm.training.plan import PACKAGES
 
-    split, best, first = config['evaluation']['split'], result['best'], result['first']
+    split = config['evaluation']['split']
+    best = result['best']
+    first = result['first']
     read = {'data': config['data'], 'model': member_model(config, config['evaluation']['member'])}
-    own = own_names(read, PACKAGES).values()
+    user_names = own_names(read, PACKAGES).values()
     words = [] if split == shared.SPLIT else ['--split', split]
-    words += [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
-    before = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
-    print(f'\nbest on {split}, step {best["step"]}{before}')
+    words += [word for module in dict.fromkeys(map(module_of, user_names)) for word in ('--import', module)]
+    untrained = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
+    print(f'\nbest on {split}, step {best["step"]}{untrained}')
     print(table(best))
     print(f'\nrun          {workdir}  (config.json, checkpoints/)')
     print(f'metrics      {workdir / "metrics.jsonl"}')
@@ -50,7 +52,8 @@ def main(values: flags.FlagValues) -> None:
     from jitm.training.stages import run_directory, train
 
     shared.start_processes(values)
-    config, workdir = values.config, Path(values.workdir)
+    config = values.config
+    workdir = Path(values.workdir)
     result = train(config, workdir, ProgressPrinter(), values.accept_changed_code)
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

@@ -55,10 +55,10 @@ def _check(values: flags.FlagValues) -> None:
     check_kinds(values.perturbations)
     nouns = 'noun' in values.perturbations
     shared.check_read(values, "the perturbation 'noun'", nouns, 'min_count', 'concreteness')
-    if values.save_perturbed and (others := [kind for kind in values.perturbations if kind in RETRIEVED]):
+    if values.save_perturbed and (retrieved := [kind for kind in values.perturbations if kind in RETRIEVED]):
         raise UserError(
-            f'--save_perturbed writes negatives to train with, but a caption of kind {others[0]} may be true; leave '
-            f'{others[0]} out of --perturbations'
+            f'--save_perturbed writes negatives to train with, but a caption of kind {retrieved[0]} may be true; leave '
+            f'{retrieved[0]} out of --perturbations'
         )
     if values.scene_graphs and set(values.perturbations) == {'swap'}:
         remedy = 'leave it out, or add another to --perturbations'
@@ -74,17 +74,24 @@ def main(values: flags.FlagValues) -> None:
     _check(values)
     folder = shared.evaluation_folder(values, values.workdir)
     written = ['words.json']
-    written += [name for name, given in (('words.html', values.show), (PERTURBED, values.save_perturbed)) if given]
+    if values.show:
+        written.append('words.html')
+    if values.save_perturbed:
+        written.append(PERTURBED)
     folder.check(written)
-    given = values.workdir, values.step, values.member
-    run, generator = load_run(*given), None
+    run = load_run(values.workdir, values.step, values.member)
+    generator = None
     if values.perplexity:
         check_perplexity(run)
     if values.show:
         require('jinja2', extra='report')
         check_examples(run)
     if GENERATED in values.perturbations:
-        generator = load_generator(values.generator) if values.generator else load_generator(*given)
+        generator = (
+            load_generator(values.generator)
+            if values.generator
+            else load_generator(values.workdir, values.step, values.member)
+        )
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
     texts = np.array(evenly_spaced(count, split.num_texts))
@@ -122,7 +129,10 @@ def main(values: flags.FlagValues) -> None:
     if values.save_perturbed:
         lines = []  # as `read_perturbed` reads them
         for text in texts:
-            others = [other for captions in sets.values() for other in captions[text]]
-            lines.append(json.dumps({'caption': split.captions[text], 'perturbed': others}, ensure_ascii=False) + '\n')
+            negatives = []
+            for captions in sets.values():
+                negatives += captions[text]
+            line = {'caption': split.captions[text], 'perturbed': negatives}
+            lines.append(json.dumps(line, ensure_ascii=False) + '\n')
         folder.write(PERTURBED, ''.join(lines))
     print(f'written to {folder.path}: {", ".join(written)}')

@@ -29,7 +29,8 @@ class Rows:
         """
         nested = isinstance(array, Rows)
         self._array, self._rows = (array._array, array._rows[rows]) if nested else (array, rows)
-        self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
+        self.shape = (len(rows), *array.shape[1:])
+        self.dtype = array.dtype
 
     def __len__(self) -> int:
         """Returns N."""
@@ -47,7 +48,7 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
-            missing = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
+            lacking = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
     except Exception as error:  # numpy raises many kinds of errors for damaged headers
@@ -58,8 +59,8 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
         raise UserError(f'{path} has dtype {dtype}: {remedy}')
     if min(shape, default=1) < 1:
         raise UserError(f'{path} has shape {shape}, which is empty: write it again')
-    if missing > 0:
-        raise UserError(f'{path} is cut off, {missing} bytes are missing for its shape {shape}: copy it again')
+    if lacking > 0:
+        raise UserError(f'{path} is cut off, {lacking} bytes are missing for its shape {shape}: copy it again')
     return np.load(path, mmap_mode='r', allow_pickle=False)
 
 
@@ -107,7 +108,8 @@ def is_finite(array: np.ndarray) -> bool:
     """
     signed, unsigned = (array.view(f'{kind}{array.itemsize}') for kind in 'iu')
     infinities = np.array([np.inf, -np.inf], array.dtype)
-    positive, negative = infinities.view(signed.dtype)[0], infinities.view(unsigned.dtype)[1]
+    positive = infinities.view(signed.dtype)[0]
+    negative = infinities.view(unsigned.dtype)[1]
     return bool(signed.max() < positive and unsigned.max() < negative)
 
 

@@ -57,8 +57,8 @@ def load_split(
     Raises:
       UserError: See `bind_data` and `change_train`.
     """
-    whole = bind_data(data, root, imports)(split)
-    return change_train(whole, data, noisy) if split == 'train' else whole
+    split_of_source = bind_data(data, root, imports)(split)
+    return change_train(split_of_source, data, noisy) if split == 'train' else split_of_source
 
 
 def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> Split:

@@ -102,7 +102,8 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, object]:
         """Identifies the data: the identity of the split, and hashes of all other inputs."""
-        split, drawn = self.split, {}
+        split = self.split
+        drawn = {}
         for sampler in self.samplers.values():
             drawn |= sampler.identity
         boxes = {'boxes': hash_arrays([split.boxes])} if 'locations' in self.reads else {}
@@ -145,9 +146,10 @@ class Pipeline:
           texts: The rows of the texts, int [B].
           longest: The length of the longest text that a source has drawn.
         """
-        lengths, profile = self.tokens.lengths[texts], self.profile
-        whole = (self.tokens.lengths if profile else lengths).max()
-        length = bucket(max(longest, whole), self.length_multiple, self.max_length)
+        lengths = self.tokens.lengths[texts]
+        profile = self.profile
+        longest_text = (self.tokens.lengths if profile else lengths).max()
+        length = bucket(max(longest, longest_text), self.length_multiple, self.max_length)
         if not profile or len(texts) < self.batch_size or not fits(profile, lengths.reshape(self.num_devices, -1)):
             return length, None
         if longest <= end(profile):
@@ -183,7 +185,8 @@ class Pipeline:
         part = Part(self, step, length, shard, num_shards)
         rows = part.cut(text_index)
         image_index = self.split.image_of_text[rows]
-        images, texts = self.take_images(step, image_index, rows), part.texts(rows)
+        images = self.take_images(step, image_index, rows)
+        texts = part.texts(rows)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, part.length)
         if profile:
@@ -214,13 +217,14 @@ class Pipeline:
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation = self.augmentation
         regions = 0 if images.regions is None else images.regions.shape[1]
-        kept, texts = np.empty((len(rows), augmentation.num_views, regions), bool), []
+        keep = np.empty((len(rows), augmentation.num_views, regions), bool)
+        texts = []
         for n, view in itertools.product(range(len(rows)), range(augmentation.num_views)):
             rng = example_generator(self.seed, step, int(rows[n]), view)
             if regions:
-                kept[n, view] = keep_regions(images.counts[n], regions, augmentation.drop_regions, rng)
+                keep[n, view] = keep_regions(images.counts[n], regions, augmentation.drop_regions, rng)
             if augmentation.change_words > 0:
-                changed = change_words(
+                replaced = change_words(
                     self.tokens.ids[self.tokens.starts[rows[n]] : self.tokens.starts[rows[n] + 1]],
                     self.vocabulary.continues,
                     self.vocabulary.mask,
@@ -228,8 +232,8 @@ class Pipeline:
                     keep_special_tokens=augmentation.keep_special_tokens,
                     rng=rng,
                 )
-                texts.append(changed)
-        images = drop_regions(images, kept) if regions else images
+                texts.append(replaced)
+        images = drop_regions(images, keep) if regions else images
         if texts:
             return images, pad_texts(join(texts), np.arange(len(texts)), length)
         return images, pad_texts(self.tokens, np.repeat(rows, augmentation.num_views), length)

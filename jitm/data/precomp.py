@@ -85,12 +85,14 @@ def load(
     Raises:
       UserError: If a file is missing, damaged or inconsistent with the others.
     """
-    known, stem = splits(root), os.path.join(root, split)
-    path, paths = stem + FEATURES, [stem + suffix for suffix in _CAPTIONS]
+    names = splits(root)
+    stem = os.path.join(root, split)
+    path = stem + FEATURES
+    paths = [stem + suffix for suffix in _CAPTIONS]
     captions_path = next(filter(os.path.exists, paths), paths[0])
-    unread = '' if split in known else _describe_unread(root)
-    if split not in known and not os.path.exists(captions_path):
-        hint = f'its splits are {", ".join(known)}' if known else f'it holds no *{FEATURES} file'
+    unread = '' if split in names else _describe_unread(root)
+    if split not in names and not os.path.exists(captions_path):
+        hint = f'its splits are {", ".join(names)}' if names else f'it holds no *{FEATURES} file'
         raise UserError(f"{root} has no split '{split}': {hint}{unread}")
     if unread:
         raise UserError(f'{path} is missing{unread}')
@@ -110,7 +112,8 @@ def load(
         image_of_text, rows = _find_images(stored, image_of_text, ids, path)
     elif image_of_text is None:
         image_of_text = _count_captions(num_rows, len(captions), ids, captions_path, path)
-    images, repeats = len(rows), num_rows // len(rows)
+    images = len(rows)
+    repeats = num_rows // len(rows)
     # Other known properties of the images.
     image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
     counts = _read_integers(f'{stem}_counts.npy', num_rows, 1, regions, 'the number of valid regions of each image')
@@ -118,7 +121,7 @@ def load(
     boxes = _read_boxes(root, split, num_rows, regions)
     encoded_by = read_encoded_by(root, split)
     texts = (encoded_by or {}).get(token_vectors_lib.ENTRY)
-    whole = Split(
+    stored_split = Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=stored[::repeats] if np.array_equal(rows, np.arange(images) * repeats) else Rows(stored, rows),
         counts=np.full(images, regions, np.int32) if counts is None else counts[rows],
@@ -131,8 +134,8 @@ def load(
         encoded_by=encoded_by,
         token_vectors=token_vectors_lib.read(root, split, captions, texts) if token_vectors else None,
     )
-    kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
-    return whole if kept == images else whole.take(np.arange(kept))
+    num_kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
+    return stored_split if num_kept == images else stored_split.take(np.arange(num_kept))
 
 
 def _describe_unread(root: str) -> str:
@@ -144,10 +147,10 @@ def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     """Returns the network that encoded a split; None if it is not known."""
     try:
         entry = parse_json(read_bytes(os.path.join(root, MANIFEST)))[split]
-        known = {key: entry[key] for key in sorted(ENCODED_BY)}
+        encoder = {key: entry[key] for key in sorted(ENCODED_BY)}
         if (texts := entry.get(token_vectors_lib.ENTRY)) is not None:
-            known[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}
-        return known
+            encoder[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}
+        return encoder
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -178,26 +181,29 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _find_images(
-    stored: np.ndarray, given: np.ndarray | None, ids: Sequence, path: str
+    stored: np.ndarray, stated_rows: np.ndarray | None, ids: Sequence, path: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the image of each of T captions with rows [T, R, D], and a row of each image: int32 [T], int [I]."""
-    texts, runs, stem = len(stored), number_runs(stored), path.removesuffix(FEATURES)
-    named, numbered = name_texts(ids, texts), given is not None
+    texts = len(stored)
+    runs = number_runs(stored)
+    stem = path.removesuffix(FEATURES)
+    named = name_texts(ids, texts)
+    numbered = stated_rows is not None
     tolerated = texts if named and numbered else max(1, texts // 10) if ids or numbered else 0  # equal images
     starts = np.unique(runs, return_index=True)[1]
     equal = first_equal(stored, starts)[runs]
-    if given is None:
+    if stated_rows is None:
         names = [ids[row] for row in starts] if named else ids if len(ids) == len(starts) else starts
         numbers: dict[tuple, int] = {}
         images = [numbers.setdefault(key, len(numbers)) for key in zip(equal[starts], names, strict=True)]
-        given = np.array(images, np.int32)[runs]
-    rows = np.unique(given, return_index=True)[1]
+        stated_rows = np.array(images, np.int32)[runs]
+    rows = np.unique(stated_rows, return_index=True)[1]
     if len(rows) == texts:  # each row is an image
         rows = np.arange(texts)
-    elif len(wrong := np.flatnonzero(equal != equal[rows[given]])):
+    elif len(wrong := np.flatnonzero(equal != equal[rows[stated_rows]])):
         raise UserError(
-            f'{path}, rows {rows[given[wrong[0]]]} and {wrong[0]} differ, but {stem}_image_of_text.npy gives '
-            f'them image {given[wrong[0]]}: correct one of the files'
+            f'{path}, rows {rows[stated_rows[wrong[0]]]} and {wrong[0]} differ, but {stem}_image_of_text.npy gives '
+            f'them image {stated_rows[wrong[0]]}: correct one of the files'
         )
     repeated = np.setdiff1d(np.arange(len(rows)), np.unique(equal[rows], return_index=True)[1])
     if len(repeated) > tolerated:
@@ -206,17 +212,17 @@ def _find_images(
             f'{path}, rows {equal[row]} and {row} are equal, but would be different images: name the image of each '
             f'caption in {stem}_ids.txt, or give its number in {stem}_image_of_text.npy'
         )
-    return given, rows
+    return stated_rows, rows
 
 
 def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: str, path: str) -> np.ndarray:
     """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
     if name_texts(ids, texts):
         image_of_text = np.cumsum([0, *map(operator.ne, ids, ids[1:])], dtype=np.int32)
-        if (found := image_of_text[-1] + 1) != images:
+        if (counted := image_of_text[-1] + 1) != images:
             raise UserError(
                 f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}, but their '
-                f'ids name {found} images one after another: put the captions of an image together'
+                f'ids name {counted} images one after another: put the captions of an image together'
             )
         return image_of_text
     if texts % images:
@@ -232,15 +238,15 @@ def name_texts(ids: Sequence[str], texts: int) -> bool:
     return len(ids) == texts and not (len({*ids}) == texts and all(map(str.isdecimal, ids)))
 
 
-def _read_integers(path: str, size: int, low: int, high: int, what: str) -> np.ndarray | None:
+def _read_integers(path: str, size: int, low: int, high: int, content: str) -> np.ndarray | None:
     """Reads integers in [low, high], int32 [size]; None without the file."""
     if not os.path.exists(path):
         return None
     array = open_npy(path, INTEGERS)
     if array.shape != (size,):
-        raise UserError(f'{path} has shape {array.shape}: it needs {what}, shape ({size},)')
+        raise UserError(f'{path} has shape {array.shape}: it needs {content}, shape ({size},)')
     if array.min() < low or array.max() > high:
-        raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {what}, {low} to {high}')
+        raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {content}, {low} to {high}')
     return array.astype(np.int32)
 
 
@@ -249,8 +255,8 @@ def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) 
     image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
     if image_of_text is None:
         return None
-    if len(missing := np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)):
-        raise UserError(f'{path} gives image {missing[0]} no caption: every image needs one')
+    if len(absent := np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)):
+        raise UserError(f'{path} gives image {absent[0]} no caption: every image needs one')
     return image_of_text
 
 
@@ -279,7 +285,8 @@ def _name_images(
     first = np.unique(image_of_text, return_index=True)[1]
     text_of_id: dict[str, int] = {}
     for text, name in enumerate(ids if name_texts(ids, texts) else ()):
-        own, other = first[image_of_text[text]], text_of_id.setdefault(name, text)
+        own = first[image_of_text[text]]
+        other = text_of_id.setdefault(name, text)
         if ids[own] != name or image_of_text[other] != image_of_text[text]:
             of, are = (own, 'one image') if ids[own] != name else (other, 'different images')
             raise UserError(
@@ -332,6 +339,6 @@ def _read_tags(path: str, rows: int, min_score: float) -> tuple[str, ...] | None
             raise UserError(
                 f'{path}, line {number} is not a list of tags with their scores, [["dog", 0.9], ...]: write it again'
             ) from error
-        kept = [name for name, score in scored if score >= min_score] or [name for name, _ in scored[:1]]
-        tags.append(' '.join(kept))
+        chosen = [name for name, score in scored if score >= min_score] or [name for name, _ in scored[:1]]
+        tags.append(' '.join(chosen))
     return tuple(tags)

@@ -121,16 +121,21 @@ class Split:
     def problem(self) -> str:
         """Describes an inconsistency in a split that was made by hand; '' if there is none."""
         for name, (dtypes, axes) in _ARRAYS.items():
-            array, kinds = getattr(self, name), ' or '.join(kind.__name__ for kind in dtypes[:2])
+            array = getattr(self, name)
+            kinds = ' or '.join(kind.__name__ for kind in dtypes[:2])
             if array is not None and (getattr(array, 'dtype', None) not in dtypes or len(array.shape) != len(axes)):
                 return f'whose {name} are no array of {kinds} [{", ".join(axes)}]'
-        regions, counts, boxes, owners = self.regions, self.counts, self.boxes, self.image_of_text
+        regions = self.regions
+        counts = self.counts
+        boxes = self.boxes
+        owners = self.image_of_text
         if (regions is None and self.pixels is None) or not self.num_images:
             return 'without images: give regions or pixels of at least one'
-        images, texts = self.num_images, self.num_texts
-        known = [one for one in (self.pixels, self.tags, boxes) if one is not None]
+        images = self.num_images
+        texts = self.num_texts
+        per_image = [stored for stored in (self.pixels, self.tags, boxes) if stored is not None]
         counted = [] if regions is None else [() if counts is None else counts]
-        if {*map(len, [*known, *counted, self.image_ids or ()])} != {images}:
+        if {*map(len, [*per_image, *counted, self.image_ids or ()])} != {images}:
             return (
                 f'whose image_ids or counts are not one for each of its {images} images, or its pixels, tags or boxes'
             )
@@ -196,7 +201,7 @@ class Split:
 
     def images_with(self, caption: str) -> set[int]:
         """Returns the images that have a caption."""
-        return {int(image) for own, image in zip(self.captions, self.image_of_text, strict=True) if own == caption}
+        return {int(image) for text, image in zip(self.captions, self.image_of_text, strict=True) if text == caption}
 
     def take(self, images: np.ndarray) -> 'Split':
         """Returns some images with all their texts; their regions are read when they are indexed.
@@ -207,23 +212,23 @@ class Split:
         position = np.full(self.num_images, -1, np.int32)
         position[images] = np.arange(len(images))
         part = self.take_texts(np.flatnonzero(position[self.image_of_text] >= 0))
-        taken: dict[str, Any] = {'image_of_text': position[part.image_of_text], **self._rows(self.PER_IMAGE, images)}
+        fields: dict[str, Any] = {'image_of_text': position[part.image_of_text], **self._rows(self.PER_IMAGE, images)}
         for name in ('counts', 'boxes', 'pixels'):
             values = getattr(self, name)
             if values is not None:
-                taken[name] = values.take(images) if isinstance(values, Photos) else values[images]
+                fields[name] = values.take(images) if isinstance(values, Photos) else values[images]
         if self.regions is not None:
-            taken['regions'] = Rows(self.regions, images)
-        return dataclasses.replace(part, **taken)
+            fields['regions'] = Rows(self.regions, images)
+        return dataclasses.replace(part, **fields)
 
     def take_texts(self, texts: np.ndarray) -> 'Split':
         """Returns all images with some of their texts, int [N]."""
-        taken = self._rows(self.PER_TEXT, texts)
+        fields = self._rows(self.PER_TEXT, texts)
         if self.original_image_of_text is not None:
-            taken['original_image_of_text'] = self.original_image_of_text[texts]
+            fields['original_image_of_text'] = self.original_image_of_text[texts]
         if self.token_vectors is not None:
-            taken['token_vectors'] = self.token_vectors.take(texts)
-        return dataclasses.replace(self, image_of_text=self.image_of_text[texts], **taken)
+            fields['token_vectors'] = self.token_vectors.take(texts)
+        return dataclasses.replace(self, image_of_text=self.image_of_text[texts], **fields)
 
     def _rows(self, names: Sequence[str], rows: np.ndarray) -> dict[str, Any]:
         """Returns some rows of the tuples that have values."""
@@ -255,8 +260,8 @@ _LACKS = {  # input of a model -> the field of a split, and the message for a sp
 
 def check_images(split: Split, reads: Collection[str]) -> None:
     """Raises a UserError if the images of a split lack an input of a model, see `Matcher.reads`."""
-    for what, (field, problem) in _LACKS.items():
-        if what in reads and getattr(split, field) is None:
+    for need, (field, problem) in _LACKS.items():
+        if need in reads and getattr(split, field) is None:
             raise UserError(f'{split.name} {problem.format(split.name.rpartition("/")[2])}')
 
 
@@ -289,7 +294,8 @@ def take_images(
 
 def check_lengths(split: Split, tokens: Tokens, text_format: TextFormat) -> None:
     """Raises a UserError if a caption of a split is longer than the maximum of a model."""
-    kind, maximum = text_format.kind or 'words', text_format.max_length
+    kind = text_format.kind or 'words'
+    maximum = text_format.max_length
     longest = tokens.lengths.argmax()
     if maximum is not None and tokens.lengths[longest] > maximum:
         raise UserError(

@@ -60,17 +60,17 @@ def in_first(function: Callable[[], T]) -> T:
 
 def check_same(values: Mapping[str, Any]) -> None:
     """Raises a UserError in all processes if these values, as JSON, are not the same in all of them."""
-    first, *others = gather(values)
-    for process, other in enumerate(others, 1):
-        changed = [
-            f"'{key}' is {first.get(key, 'absent')} in process 0 and {other.get(key, 'absent')} in process {process}"
-            for key in sorted(first.keys() | other.keys())
-            if key not in first or key not in other or first[key] != other[key]
+    first, *values_of_processes = gather(values)
+    for process, second in enumerate(values_of_processes, 1):
+        different = [
+            f"'{key}' is {first.get(key, 'absent')} in process 0 and {second.get(key, 'absent')} in process {process}"
+            for key in sorted(first.keys() | second.keys())
+            if key not in first or key not in second or first[key] != second[key]
         ]
-        if changed:
-            more = f', and {len(changed) - SHOWN} more' if len(changed) > SHOWN else ''
+        if different:
+            more = f', and {len(different) - SHOWN} more' if len(different) > SHOWN else ''
             raise UserError(
-                f'{"; ".join(changed[:SHOWN])}{more}: start all processes with the same versions, config and data'
+                f'{"; ".join(different[:SHOWN])}{more}: start all processes with the same versions, config and data'
             )
 
 

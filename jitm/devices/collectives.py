@@ -59,9 +59,10 @@ def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
     copies them, and stops XLA on TPU from gathering in the dtype of the consuming product.
     """
     leaves, structure = jax.tree.flatten(tree)
-    groups, alone = collections.defaultdict(list), jax.lax.axis_size(AXIS) == 1
+    groups = collections.defaultdict(list)
+    single_device = jax.lax.axis_size(AXIS) == 1
     for number, leaf in enumerate(leaves):
-        packed = not alone and leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
+        packed = not single_device and leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
         groups[(leaf.dtype, len(leaf)) if packed else number].append(number)
     for numbers in groups.values():
         for number, gathered in zip(numbers, _gather_as_one([leaves[n] for n in numbers]), strict=True):
@@ -73,8 +74,8 @@ def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
     if len(arrays) == 1:
         return [_all_gather(arrays[0])]
     rows = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
-    together = _all_gather(jnp.concatenate(rows, axis=1))
-    parts = jnp.split(together, np.cumsum([x.shape[1] for x in rows])[:-1], axis=1)
+    gathered = _all_gather(jnp.concatenate(rows, axis=1))
+    parts = jnp.split(gathered, np.cumsum([x.shape[1] for x in rows])[:-1], axis=1)
     return [part.reshape(-1, *x.shape[1:]) for part, x in zip(parts, arrays, strict=True)]
 
 
@@ -89,7 +90,8 @@ def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
 
 
 def _gradient_of_own_rows(_: None, cotangents: chex.ArrayTree) -> tuple[chex.ArrayTree]:
-    devices, device = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
+    devices = jax.lax.axis_size(AXIS)
+    device = jax.lax.axis_index(AXIS)
 
     def own(x: chex.Array) -> chex.Array | None:
         if x.dtype == jax.dtypes.float0:

@@ -50,12 +50,13 @@ def is_primary() -> bool:
 def compiling_for(devices: Sequence[jax.Device]) -> Iterator[None]:
     """Traces and compiles within the block for other devices than this process', such as a topology's."""
     global _target
-    before, _target = _target, tuple(devices)
+    previous = _target
+    _target = tuple(devices)
     map_rows.cache_clear()
     try:
         yield
     finally:
-        _target = before
+        _target = previous
         map_rows.cache_clear()
 
 
@@ -102,7 +103,8 @@ def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterat
     Yields:
       The result of each item in order, in every process.
     """
-    processes, process = jax.process_count(), jax.process_index()
+    processes = jax.process_count()
+    process = jax.process_index()
     for first in range(0, len(items), processes):
         turn = items[first : first + processes]
         result = function(turn[min(process, len(turn) - 1)])
@@ -184,11 +186,12 @@ def map_rows(function: Callable, *static: Hashable, precision: Precision) -> Cal
     Returns:
       A function of rows in the layout of `put_rows` and shared arguments in the layout of `put_everywhere`.
     """
-    split, whole = jax.P(AXIS), jax.P()
+    split = jax.P(AXIS)
+    replicated = jax.P()
 
     @jax.default_matmul_precision(precision)
     def mapped(rows: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
-        specs = {'in_specs': (split, *[whole] * len(shared)), 'out_specs': split, 'check_vma': False}
+        specs = {'in_specs': (split, *[replicated] * len(shared)), 'out_specs': split, 'check_vma': False}
         return jax.shard_map(functools.partial(function, *static), mesh=_local_mesh(), **specs)(rows, *shared)
 
     return jax.jit(mapped)

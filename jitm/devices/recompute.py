@@ -62,9 +62,9 @@ def recompute(function: Callable, count: int, *arguments: chex.ArrayTree) -> Cal
 
     budget = _budget.get()
     for keeping in (_everything, _products) if budget else ():
-        needed = count * _bytes_for_gradient(keeping(keep_within(0, function)), *arguments)
-        if needed <= budget:
-            return keeping(keep_within((budget - needed) / count, function))
+        bytes_kept = count * _bytes_for_gradient(keeping(keep_within(0, function)), *arguments)
+        if bytes_kept <= budget:
+            return keeping(keep_within((budget - bytes_kept) / count, function))
     return jax.checkpoint(keep_within(budget, function))
 
 
@@ -81,9 +81,9 @@ def _bytes_for_gradient(function: Callable, *arguments: chex.ArrayTree) -> int:
     pure, shared = jax.closure_convert(function, *arguments)
     jaxpr = jax.make_jaxpr(lambda *inputs: jax.vjp(pure, *inputs)[1])(*arguments, *shared).jaxpr
     inputs = jaxpr.invars[: len(jax.tree.leaves(arguments))]
-    own = set(inputs)  # what depends on the arguments
+    dependent = set(inputs)  # what depends on the arguments
     for equation in jaxpr.eqns:
-        if any(isinstance(x, Var) and x in own for x in equation.invars):
-            own.update(equation.outvars)
-    kept = {x for x in jaxpr.outvars if isinstance(x, Var) and x in own} - {*inputs}
-    return sum(x.aval.size * x.aval.dtype.itemsize for x in kept)
+        if any(isinstance(x, Var) and x in dependent for x in equation.invars):
+            dependent.update(equation.outvars)
+    residuals = {x for x in jaxpr.outvars if isinstance(x, Var) and x in dependent} - {*inputs}
+    return sum(x.aval.size * x.aval.dtype.itemsize for x in residuals)

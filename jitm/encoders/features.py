@@ -77,7 +77,8 @@ def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
 def encode_split(network: FeatureNetwork, split: Split) -> Split:
     """Returns a split with the features of its photos, and the boxes of a grid, as `write` writes them."""
     regions = np.concatenate([*encode(network, split)])
-    counts, boxes = np.full(len(regions), regions.shape[1], np.int32), grid_boxes(regions.shape[1])
+    counts = np.full(len(regions), regions.shape[1], np.int32)
+    boxes = grid_boxes(regions.shape[1])
     boxes = None if boxes is None else np.broadcast_to(boxes, (len(regions), *boxes.shape))
     return dataclasses.replace(split, regions=regions, counts=counts, boxes=boxes)
 
@@ -132,15 +133,17 @@ def write(
     """
     output = output_folder(folder, [split_name])
     with locked(folder, BUSY.format(folder)):
-        wanted, known = _describe(network, split), _read_manifest(folder)
-        shared = {key: value for key, value in wanted.items() if key != OF_SPLIT}
-        present = _check_folder(folder, FEATURES, known, split_name, wanted, shared)
+        description = _describe(network, split)
+        manifest = _read_manifest(folder)
+        shared = {key: value for key, value in description.items() if key != OF_SPLIT}
+        present = _check_folder(folder, FEATURES, manifest, split_name, description, shared)
         if split_name in present:
             return False
         if not present:  # other features were removed, or never completed
-            known = {}
+            manifest = {}
         output.remove(files_of(split_name) if present else output.names)
-        _write_manifest(output, {**known, split_name: {**wanted, 'origin': network.origin, **_folder_of(split)}})
+        entry = {**description, 'origin': network.origin, **_folder_of(split)}
+        _write_manifest(output, {**manifest, split_name: entry})
         writer = PrecompWriter(output, split_name)
         writer.write_lines('_ids.txt', split.image_ids)
         if split.captions:
@@ -166,7 +169,8 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
     written = 0
     with writer.features(split.num_images) as append:
         for features in encode(network, split):
-            finite, regions = np.isfinite(features).all(axis=(1, 2)), features.shape[1]
+            finite = np.isfinite(features).all(axis=(1, 2))
+            regions = features.shape[1]
             if not finite.all():
                 name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
                 raise UserError(
@@ -182,9 +186,9 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
 def _check_folder(
     folder: Path,
     suffix: str,
-    known: Mapping[str, Any],
+    manifest: Mapping[str, Any],
     split_name: str,
-    wanted: Mapping[str, Any],
+    description: Mapping[str, Any],
     shared: Mapping[str, Any],
 ) -> list[str]:
     """Returns the splits that have files with a suffix in a folder.
@@ -194,11 +198,12 @@ def _check_folder(
     """
     present = sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}'))
     for name in present:
-        path, same = folder / f'{name}{suffix}', config_lib.flatten(wanted if name == split_name else shared)
-        if name not in known:
+        path = folder / f'{name}{suffix}'
+        expected = config_lib.flatten(description if name == split_name else shared)
+        if name not in manifest:
             raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
-        recorded = config_lib.flatten(known[name])
-        if differing := [key for key, value in same.items() if key not in recorded or recorded[key] != value]:
+        recorded = config_lib.flatten(manifest[name])
+        if differing := [key for key, value in expected.items() if key not in recorded or recorded[key] != value]:
             raise UserError(
                 f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the '
                 'file'
@@ -231,15 +236,17 @@ def write_texts(
     """
     with locked(folder, BUSY.format(folder)):
         order, _ = split.texts_of_image
-        captions, manifest = [split.captions[text] for text in order], _read_manifest(folder)
-        wanted = {**network.identity, 'captions': hash_json(captions)}
-        known = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
-        if split_name in _check_folder(folder, VECTORS, known, split_name, wanted, network.identity):
+        captions = [split.captions[text] for text in order]
+        manifest = _read_manifest(folder)
+        description = {**network.identity, 'captions': hash_json(captions)}
+        encoders = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
+        if split_name in _check_folder(folder, VECTORS, encoders, split_name, description, network.identity):
             return False
         output = OutputFolder(folder, KIND)
-        manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**wanted, 'origin': network.origin}}}
+        manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**description, 'origin': network.origin}}}
         _write_manifest(output, manifest)
-        tokens, writer = tokenize_split(tuple(captions), network.vocabulary), PrecompWriter(output, split_name)
+        tokens = tokenize_split(tuple(captions), network.vocabulary)
+        writer = PrecompWriter(output, split_name)
         check_lengths(split, tokens, network.encoder.text_format)
         writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.vocabulary))])
         writer.write_array(LENGTHS, tokens.lengths)
@@ -262,9 +269,9 @@ def _write_manifest(output: OutputFolder, manifest: Mapping[str, Any]) -> None:
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     try:
-        known = parse_json(path.read_text()) if path.exists() else {}
+        manifest = parse_json(path.read_text()) if path.exists() else {}
     except (OSError, ValueError):
-        known = None
-    if not isinstance(known, dict) or not all(isinstance(entry, dict) for entry in known.values()):
+        manifest = None
+    if not isinstance(manifest, dict) or not all(isinstance(entry, dict) for entry in manifest.values()):
         raise UserError(f'{path} is damaged: remove it with the features beside it, or choose another folder')
-    return known
+    return manifest

@@ -67,8 +67,8 @@ class FeatureNetwork:
     @property
     def images_per_call(self) -> int:
         """The number of images that are encoded at a time."""
-        most = min(IMAGES_PER_CALL, MOST_ON_CPU) if parallel.platform() == 'cpu' else IMAGES_PER_CALL
-        return max(1, most // self.crops) * parallel.num_local_devices()
+        limit = min(IMAGES_PER_CALL, MOST_ON_CPU) if parallel.platform() == 'cpu' else IMAGES_PER_CALL
+        return max(1, limit // self.crops) * parallel.num_local_devices()
 
     def encode(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Encodes images; the next batch is read while one is encoded.
@@ -80,9 +80,11 @@ class FeatureNetwork:
           The features of each batch, [n, R, F] of `dtype`: the inputs of the encoder after the network, normalized if
           `normalize_features` is set.
         """
-        compiled, started = parallel.map_rows(features_of, self.model, precision=self.precision), None
+        compiled = parallel.map_rows(features_of, self.model, precision=self.precision)
+        started = None
         for pixels in itertools.chain(batches, [None]):  # None after the last batch
-            waiting, started = started, None
+            waiting = started
+            started = None
             if pixels is not None:
                 padded = parallel.put_rows(pad(pixels, self.images_per_call))
                 started = len(pixels), compiled(padded, self._placed)
@@ -170,8 +172,10 @@ def of_config(
     Raises:
       UserError: If the model has no network that reads pixels, or its weights cannot be read.
     """
-    model, section = model_of_pixels(config, member), dict(config['members'][member])
-    weights, init_from = config['initialize']['image'], section.pop('init_from', '')
+    model = model_of_pixels(config, member)
+    section = dict(config['members'][member])
+    weights = config['initialize']['image']
+    init_from = section.pop('init_from', '')
     if init_from:
         init_from = str(Path(init_from).absolute())
         section['init_from'], variables = init_from, _image_part(load_run(init_from).variables)
@@ -214,7 +218,8 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
         if 'workdir' in origin:
             run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
             return of_run(run, *computed), encoded_by
-        config, member = schema.check(origin['config']), origin['member']
+        config = schema.check(origin['config'])
+        member = origin['member']
         if moved and config['members'][member].get('init_from'):
             section = {**config['members'][member], 'init_from': expand(str(moved))}
             config = {**config, 'members': {**config['members'], member: section}}

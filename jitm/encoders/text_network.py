@@ -153,7 +153,8 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
 
     def read() -> tuple[TextNetwork, Mapping[str, Any]]:
         recorded = encoded_by[ENTRY]
-        origin, computed = recorded['origin'], (recorded['dtype'], recorded['precision'])
+        origin = recorded['origin']
+        computed = (recorded['dtype'], recorded['precision'])
         if 'folder' in origin:
             return of_folder(moved or origin['folder'], *computed), recorded
         run = load_run(moved or origin['workdir'], origin['step'], origin['member'])

@@ -61,31 +61,37 @@ def find_images(
             f'{name} has boxes or photos, but the images of {split.name} are not files: give the folder of the photos '
             'as --photos, with a model of photos'
         )
-    used, kept, missing = {}, [], {}
+    used = {}
+    found_choices = []
+    not_found = {}
     for choice in choices:
         sources = {name: name if name in pictures else _row_of(name, split, rows_of) for name in choice.images}
         absent = [image for image, source in sources.items() if source is None]
-        missing |= dict.fromkeys(absent)
+        not_found |= dict.fromkeys(absent)
         if not absent:
             where = f"{name}, entry '{choice.id}'"
-            taken = [used.setdefault((sources[i], choice.box), (len(used), where))[0] for i in choice.images]
-            kept.append((choice, taken))
-    if not kept:
+            rows = [used.setdefault((sources[i], choice.box), (len(used), where))[0] for i in choice.images]
+            found_choices.append((choice, rows))
+    if not found_choices:
         raise UserError(
             f'{name} has no choice whose images are given: give the folder of its photos as --photos, or a split with '
             'the file names of its images as ids'
         )
-    captions = tuple(dict.fromkeys(caption for choice, _ in kept for caption in choice.captions))
+    captions = tuple(dict.fromkeys(caption for choice, _ in found_choices for caption in choice.captions))
     new = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
     if not cut:
-        taken = split.take(np.array([row for row, _ in used]))
-        return dataclasses.replace(taken, token_vectors=None, **new), kept, [*missing]
+        rows = split.take(np.array([row for row, _ in used]))
+        return dataclasses.replace(rows, token_vectors=None, **new), found_choices, [*not_found]
     files = Cut(
         (pictures[s], box, s) if isinstance(s, str) else (photos.files[s], box, where)
         for (s, box), (_, where) in used.items()
     )
     pixels = Photos(files, transform or photos.transform)
-    return Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **new), kept, [*missing]
+    return (
+        Split(regions=None, counts=None, image_ids=tuple(map(str, used)), pixels=pixels, **new),
+        found_choices,
+        [*not_found],
+    )
 
 
 def _stem(name: str) -> str:
@@ -117,8 +123,8 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
     alike = (row for row in ids if all(a == b for a, b in zip(PurePath(ids[row]).parts[::-1], parts, strict=False)))
     named = [row for row in ids if ids[row] == name] or [*alike]
     if len(named) != 1:
-        found = ' or '.join(ids.values())
-        raise UserError(f"'{name}' may be {found} of {split.name}: give images where only one has this name")
+        listed = ' or '.join(ids.values())
+        raise UserError(f"'{name}' may be {listed} of {split.name}: give images where only one has this name")
     return named[0]
 
 
@@ -136,7 +142,8 @@ def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequ
     tokens = read_tokens(scorer.run, split)
     rows = {caption: row for row, caption in enumerate(split.captions)}
     keys = [tuple(tokens.ids[start:stop]) for start, stop in itertools.pairwise(tokens.starts)]
-    pairs, places = {}, []
+    pairs = {}
+    places = []
     for choice, images in choices:
         texts = [rows[caption] for caption in choice.captions]
         places.append([[pairs.setdefault((n, keys[t]), (len(pairs), n, t))[0] for t in texts] for n in images])
@@ -161,12 +168,13 @@ def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, 
     """
     belong = np.zeros(scores.shape, bool)
     belong[tuple(np.array([*matches]).T)] = True
-    right, ties = {}, False
+    right = {}
+    ties = False
     for name, rows, match in (('text', scores, belong), ('image', scores.T, belong.T)):
         compared = [(row[m], row[~m]) for row, m in zip(rows, match, strict=True) if m.any() and not m.all()]
-        ties |= any(np.isin(positives, others).any() for positives, others in compared)
+        ties |= any(np.isin(positives, negatives).any() for positives, negatives in compared)
         if compared:
-            right[name] = all(positives.min() > others.max() for positives, others in compared)
+            right[name] = all(positives.min() > negatives.max() for positives, negatives in compared)
     return right | ({'group': all(right.values())} if len(right) == 2 else {}) | {'ties': ties}
 
 
@@ -184,14 +192,15 @@ def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count:
       with intervals, and `ties`.
     """
     decided = collections.defaultdict(lambda: collections.defaultdict(list))
-    for choice, one in zip(choices, scores, strict=True):
-        decided[choice.group][choice.category].append(decide(one, choice.matches))
+    for choice, scores_of_choice in zip(choices, scores, strict=True):
+        decided[choice.group][choice.category].append(decide(scores_of_choice, choice.matches))
     report = []
     for group, categories in decided.items():
-        rows = [_summarize(group, name, of) for name, of in sorted(categories.items()) if len(of) >= min_count]
+        large = {name: members for name, members in sorted(categories.items()) if len(members) >= min_count}
+        rows = [_summarize(group, name, members) for name, members in large.items()]
         report += rows
         if len(categories) > 1 or not rows:
-            report.append(_summarize(group, ALL, [one for of in categories.values() for one in of]))
+            report.append(_summarize(group, ALL, [*itertools.chain(*categories.values())]))
         if len(categories) > 1 and rows:
             names = [name for name in SCORES if all(name in row for row in rows)]
             means = {name: float(np.mean([row[name] for row in rows])) for name in names}
@@ -205,7 +214,7 @@ def _summarize(group: str, category: str, decided: Sequence[Mapping[str, bool]])
 
     row = {'test': group, 'category': category, 'choices': len(decided)}
     for name in (*SCORES, 'ties'):
-        if len(right := [one[name] for one in decided if name in one]) == len(decided):
+        if len(right := [decision[name] for decision in decided if name in decision]) == len(decided):
             row[name] = 100 * float(np.mean(right))
             ends = binomtest(sum(right), len(right)).proportion_ci(LEVEL, method='wilson')
             row[f'{name}_interval'] = [100 * float(end) for end in ends]
@@ -245,15 +254,15 @@ def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool
     ours = collections.defaultdict(dict)
     for row in report:
         test, _, group = row['test'].partition(' ')
-        whole = {MEAN: f'{group}/'} if group else {ALL: ''}
-        prefix = whole.get(row['category'], f'{row["category"]}/')
+        prefixes = {MEAN: f'{group}/'} if group else {ALL: ''}
+        prefix = prefixes.get(row['category'], f'{row["category"]}/')
         ours[test.lower()] |= {f'{prefix}{name}': row[name] for name in SCORES if name in row}
     tested = []
     for test, metrics in ours.items():
         published = [row for row in rows if row.dataset == test]
-        known = {key for row in published for key in row.metrics}
-        lacking = tuple(key.partition('_')[0] + '/' for key in known - metrics.keys() if '_' in key)
-        keys = [key for key in metrics if key in known and not key.startswith(lacking)]
+        printed = {key for row in published for key in row.metrics}
+        lacking = tuple(key.partition('_')[0] + '/' for key in printed - metrics.keys() if '_' in key)
+        keys = [key for key in metrics if key in printed and not key.startswith(lacking)]
         cells = [['ours (part)' if part else 'ours', *(_number(metrics[key]) for key in keys), '']]
         for row in (row for row in published if row.metrics.keys() & {*keys}):
             numbers = [_number(row.metrics.get(key)) for key in keys]

@@ -43,16 +43,19 @@ def doubts(
     Returns:
       float64 [T].
     """
-    tokens, options = read_tokens(run, split), resolve_options(run, options)
+    tokens = read_tokens(run, split)
+    options = resolve_options(run, options)
     engine = Engine(run.model, run.variables, options.dtype, options.precision)
-    found, times, start = np.zeros(split.num_texts), np.zeros(split.num_texts), time.perf_counter()
+    doubt = np.zeros(split.num_texts)
+    times = np.zeros(split.num_texts)
+    start = time.perf_counter()
     groups = list(_groups(split.num_texts, rounds))
     for number, rows in enumerate(groups, 1):
-        found[rows] += _doubts(_scores(engine, split, tokens, rows), split.image_of_text[rows])
+        doubt[rows] += _doubts(_scores(engine, split, tokens, rows), split.image_of_text[rows])
         times[rows] += 1
         if report:
             report(Progress.since(start, 0, number * PAIRS**2, len(groups) * PAIRS**2))
-    return found / times
+    return doubt / times
 
 
 def _groups(count: int, rounds: int) -> Iterator[np.ndarray]:
@@ -77,8 +80,8 @@ def _scores(engine: Engine, split: Split, tokens: Tokens, rows: np.ndarray) -> n
 def _doubts(scores: np.ndarray, images: np.ndarray) -> np.ndarray:
     """Returns the doubt of each pair [N] from the scores [N, N] of a group and the images of its pairs."""
     negatives = images[:, None] != images
-    others = np.where(negatives, scores, -np.inf)
-    doubt = (others.max(axis=1) + others.max(axis=0)) / 2 - np.diagonal(scores)
+    negative_scores = np.where(negatives, scores, -np.inf)
+    doubt = (negative_scores.max(axis=1) + negative_scores.max(axis=0)) / 2 - np.diagonal(scores)
     return np.where(negatives.any(axis=1), doubt, 0)
 
 
@@ -108,8 +111,9 @@ def summarize(pairs: Sequence[dict[str, Any]], split: Split) -> str:
     line = f'{len(pairs):,} of {split.num_texts:,} pairs of {split.name} are listed'
     if split.clean is None or not pairs:
         return line
-    found, mixed = sum(pair['mixed'] for pair in pairs), int(np.sum(~split.clean))
-    return f'{line}; {found:,} of them are mixed ({100 * found / len(pairs):.1f} %), of {mixed:,} in all'
+    num_found = sum(pair['mixed'] for pair in pairs)
+    mixed = int(np.sum(~split.clean))
+    return f'{line}; {num_found:,} of them are mixed ({100 * num_found / len(pairs):.1f} %), of {mixed:,} in all'
 
 
 def write(pairs: Sequence[dict[str, Any]], page: str, folder: OutputFolder) -> None:

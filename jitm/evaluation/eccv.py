@@ -40,7 +40,7 @@ class GroundTruth:
         self.image_ids = list(dict.fromkeys(owners))
         rows = [self.image_ids.index(owner) for owner in owners]
         numbers = [re.findall(r'\d+', name) for name in split.image_ids]
-        ids = [int(found[-1]) if found else None for found in numbers]  # the last number of a name is COCO's id
+        ids = [int(digits[-1]) if digits else None for digits in numbers]  # the last number of a name is COCO's id
         if ids != self.image_ids or split.image_of_text.tolist() != rows:
             raise UserError(f'{WANTED}; {split.name} has other images, or another order')
 

@@ -143,7 +143,9 @@ class WordOutputs:
           options: Precision and memory.
           text_network: The text encoder whose vectors of tokens the model reads; None for other models.
         """
-        self._run, self._split, self._precision = run, split, resolve_options(run, options).precision
+        self._run = run
+        self._split = split
+        self._precision = resolve_options(run, options).precision
         self._scorer = PairScorer(run, split, options) if has_heads(run.model, WORD_HEADS) else None
         self._text_network = text_network
         self._variables = jax.device_put(run.variables) if self._scorer is None else None
@@ -162,7 +164,8 @@ class WordOutputs:
             texts = pad_texts(tokens, np.array([row]), longest)
             features = take_images(self._split, np.array([image]), self._run.model.reads)
             attention = _attention(self._run.model, self._precision, self._variables, features, texts)
-            length, regions = len(ids[row]), int(self._split.counts[image])
+            length = len(ids[row])
+            regions = int(self._split.counts[image])
             yield {
                 'words': [self._run.vocabulary.words[word] for word in ids[row]],
                 'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
@@ -239,7 +242,8 @@ def describe_captions(
       Dicts for JSON, as `jitm.report` shows them: `describe_words` of the perturbed caption, the original
       `caption`, which words were `changed` (none, if the numbers of tokens differ), and both scores in a `verdict`.
     """
-    vocabulary, described = scorer.run.vocabulary, []
+    vocabulary = scorer.run.vocabulary
+    described = []
     for name, captions in sets.items():
         available = [int(text) for text in texts if captions[text]]
         chosen = [available[n] for n in evenly_spaced(count, len(available))]
@@ -250,7 +254,7 @@ def describe_captions(
         rows = zip(chosen, originals, perturbed, *scores, describe_words(scorer, images, perturbed), strict=True)
         for text, original, ids, original_score, score, output in rows:
             image = int(split.image_of_text[text])
-            changed = (original != ids).tolist() if len(original) == len(ids) else [False] * len(ids)
+            replaced = (original != ids).tolist() if len(original) == len(ids) else [False] * len(ids)
             described.append(
                 {
                     'set': name,
@@ -258,7 +262,7 @@ def describe_captions(
                     'caption': split.captions[text],
                     'image': image,
                     'image_id': split.image_ids[image],
-                    'changed': changed,
+                    'changed': replaced,
                     'verdict': f'{name}, {split.image_ids[image]}, score {score:.3g}, caption {original_score:.3g}',
                     **output,
                 }

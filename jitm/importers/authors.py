@@ -56,9 +56,11 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
       UserError: If a file is missing or damaged, tensors are missing, left over or of another shape, or the vocabulary
         is another one.
     """
-    system, folder = SYSTEMS[name], Path(path)
+    system = SYSTEMS[name]
+    folder = Path(path)
     if folder.is_dir():
-        path, beside = str(folder / 'model.safetensors'), [folder / name for name in FILES]
+        path = str(folder / 'model.safetensors')
+        beside = [folder / name for name in FILES]
         vocabulary = vocabulary or next((str(file) for file in beside if file.is_file()), None)
     checkpoint = _open(path, system)
     tensors = checkpoint.tensors
@@ -115,7 +117,8 @@ def _recognize(
     path, tensors, _ = checkpoint
     if model['name'].partition('.')[0] != system.module:
         raise UserError(f"--config has the model '{model['name']}', which is not {system.title}: give another one")
-    section, assumed = config_lib.to_json(model), {}
+    section = config_lib.to_json(model)
+    assumed = {}
     if 'image' in section:
         network = systems.recognize_network(path, tensors) if system.photos else None
         section['image'] = systems.with_network(section['image'], network)

@@ -204,8 +204,8 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     if str(kind) not in VARIANTS:
         raise UserError(f"{file} has the model_type '{kind}': give a model of one of {', '.join(VARIANTS)}")
     variant = VARIANTS[kind]
-    stated = read_declared(variant.config, file, content, harmless={*HARMLESS, *_OTHERS.split()})
-    fields = {field: getattr(stated, key) for field, key in variant.keys.items()}
+    config = read_declared(variant.config, file, content, harmless={*HARMLESS, *_OTHERS.split()})
+    fields = {field: getattr(config, key) for field, key in variant.keys.items()}
     fields['activation'] = ACTIVATIONS[fields['activation']]
     if fields['hidden'] % fields['heads']:
         problem = f'{fields["hidden"]} hidden units, which are no multiple of its {fields["heads"]} heads'
@@ -215,9 +215,9 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
 
 def variant_of(size: str | Mapping[str, Any]) -> Variant:
     """Returns the variant of the sizes in a config; those that have a name are a BERT's."""
-    stated = {} if isinstance(size, str) else size
-    fitting = (one for one in VARIANTS.values() if one.fixed.items() <= stated.items())
-    return max(fitting, key=lambda one: len(one.fixed))
+    keys = {} if isinstance(size, str) else size
+    fitting = (variant for variant in VARIANTS.values() if variant.fixed.items() <= keys.items())
+    return max(fitting, key=lambda variant: len(variant.fixed))
 
 
 def load_bert(path: str, params: chex.ArrayTree, size: BERTSize | None = None) -> chex.ArrayTree:
@@ -259,7 +259,8 @@ def _rows_of_tokens(read: Callable[[], np.ndarray], path: str, embeddings: chex.
 
 def _size_of(params: chex.ArrayTree) -> BERTSize:
     """Returns the sizes of a BERT of these shapes."""
-    embeddings, block = params['embeddings'], params['encoder']['block_0']
+    embeddings = params['embeddings']
+    block = params['encoder']['block_0']
     hidden, heads, _ = block['attention']['query']['kernel'].shape
     types = embeddings.get('token_types')
     return BERTSize(
@@ -275,15 +276,17 @@ def _size_of(params: chex.ArrayTree) -> BERTSize:
 
 def _check_config(file: Path, size: BERTSize) -> Variant:
     """Returns the variant that a config states; raises a UserError if it states other sizes than these."""
-    kind, stated = read_size(file)
-    content, sized = read_json(file), {'layers', 'hidden', 'heads'}
-    for field, value in dataclasses.asdict(dataclasses.replace(stated, deviation=size.deviation)).items():
-        if value != (wanted := getattr(size, field)):
+    kind, stated_size = read_size(file)
+    content = read_json(file)
+    for field, value in dataclasses.asdict(dataclasses.replace(stated_size, deviation=size.deviation)).items():
+        if value != (expected := getattr(size, field)):
             key = VARIANTS[kind].keys.get(field, field)
-            found = f'{key} {content[key]!r}' if key in content else f"model_type '{kind}' with {field} {value!r}"
-            name = f"set its size in the config to 'L-{stated.layers}_H-{stated.hidden}_A-{stated.heads}'"
-            remedy = name if field in sized else "give another BERT, or name its folder as 'model.text.path'"
-            raise UserError(f'{file} has {found}, but the model has {wanted!r}: {remedy}')
+            problem = f'{key} {content[key]!r}' if key in content else f"model_type '{kind}' with {field} {value!r}"
+            name = f'L-{stated_size.layers}_H-{stated_size.hidden}_A-{stated_size.heads}'
+            remedy = "give another BERT, or name its folder as 'model.text.path'"
+            if field in ('layers', 'hidden', 'heads'):
+                remedy = f"set its size in the config to '{name}'"
+            raise UserError(f'{file} has {problem}, but the model has {expected!r}: {remedy}')
     return VARIANTS[kind]
 
 

@@ -140,8 +140,8 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         if (stored := f'{_VISION}.embeddings.{name}') in tensors:
             tensors[stored] = functools.partial(_squeezed, tensors[stored])
 
-    found = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
-    file = vocabulary or next(found, None)
+    files = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
+    file = vocabulary or next(files, None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
     pieces = of_blip(WordPiece.load(file).words)

@@ -208,9 +208,9 @@ def read_hugging_face(path: Path) -> dict[str, Any]:
     towers = []
     for kind, name in ((_Text, 'text_config'), (_Image, 'vision_config')):
         tower = read_config(kind, path, getattr(model, name) or {}, f'{name}.')
-        stated = getattr(model, f'{name}_dict')
-        if stated is not None:  # which counts, with its defaults
-            tower = read_config(kind, path, stated, f'{name}_dict.')
+        section = getattr(model, f'{name}_dict')
+        if section is not None:  # which counts, with its defaults
+            tower = read_config(kind, path, section, f'{name}_dict.')
         towers.append(tower)
     text, image = towers
     if text.eos_token_id not in (_LEGACY_END, text.vocab_size - 1):
@@ -264,7 +264,8 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
         layers = count_blocks(tensors, 'visual.transformer.resblocks')
         cells, _ = sizes('visual.positional_embedding', 2)
     else:
-        width, edge = sizes('visual.layer1.0.conv1.weight', 4)[0], RESNET_STRIDE
+        width = sizes('visual.layer1.0.conv1.weight', 4)[0]
+        edge = RESNET_STRIDE
         layers = [count_blocks(tensors, f'visual.layer{layer}') for layer in (1, 2, 3, 4)]
         cells, _ = sizes('visual.attnpool.positional_embedding', 2)
     image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is not a cell

@@ -189,7 +189,8 @@ def export_clip(
 
 def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
     """Returns config.json; the inverse of `clip_config.read_hugging_face`."""
-    image, text = model['image'], model['text']
+    image = model['image']
+    text = model['text']
     end = {'bos_token_id': vocab_size - 2, 'eos_token_id': vocab_size - 1, 'pad_token_id': vocab_size - 1}
     sizes = {'vocab_size': vocab_size, 'max_position_embeddings': text['max_length']}
     pixels = {'image_size': image['image_size'], 'patch_size': image['patch_size']}

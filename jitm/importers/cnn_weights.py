@@ -139,11 +139,11 @@ def _check_config(folder: Path) -> None:
     content = read_json(file)
     if 'architecture' in content:
         read = functools.partial(read_declared, path=file, harmless=TIMM_HARMLESS, remedy=REMEDY)
-        stated = read(_Timm, content=content)
-        pixels = stated.pretrained_cfg or content  # files of old versions have its keys themselves
-        read(neutral(), content=stated.pretrained_cfg or {}, where='pretrained_cfg.')
-        read(neutral(in_chans=3, global_pool='avg'), content=stated.model_args or {}, where='model_args.')
-        network = NETWORKS[stated.architecture]
+        config = read(_Timm, content=content)
+        pixels = config.pretrained_cfg or content  # files of old versions have its keys themselves
+        read(neutral(), content=config.pretrained_cfg or {}, where='pretrained_cfg.')
+        read(neutral(in_chans=3, global_pool='avg'), content=config.model_args or {}, where='model_args.')
+        network = NETWORKS[config.architecture]
         keys = 'mean', 'std'
     else:
         read_declared(_ResNet, file, content, harmless=RESNET_HARMLESS, remedy=REMEDY)
@@ -151,10 +151,10 @@ def _check_config(folder: Path) -> None:
         file = folder / PROCESSOR
         pixels = read_json(file) if file.is_file() else {}
         keys = 'image_mean', 'image_std'
-    wanted = network.mean, network.deviation
-    moments = normalization(file, pixels, keys, wanted)
-    if not np.allclose(moments, wanted, atol=CLOSE):
-        raise UserError(f"{file} has '{keys[0]}' and '{keys[1]}' {moments}; the network reads {wanted}: {REMEDY}")
+    expected = network.mean, network.deviation
+    moments = normalization(file, pixels, keys, expected)
+    if not np.allclose(moments, expected, atol=CLOSE):
+        raise UserError(f"{file} has '{keys[0]}' and '{keys[1]}' {moments}; the network reads {expected}: {REMEDY}")
 
 
 def _check_digest(path: str) -> None:

@@ -67,18 +67,18 @@ class Checkpoint(NamedTuple):
         Raises:
           UserError: If it has several values, or may be in an object that is not read.
         """
-        found = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
-        stated = {place: value for place, value in found.items() if {*OPTIONS} & {*place.split('.')}} or found
-        if stated:
-            (first, chosen), *others = stated.items()
-            for place, value in others:
+        values = {place: _as_number(value) for place, value in self.values.get(name, {}).items()}
+        options = {place: value for place, value in values.items() if {*OPTIONS} & {*place.split('.')}} or values
+        if options:
+            (first, chosen), *more = options.items()
+            for place, value in more:
                 if value != chosen:
                     raise UserError(f'{self.path} has {first}={chosen!r} and {place}={value!r}: leave one of them out')
             return chosen
         for place, value in itertools.chain(*(self.values.get(key, {}).items() for key in OPTIONS)):
             if _is_unread(value):
-                what = f"'{place}' as an object of '{value.origin}'"
-                raise UserError(f'{self.path} has {what}, which is not read: save a dict')
+                problem = f"'{place}' as an object of '{value.origin}'"
+                raise UserError(f'{self.path} has {problem}, which is not read: save a dict')
             if isinstance(value, str | list | tuple) and not {*OPTIONS} & {*place.split('.')[:-1]}:
                 raise UserError(f"{self.path} has '{place}' = {value!r:.60}, not named options: save a dict")
         return default
@@ -112,7 +112,7 @@ def open_checkpoint(
 
     starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
     current = ((name[:start], new_name(WRAPPERS.sub('', name[start:]))) for name, start in starts)
-    votes = collections.Counter(prefix for prefix, rest in current if names.fullmatch(rest))
+    votes = collections.Counter(prefix for prefix, name_inside in current if names.fullmatch(name_inside))
     if not votes:
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
@@ -122,14 +122,14 @@ def open_checkpoint(
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules
-    found = {}
+    stored_name = {}
     for name in inside:
-        if renamed[name] in found:
-            other = found[renamed[name]]
-            raise UserError(f"{file} has both '{other}' and '{name}': give a checkpoint with one model")
+        if renamed[name] in stored_name:
+            first = stored_name[renamed[name]]
+            raise UserError(f"{file} has both '{first}' and '{name}': give a checkpoint with one model")
         if names.fullmatch(renamed[name]) or not _is_unread(leaves[name][1]):
-            found[renamed[name]] = name
-    tensors = {new: functools.partial(_read, file, name, leaves[name][1]) for new, name in found.items()}
+            stored_name[renamed[name]] = name
+    tensors = {new: functools.partial(_read, file, name, leaves[name][1]) for new, name in stored_name.items()}
     values = collections.defaultdict(dict)
     for name, (keys, leaf) in leaves.items():
         values[keys[-1]][name] = leaf
@@ -169,12 +169,13 @@ def _is_unread(value: Any) -> bool:
 
 def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
     """Returns the prefix of the weights, see `open_checkpoint`."""
-    known = {prefix: [key in WEIGHTS for key in prefix.split('.')[:-1]] for prefix in votes}
-    ranks = {prefix: (votes[prefix], -keys.count(False), keys.count(True)) for prefix, keys in known.items()}
-    *others, longest = sorted((prefix for prefix in votes if ranks[prefix] == max(ranks.values())), key=len)
-    for other in others:
-        if not longest.startswith(other):
-            raise UserError(f"{file} has {model} below '{other[:-1]}' and below '{longest[:-1]}': give a file with one")
+    is_wrapper = {prefix: [key in WEIGHTS for key in prefix.split('.')[:-1]] for prefix in votes}
+    ranks = {prefix: (votes[prefix], -keys.count(False), keys.count(True)) for prefix, keys in is_wrapper.items()}
+    *shorter, longest = sorted((prefix for prefix in votes if ranks[prefix] == max(ranks.values())), key=len)
+    for prefix in shorter:
+        if not longest.startswith(prefix):
+            places = f"below '{prefix[:-1]}' and below '{longest[:-1]}'"
+            raise UserError(f'{file} has {model} {places}: give a file with one')
     return longest
 
 
@@ -182,12 +183,12 @@ def _describe(leaves: Mapping[str, tuple], stored: Collection[str], model: str) 
     """Describes the content of a file without the wanted weights."""
     for name in stored:
         if _is_unread(leaf := leaves[name][1]):
-            what = f"'{name}'" if name else 'its content'
-            return f"{what} is an object of '{leaf.origin}', which is not read; save its state_dict()"
+            content = f"'{name}'" if name else 'its content'
+            return f"{content} is an object of '{leaf.origin}', which is not read; save its state_dict()"
     parts = zip(*(name.split('.')[:-1] for name in stored), strict=False)
     shared = ''.join(f'{part[0]}.' for part in itertools.takewhile(lambda part: len({*part}) == 1, parts))
-    found = f"all names start with '{shared}'" if shared else f'it has {list_names(stored) or "none"}'
-    return f'{found}; give the weights of {model}'
+    names_there = f"all names start with '{shared}'" if shared else f'it has {list_names(stored) or "none"}'
+    return f'{names_there}; give the weights of {model}'
 
 
 def list_names(names: Collection[str], shown: int = 5) -> str:
@@ -257,8 +258,8 @@ def _open(file: pathlib.Path) -> dict[str, Any]:
     for name in sorted({*map(str, places.values())}):
         check_within(name, str(file))
         content |= _open(file.with_name(name))
-    if missing := places.keys() - content.keys():
-        raise UserError(f'{file} names {list_names(missing)}, which its files lack: download them again')
+    if absent := places.keys() - content.keys():
+        raise UserError(f'{file} names {list_names(absent)}, which its files lack: download them again')
     return content
 
 

@@ -80,17 +80,17 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: If the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = open_checkpoint(path, 'UNITER', UNITER_NAMES.pattern(), uniter_name).tensors
-    has_rank = 'rank_output.weight' in found
+    stored = open_checkpoint(path, 'UNITER', UNITER_NAMES.pattern(), uniter_name).tensors
+    has_rank = 'rank_output.weight' in stored
     tensors = UNITER_HEADS | {'rank': 'rank_output.weight'}
     for heads in HEAD_SOURCES.items():
         new, old = (f'{tensors[head].partition(".")[0]}.' for head in heads)
-        if not any(name.startswith(new) for name in found):
-            found |= {name.replace(old, new, 1): read for name, read in found.items() if name.startswith(old)}
+        if not any(name.startswith(new) for name in stored):
+            stored |= {name.replace(old, new, 1): read for name, read in stored.items() if name.startswith(old)}
     if not has_rank:  # its copy of the matching head has both classes; the second is kept below
-        both = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 2), x.dtype), params['rank_head'])
-        params = params | {'rank_head': both}
-    loaded = convert(path, found, {'params': params}, UNITER_NAMES, 'a UNITER of this size')['params']
+        doubled = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 2), x.dtype), params['rank_head'])
+        params = params | {'rank_head': doubled}
+    loaded = convert(path, stored, {'params': params}, UNITER_NAMES, 'a UNITER of this size')['params']
     return loaded | {'rank_head': jax.tree.map(lambda x: x[..., -1:], loaded['rank_head'])}
 
 
@@ -111,12 +111,13 @@ def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     Raises:
       UserError: If the file cannot be read, or tensors are missing, left over or of another shape than the model's.
     """
-    found = open_checkpoint(path, 'OSCAR', OSCAR_NAMES.pattern(), oscar_name).tensors
-    added = [ours for ours, theirs in _ADDED.items() if not any(name.startswith(f'{theirs}.') for name in found)]
-    for module in added:
-        logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
-    given = {name: module for name, module in params.items() if name not in added}
-    return convert(path, found, {'params': given}, OSCAR_NAMES, 'an OSCAR of this size')['params']
+    tensors = open_checkpoint(path, 'OSCAR', OSCAR_NAMES.pattern(), oscar_name).tensors
+    stored = dict(params)
+    for module, prefix in _ADDED.items():
+        if not any(name.startswith(f'{prefix}.') for name in tensors):
+            logging.warning('%s has no tensors of %s, which keeps its initial values', path, module)
+            stored.pop(module, None)
+    return convert(path, tensors, {'params': stored}, OSCAR_NAMES, 'an OSCAR of this size')['params']
 
 
 class JointSystem(NamedTuple):

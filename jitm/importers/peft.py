@@ -103,7 +103,9 @@ def export_adapters(model: Mapping[str, Any], params: chex.ArrayTree) -> dict[st
     Raises:
       UserError: If there are no adapters, or transformers has no such model.
     """
-    names, flat, tensors = names_of(model), traverse_util.flatten_dict(params), {}
+    names = names_of(model)
+    flat = traverse_util.flatten_dict(params)
+    tensors = {}
     modules = sorted(path[:-1] for path in flat if path[-1] == A)
     if not modules:
         raise UserError('the run has no adapters: train it with members.NAME.lora')
@@ -145,30 +147,33 @@ def apply_adapters(path: str, model: Mapping[str, Any], params: chex.ArrayTree) 
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if weights is None or not (folder / ADAPTER).is_file():
         raise UserError(f'{folder} has no {ADAPTER} with {" or ".join(WEIGHTS)}: give a folder of adapters of peft')
-    stated = read_declared(Config, folder / ADAPTER, harmless=HARMLESS, remedy='merge the adapters with peft first')
+    config = read_declared(Config, folder / ADAPTER, harmless=HARMLESS, remedy='merge the adapters with peft first')
     tensors = dict(open_checkpoint(str(weights), 'adapters', re.compile(rf'{re.escape(PREFIX)}.*\.weight')).tensors)
-    names, flat = names_of(model), traverse_util.flatten_dict(params)
+    names = names_of(model)
+    flat = traverse_util.flatten_dict(params)
     for *module, leaf in [*flat]:
         name = module_name(names, tuple(module)) if leaf == 'kernel' else None
         a, b = (tensors.pop(f'{PREFIX}{name}.lora_{part}.weight', None) for part in 'AB')
         if a is None or b is None:
             continue
-        a, b, kernel = a().T, b().T, flat[*module, 'kernel']
+        a = a().T
+        b = b().T
+        kernel = flat[*module, 'kernel']
         size = input_size((*module, leaf), kernel)
         if a.shape[0] != size or b.shape != (a.shape[1], kernel.size // size):
             raise UserError(
                 f"{weights} has adapters of another shape than '{name}' of the model: give those of this size"
             )
-        flat |= {(*module, A): a, (*module, B): b, (*module, SCALE): _scale(stated, name, a.shape[1])}
+        flat |= {(*module, A): a, (*module, B): b, (*module, SCALE): _scale(config, name, a.shape[1])}
     unknown = [name for name in tensors if not name.startswith(POOLER)]
     if unknown:
         raise UserError(f'{weights} has unknown tensors ({list_names(unknown)}): give adapters of this model')
     return merge(traverse_util.unflatten_dict(flat))
 
 
-def _scale(stated: Config, module: str, rank: int) -> np.float32:
+def _scale(config: Config, module: str, rank: int) -> np.float32:
     """Returns the scale of the adapters of a module; `alpha_pattern` has patterns of the ends of names."""
-    patterns = stated.alpha_pattern or {}
-    own = (alpha for pattern, alpha in patterns.items() if re.fullmatch(rf'(.*\.)?({pattern})', module))
-    alpha = next(own, stated.lora_alpha)
-    return np.float32(alpha / (math.sqrt(rank) if stated.use_rslora else rank))
+    patterns = config.alpha_pattern or {}
+    alphas = (alpha for pattern, alpha in patterns.items() if re.fullmatch(rf'(.*\.)?({pattern})', module))
+    alpha = next(alphas, config.lora_alpha)
+    return np.float32(alpha / (math.sqrt(rank) if config.use_rslora else rank))

@@ -56,7 +56,8 @@ def load_pretrained(
       ArgumentError: If the model has no such module.
     """
     flat = {part: traverse_util.flatten_dict(tree) for part, tree in variables.items()}
-    params, loaded = flat['params'], {part: {} for part in flat}
+    params = flat['params']
+    loaded = {part: {} for part in flat}
 
     def load(root: tuple[str, ...], read: Callable[[Variables], Variables]) -> None:
         """Reads the variables of the module at a path."""
@@ -84,8 +85,8 @@ def load_pretrained(
     if word_vectors:
         path = (*_module(params, 'embedding', 'word_vectors'), 'embedding')
         vectors = load_word_vectors(word_vectors, words, params[path].shape[1])
-        found = len(words) - np.isnan(vectors).any(axis=1).sum()
-        logging.warning('%s has vectors of %d of the %d words', word_vectors, found, len(words))
+        count = len(words) - np.isnan(vectors).any(axis=1).sum()
+        logging.warning('%s has vectors of %d of the %d words', word_vectors, count, len(words))
         loaded['params'][path] = vectors
     return loaded
 
@@ -116,10 +117,10 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
     Raises:
       UserError: If the file cannot be read, or has vectors of another size or with NaN.
     """
-    wanted = collections.defaultdict(list)
+    places = collections.defaultdict(list)
     for n, word in enumerate(words):
-        wanted[word].append((0, n))
-        wanted[re.sub("[-.']", '', word).split('/')[0]].append((1, n))
+        places[word].append((0, n))
+        places[re.sub("[-.']", '', word).split('/')[0]].append((1, n))
     vectors = np.full((len(words), dim), np.nan, np.float32)
     priority = np.full(len(words), 2)
     try:
@@ -131,7 +132,7 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
                 if number == 1 and (len(values) != dim or ' ' in word):
                     size = max(len(line.split()) - 1, 0)
                     raise UserError(f'{path} has vectors of {size} numbers, but the word embeddings have {dim}')
-                for rank, n in wanted.get(word, ()):
+                for rank, n in places.get(word, ()):
                     if len(values) != dim:
                         raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
                     if rank < priority[n]:

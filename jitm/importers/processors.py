@@ -94,17 +94,17 @@ def read_pixels(folder: Path, kind: type[Processor], default: Pixels = CLIP_PIXE
     Raises:
       UserError: If photos become pixels in another way, or the files disagree.
     """
-    own = folder / PROCESSOR
+    processor = folder / PROCESSOR
     common = folder / PROCESSORS
-    stated = []
-    if own.is_file():
-        stated.append(_pixels(own, read_json(own), kind, default))
+    pixels = []
+    if processor.is_file():
+        pixels.append(_pixels(processor, read_json(processor), kind, default))
     section = read_declared(_Processors, common).image_processor
     if section is not None:
-        stated.append(_pixels(common, section, kind, default, 'image_processor.'))
-    if len({*stated}) > 1:
-        raise UserError(f'{own} and {common} differ in mean, deviation or interpolation: remove the wrong one')
-    return stated[0] if stated else default
+        pixels.append(_pixels(common, section, kind, default, 'image_processor.'))
+    if len({*pixels}) > 1:
+        raise UserError(f'{processor} and {common} differ in mean, deviation or interpolation: remove the wrong one')
+    return pixels[0] if pixels else default
 
 
 def _pixels(path: Path, content: Mapping[str, Any], kind: type, default: Pixels, where: str = '') -> Pixels:
@@ -122,10 +122,10 @@ def normalization(
 ) -> list[tuple[float, ...]]:
     """Returns the mean and the deviation of the pixels."""
     moments = []
-    for key, default, least, suffix in zip(keys, defaults, (-math.inf, 0), ('', ' above 0'), strict=True):
+    for key, default, minimum, suffix in zip(keys, defaults, (-math.inf, 0), ('', ' above 0'), strict=True):
         value = default if content.get(key) is None else content[key]
         is_list = isinstance(value, list | tuple) and len(value) == 3
-        if not is_list or not all(type(number) in (int, float) and least < number < math.inf for number in value):
+        if not is_list or not all(type(number) in (int, float) and minimum < number < math.inf for number in value):
             raise UserError(f"{path} sets '{key}' to {value!r}: it must be three numbers{suffix}")
         moments.append(tuple(value))
     return moments

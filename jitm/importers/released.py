@@ -38,7 +38,7 @@ class ReleasedModel(NamedTuple):
 
 
 def with_towers(
-    path: str, tensors: Tensors, names: KeyMap, model: dict[str, Any], pieces: Tokenizer, file: str, **others: Any
+    path: str, tensors: Tensors, names: KeyMap, model: dict[str, Any], pieces: Tokenizer, file: str, **options: Any
 ) -> ReleasedModel:
     """Returns a model with towers of photos and captions.
 
@@ -61,7 +61,7 @@ def with_towers(
     shapes = shapes_of(model, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
     variables = convert(path, tensors, shapes, names, 'a model of its config')
     data = {'pixels': [0, size, size, 3], 'dtype': 'uint8', 'hash': ''}
-    return ReleasedModel(model, variables, pieces, file, data, **others)
+    return ReleasedModel(model, variables, pieces, file, data, **options)
 
 
 def shapes_of(model: Mapping[str, Any], vocab_size: int, images: Images) -> dict[str, chex.ArrayTree]:

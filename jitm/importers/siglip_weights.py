@@ -94,8 +94,8 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     model, resizing = read_config(folder / 'config.json')
     tensors = open_checkpoint(path, 'a SigLIP', NAMES.pattern()).tensors
 
-    found = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
-    file = vocabulary or next(found, None)
+    files = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
+    file = vocabulary or next(files, None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add the one it was published with')
     pieces = Subwords.load(file, model['text']['max_length'])

@@ -111,12 +111,13 @@ def _recognize_pooled(path: str, tensors: Tensors, mlp: str, dropout: float) -> 
 
 
 def _recognize_sgraf(path: str, tensors: Tensors) -> dict[str, Any]:
-    whole = {'name': 'alignment.SelfAttention', 'dropout': 0.4}
+    pooling = {'name': 'alignment.SelfAttention', 'dropout': 0.4}
     steps = sum(f'model.2.SGR_module.{n}.sim_graph_w.weight' in tensors for n in range(key_maps.STEPS))
     reasoning = {'name': 'alignment.GraphReasoning', 'steps': steps}
+    (slots,) = shape_of(path, tensors, 'model.2.v_global_w.embedding_local.1.weight', 1)
     return _recognize_dbl(path, tensors) | {
-        'image_whole': {**whole, 'slots': shape_of(path, tensors, 'model.2.v_global_w.embedding_local.1.weight', 1)[0]},
-        'text_whole': {**whole, 'slots': None},
+        'image_whole': {**pooling, 'slots': slots},
+        'text_whole': {**pooling, 'slots': None},
         'reasoning': reasoning if steps else {'name': 'alignment.AttentionFiltration'},
     }
 

@@ -59,12 +59,13 @@ class KeyMap(NamedTuple):
         """
         if tensor := _find(self.variables, '/'.join(path)):
             return tensor
-        module, leaf = '/'.join(path[:-1]), LEAVES.get(path[-1])
+        module = '/'.join(path[:-1])
+        leaf = LEAVES.get(path[-1])
         published = _find(self.modules, module)
         for prefix in self.networks:
             if published is None and module.startswith(prefix):
-                rest = re.sub(r'_(\d+)', r'.\1', module.removeprefix(prefix).replace('/', '.'))
-                published = self.networks[prefix] + rest
+                tail = re.sub(r'_(\d+)', r'.\1', module.removeprefix(prefix).replace('/', '.'))
+                published = self.networks[prefix] + tail
         if published is None or leaf is None:
             raise KeyError('/'.join(path))
         return published.replace('{}', leaf) if '{}' in published else f'{published}.{leaf}'
@@ -73,18 +74,19 @@ class KeyMap(NamedTuple):
         """Returns a pattern of the names of all tensors, whatever the sizes of the model."""
         tensors = [name if '{}' in name else f'{name}.{{}}' for name in self.modules.values()]
         escaped = {re.escape(name.partition('[')[0]) for name in (*tensors, *self.variables.values())}
-        known = [name.replace(r'\*', r'\d+').replace(r'\{\}', f'({"|".join({*LEAVES.values()})})') for name in escaped]
-        return re.compile('|'.join([*known, *(re.escape(prefix) + NETWORK for prefix in self.networks.values())]))
+        leaf = f'({"|".join({*LEAVES.values()})})'
+        patterns = [name.replace(r'\*', r'\d+').replace(r'\{\}', leaf) for name in escaped]
+        return re.compile('|'.join([*patterns, *(re.escape(prefix) + NETWORK for prefix in self.networks.values())]))
 
 
 def _find(table: Mapping[str, str], name: str) -> str | None:
     """Returns the entry of a name, or the entry of its pattern with the numbers of the name."""
     if name in table:
         return table[name]
-    found = table.get(re.sub(r'_\d+', '_*', name))
-    for number in re.findall(r'_(\d+)', name) if found else ():
-        found = found.replace('*', number, 1)
-    return found
+    stored = table.get(re.sub(r'_\d+', '_*', name))
+    for number in re.findall(r'_(\d+)', name) if stored else ():
+        stored = stored.replace('*', number, 1)
+    return stored
 
 
 def rename(rules: Iterable[tuple[str, str | Callable]], name: str) -> str:
@@ -111,20 +113,21 @@ def convert(path: str, tensors: Tensors, trees: chex.ArrayTree, names: KeyMap, m
       UserError: If tensors are missing, left over, of another shape than the model's, or not finite.
     """
     flat = traverse_util.flatten_dict(trees)
-    found = {variable: names.name(variable[1:]) for variable in flat}
-    wanted = {name.partition('[')[0] for name in found.values()}
-    unknown = {name for name in tensors.keys() - wanted if not re.fullmatch(names.unread, name)}
+    stored = {variable: names.name(variable[1:]) for variable in flat}
+    required = {name.partition('[')[0] for name in stored.values()}
+    unknown = {name for name in tensors.keys() - required if not re.fullmatch(names.unread, name)}
     problems = [
         f'{problem} tensors ({list_names(listed)})'
-        for problem, listed in (('lacks', wanted - tensors.keys()), ('has unknown', unknown))
+        for problem, listed in (('lacks', required - tensors.keys()), ('has unknown', unknown))
         if listed
     ]
     if problems:
         raise UserError(f'{path} {" and ".join(problems)}: give the weights of {model}')
 
     converted = {}
-    for variable, name in found.items():
-        tensor, shape = _read(tensors, name), _published_shape(variable, flat[variable].shape)
+    for variable, name in stored.items():
+        tensor = _read(tensors, name)
+        shape = _published_shape(variable, flat[variable].shape)
         # The kernel of a convolution over single elements is a matrix; VGG's fully connected layers are convolutions.
         is_matrix = tensor.shape[: len(shape)] == shape
         is_convolution = (tensor.ndim, len(shape)) == (2, 4) and len(tensor) == shape[0]
@@ -206,8 +209,10 @@ def export(variables: Mapping[str, chex.ArrayTree], names: KeyMap) -> dict[str, 
             tensor = np.ascontiguousarray(value).reshape(shape)
             parts[stored][part] = tensor.T if part == 'T' else tensor
     return {
-        name: np.concatenate([of[part] for part in sorted(of)]) if len(of) > 1 else np.asarray(*of.values(), order='C')
-        for name, of in parts.items()
+        name: np.concatenate([slices[part] for part in sorted(slices)])
+        if len(slices) > 1
+        else np.asarray(*slices.values(), order='C')
+        for name, slices in parts.items()
     }
 
 

@@ -177,17 +177,17 @@ def read_folder(path: str) -> TextFolder:
     _, size = read_size(inner / 'config.json')
     limit = read_tokenizer_config(inner).length
     file = transformer_config(inner)
-    stated = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
-    if stated.modality_config not in STATES:
-        raise UserError(f"{file} has 'modality_config' {stated.modality_config}; it must be {STATES[0]}")
-    limit = stated.max_seq_length or limit
+    config = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
+    if config.modality_config not in STATES:
+        raise UserError(f"{file} has 'modality_config' {config.modality_config}; it must be {STATES[0]}")
+    limit = config.max_seq_length or limit
     return TextFolder(path if inner == folder else str(inner), size, min(size.max_length, limit or size.max_length))
 
 
 def _check_prompt(file: Path) -> None:
     """Raises a UserError if a folder puts a prompt before each text."""
-    stated = read_declared(ModelConfig, file, harmless=('__version__', 'similarity_fn_name'))
-    prompt = (stated.prompts or {}).get(stated.default_prompt_name)
+    config = read_declared(ModelConfig, file, harmless=('__version__', 'similarity_fn_name'))
+    prompt = (config.prompts or {}).get(config.default_prompt_name)
     if prompt:
         problem = f"puts the prompt '{prompt}' before each text by 'default_prompt_name', which jitm does not"
         raise UserError(f'{file} {problem}: remove this key, and write the prompt into the captions')
@@ -210,11 +210,11 @@ def read_pooling(path: str) -> PublishedPooling:
         read_declared(NormalizeConfig, files['Normalize'], remedy=REMEDY)
     if 'Dense' not in files:
         return PublishedPooling(name)
-    stated = read_declared(DenseConfig, files['Dense'], remedy=REMEDY)
+    projection = read_declared(DenseConfig, files['Dense'], remedy=REMEDY)
     dense = {
-        'size': stated.out_features,
-        'activation': ACTIVATIONS[stated.activation_function],
-        'use_bias': stated.bias,
+        'size': projection.out_features,
+        'activation': ACTIVATIONS[projection.activation_function],
+        'use_bias': projection.bias,
     }
     return PublishedPooling(name, dense, str(files['Dense'].parent))
 
@@ -222,9 +222,9 @@ def read_pooling(path: str) -> PublishedPooling:
 def _pooling_in(file: Path) -> str:
     """Returns the pooling that the config of a `Pooling` states, a key of `jitm.layers.pooling.POOLINGS`."""
     sizes = ('embedding_dimension', 'word_embedding_dimension')
-    stated = read_declared(PoolingConfig, file, read_json(file), harmless=(*sizes, 'include_prompt'), remedy=REMEDY)
-    modes = stated.pooling_mode or [
-        key.removeprefix('pooling_mode_') for key, value in dataclasses.asdict(stated).items() if value is True
+    config = read_declared(PoolingConfig, file, read_json(file), harmless=(*sizes, 'include_prompt'), remedy=REMEDY)
+    modes = config.pooling_mode or [
+        key.removeprefix('pooling_mode_') for key, value in dataclasses.asdict(config).items() if value is True
     ]
     names = [modes] if isinstance(modes, str) else [str(mode) for mode in modes]
     if len(names) != 1 or names[0] not in POOLINGS:
@@ -256,11 +256,11 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         return []
     try:
         entries = parse_json(file.read_bytes())
-        stated = [read_declared(Module, file, dict(entry), harmless=('idx', 'name')) for entry in entries]
+        declarations = [read_declared(Module, file, dict(entry), harmless=('idx', 'name')) for entry in entries]
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f'{file} is no list of modules ({error}): download it again') from error
     modules = []
-    for module in stated:
+    for module in declarations:
         package, _, kind = module.type.rpartition('.')
         if not package.startswith('sentence_transformers.'):
             raise UserError(f"{file} has a module of the type '{module.type}', which is not read: give another encoder")
@@ -350,9 +350,9 @@ def _with_models(config: dict[str, Any], change: Callable[[Mapping[str, Any]], d
 def _named_folder(config: Mapping[str, Any]) -> str:
     """Returns the folder that the models of a stage name, '' for none; an error if they name several."""
     texts = map(_text_of, _models(config))
-    path, *others = dict.fromkeys(text['path'] for text in texts if 'path' in text) or ['']
-    if others:
-        problem = f"is '{path}' and '{others[0]}', but all models of a run read one vocabulary: name one folder"
+    path, *more = dict.fromkeys(text['path'] for text in texts if 'path' in text) or ['']
+    if more:
+        problem = f"is '{path}' and '{more[0]}', but all models of a run read one vocabulary: name one folder"
         raise UserError(f"config key 'model.text.path' {problem}")
     return path
 
@@ -360,9 +360,9 @@ def _named_folder(config: Mapping[str, Any]) -> str:
 def _check_unset(config: Mapping[str, Any]) -> None:
     """Raises a UserError if a key is set that a folder replaces."""
     for section, key in (('vocabulary', 'path'), ('initialize', 'bert')):
-        if given := config[section][key]:
+        if value := config[section][key]:
             problem = "is set, but 'model.text.path' names a folder that has it: set one of them to ''"
-            raise UserError(f"config key '{section}.{key}' '{given}' {problem}")
+            raise UserError(f"config key '{section}.{key}' '{value}' {problem}")
 
 
 def _replaced(model: Mapping[str, Any], path: str, folder: TextFolder) -> dict[str, Any]:

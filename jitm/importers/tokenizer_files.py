@@ -109,16 +109,16 @@ def check_tokenizer(
       UserError: If a file states another tokenizer, a smaller length, another mask, or tokens that are no pieces.
     """
     path = folder / CONFIG
-    stated = read_declared(_Config, path, harmless=HARMLESS, remedy=REMEDY)
-    length = stated.model_max_length
+    config = read_declared(_Config, path, harmless=HARMLESS, remedy=REMEDY)
+    length = config.model_max_length
     if length is not None and length < max_length:
         raise UserError(f"{path} has 'model_max_length' {length}, but the model reads {max_length} ids: {REMEDY}")
-    if masks is not None and path.is_file() and masks != (MASK in stated.model_input_names):
+    if masks is not None and path.is_file() and masks != (MASK in config.model_input_names):
         problem = f"whose 'model_input_names' {'lacks' if masks else 'has'} {MASK} in {path}"
         raise UserError(f'{folder} has a tokenizer {problem}: {REMEDY}')
     named = read_declared(_Special, folder / SPECIAL, remedy=REMEDY)
     for file, tokens in (
-        (path, stated.tokens()),
+        (path, config.tokens()),
         (folder / SPECIAL, named.tokens()),
         (folder / ADDED, read_if_present(folder / ADDED).items()),
     ):
@@ -140,10 +140,10 @@ def _check_whole(path: Path, pieces: BPE) -> None:
         content = tokenizers.Tokenizer.from_str(read_bytes(path).decode()).to_str()  # with the defaults of its parts
     except Exception as error:  # tokenizers raises no narrower one
         raise UserError(f'{path} is no tokenizer ({error}): download it again') from error
-    whole = read_declared(_Whole, path, parse_json(content), harmless=('version', 'decoder'), remedy=REMEDY)
+    tokenizer = read_declared(_Whole, path, parse_json(content), harmless=('version', 'decoder'), remedy=REMEDY)
     for part in ('truncation', 'padding'):
-        stated = getattr(whole, part) or {}
-        read_declared(neutral(direction='Right'), path, stated, harmless=stated, where=f'{part}.', remedy=REMEDY)
+        direction = getattr(tokenizer, part) or {}
+        read_declared(neutral(direction='Right'), path, direction, harmless=direction, where=f'{part}.', remedy=REMEDY)
     start, end = ([piece, pieces.words.index(piece)] for piece in pieces.OMITTED)
 
     @declared
@@ -152,9 +152,9 @@ def _check_whole(path: Path, pieces: BPE) -> None:
         sep: Literal[end]
 
     harmless = 'trim_offsets', 'add_prefix_space'
-    read_declared(Ends, path, whole.post_processor, harmless=harmless, where='post_processor.', remedy=REMEDY)
-    _check_added(path, whole.model['vocab'].items(), pieces)
-    _check_added(path, ((token, None) for token in whole.added_tokens), pieces, pieces.OMITTED)
+    read_declared(Ends, path, tokenizer.post_processor, harmless=harmless, where='post_processor.', remedy=REMEDY)
+    _check_added(path, tokenizer.model['vocab'].items(), pieces)
+    _check_added(path, ((token, None) for token in tokenizer.added_tokens), pieces, pieces.OMITTED)
 
 
 def _check_added(path: Path, tokens: Iterable[tuple[Any, Any]], pieces: Pieces, special: Collection[str] = ()) -> None:

@@ -226,7 +226,8 @@ def _load_zip(path: Path) -> Any:
             result = unpickler.load()
     with path.open('rb') as file:
         for key, storage in unpickler.storages.items():
-            info, size = infos[f'data/{key}'], storage.count * storage.dtype.itemsize
+            info = infos[f'data/{key}']
+            size = storage.count * storage.dtype.itemsize
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != size:
                 raise ValueError(f"storage '{key}' is compressed, or has another size than its tensors need")
             file.seek(info.header_offset + 26)  # the lengths of name and extra field, which precede the content
@@ -248,7 +249,8 @@ def _load_legacy(path: Path) -> Any:
         for key in _TorchUnpickler(file, path).load():
             storage = unpickler.storages[key]
             (count,) = struct.unpack('<q', file.read(8))
-            start, size = file.tell(), count * storage.dtype.itemsize
+            start = file.tell()
+            size = count * storage.dtype.itemsize
             if count != storage.count or file.seek(0, io.SEEK_END) < start + size:
                 raise ValueError(f"storage '{key}' is incomplete")
             file.seek(start + size)

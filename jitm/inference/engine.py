@@ -125,8 +125,10 @@ class Engine:
 
     def __init__(self, model: Matcher, variables: chex.ArrayTree, dtype: str, precision: Precision):
         """Moves the parameters to the devices."""
-        self.model, self.variables = model, parallel.put_state(variables)
-        self.dtype, self.precision = dtype, precision
+        self.model = model
+        self.variables = parallel.put_state(variables)
+        self.dtype = dtype
+        self.precision = precision
         self.is_dual = isinstance(model, DualEncoder)
         self.images_per_call = IMAGES_PER_CALL * parallel.num_local_devices()
         # A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
@@ -194,8 +196,10 @@ class Engine:
           memory. Each text is in one of the calls.
         """
         lengths = np.array([self.own_length(length) for length in tokens.lengths[index]])
-        order, calls = np.argsort(lengths, kind='stable'), []
-        encoder, size = self.compiled(encode, method, self.dtype), self.texts_per_call
+        order = np.argsort(lengths, kind='stable')
+        calls = []
+        encoder = self.compiled(encode, method, self.dtype)
+        size = self.texts_per_call
         for length in np.unique(lengths):
             positions = order[lengths[order] == length]
             for start in range(0, len(positions), size):
@@ -228,7 +232,7 @@ class Engine:
           float32 [I, T].
         """
         columns = list(batches(texts, SCORED_PER_CALL))
-        return np.block([[self._score(rows, some) for some in columns] for rows in batches(images, SCORED_PER_CALL)])
+        return np.block([[self._score(rows, part) for part in columns] for rows in batches(images, SCORED_PER_CALL)])
 
     def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
         count = len(jax.tree.leaves(texts)[0])

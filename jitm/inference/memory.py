@@ -36,9 +36,9 @@ class BlockShape(NamedTuple):
 
     def images_per_call(self, engine: Engine, num_images: int) -> int:
         """Returns how many of a split's images are encoded at once: always as many by dual encoders, if possible."""
-        most = engine.images_per_call
-        whole = self.images >= min(most, num_images)
-        return most if engine.is_dual and whole else min(self.images, most)
+        limit = engine.images_per_call
+        has_all = self.images >= min(limit, num_images)
+        return limit if engine.is_dual and has_all else min(self.images, limit)
 
 
 class BlockMemory:
@@ -53,10 +53,13 @@ class BlockMemory:
           tokens: The texts of the split.
           only_selected: Whether only some pairs of a block are scored.
         """
-        self._engine, self._split, self._only_selected = engine, split, only_selected
+        self._engine = engine
+        self._split = split
+        self._only_selected = only_selected
         methods = 'encode_image', 'encode_text'
         self._encode_image, self._encode_text = (engine.compiled(encode, name, engine.dtype) for name in methods)
-        devices, longest = parallel.num_local_devices(), tokens.lengths.argmax()[None]
+        devices = parallel.num_local_devices()
+        longest = tokens.lengths.argmax()[None]
         self._read = _shapes(take_images(split, np.array([0]), engine.model.reads, tokens.tags), devices)
         length = engine.own_length(tokens.lengths.max()) if engine.is_dual else engine.padded_length(tokens.lengths)
         self._padded = _shapes(pad_texts(tokens, longest, length), devices)
@@ -72,9 +75,10 @@ class BlockMemory:
         Raises:
           UserError: If the smallest block does not fit.
         """
-        devices, budget = parallel.num_local_devices(), memory_mb * 2**20
+        devices = parallel.num_local_devices()
+        budget = memory_mb * 2**20
         shape = self._largest_shape(budget)
-        while (needed := sum(sides := self.required_bytes(shape))) > budget:
+        while (bytes_needed := sum(sides := self.required_bytes(shape))) > budget:
             only_texts = sides[1] > sides[0] or shape.images == devices
             if shape.texts > max(MIN_TEXTS, devices) and only_texts:
                 shape = BlockShape(shape.images, bucket(shape.texts // 2, devices))
@@ -83,14 +87,16 @@ class BlockMemory:
             else:
                 raise UserError(
                     f"config key 'run.memory_mb' is {memory_mb}, but scoring {shape.images} x {shape.texts} pairs of "
-                    f'{self._split.name} at a time takes {-(-needed // 2**20)} MiB; allow that much'
+                    f'{self._split.name} at a time takes {-(-bytes_needed // 2**20)} MiB; allow that much'
                 )
         return shape
 
     def _largest_shape(self, budget: int) -> BlockShape:
         """Returns the largest block that is tried: its encoded images take a quarter of the budget of each device."""
-        devices, split = parallel.num_local_devices(), self._split
-        max_images, max_texts = max(1, budget * devices // (4 * _num_bytes(self._image))), MAX_TEXTS
+        devices = parallel.num_local_devices()
+        split = self._split
+        max_images = max(1, budget * devices // (4 * _num_bytes(self._image)))
+        max_texts = MAX_TEXTS
         if self._engine.is_dual:  # two blocks for each process, if they are large
             max_texts = np.clip(-(-split.num_texts // (2 * jax.process_count())), MAX_TEXTS, MAX_VECTORS)
         sides = (split.num_images, max_images), (split.num_texts, max_texts)
@@ -101,7 +107,8 @@ class BlockMemory:
 
         The first covers reading, encoding and holding the images; the second encoding the longest texts and scoring.
         """
-        engine, devices = self._engine, parallel.num_local_devices()
+        engine = self._engine
+        devices = parallel.num_local_devices()
         # The images.
         read = _shapes(self._read, shape.images_per_call(engine, self._split.num_images))
         images = _shapes(self._image, shape.images)
@@ -113,9 +120,11 @@ class BlockMemory:
         # The scores.
         if self._only_selected:
             index = jax.ShapeDtypeStruct((shape.pairs_per_call * devices,), np.int32)
-            compiled, rows = engine.compiled(score_selected), SelectedPairs(images, index, index)
+            compiled = engine.compiled(score_selected)
+            rows = SelectedPairs(images, index, index)
         else:
-            compiled, rows = engine.compiled(score), images
+            compiled = engine.compiled(score)
+            rows = images
         scoring = parallel.memory_of(compiled, rows, engine.variables, texts)
         copies = 1 + devices  # every device holds all texts of the block
         return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, scoring)

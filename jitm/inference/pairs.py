@@ -83,9 +83,9 @@ def _read_pairs(
         size = tiling.pairs_at_once(floats)
 
     def tile(items: tuple) -> chex.ArrayTree:
-        row, *rest = items
+        row, *arrays = items
         of_rows = jax.tree.map(lambda x: x[row], images)
-        return model.apply(variables, of_rows, *rest, method=output)
+        return model.apply(variables, of_rows, *arrays, method=output)
 
     return tiling.map_tiles(tile, (pairs.rows, encoded, *pairs.others), size)
 
@@ -125,7 +125,8 @@ class PairScorer:
         Raises:
           UserError: If the run cannot read these images, or the memory is too little.
         """
-        self.run, self._report = run, report
+        self.run = run
+        self._report = report
         self._scorer = make_scorer(run, split, options)
 
     def score(self, images: np.ndarray, tokens: Tokens) -> np.ndarray:
@@ -156,9 +157,9 @@ class PairScorer:
         shape = len(images), tokens.lengths.max()
         predictions = WordPredictions(np.zeros(shape, np.float32), np.zeros(shape, np.int32))
         for rows, block in self._read(_predict_words, images, tokens):
-            for whole, part in zip(predictions, block, strict=True):
+            for prediction, part in zip(predictions, block, strict=True):
                 length = min(part.shape[1], shape[1])
-                whole[rows, :length] = part[:, :length]
+                prediction[rows, :length] = part[:, :length]
         valid = np.arange(shape[1]) < tokens.lengths[:, None]
         return WordPredictions(*(np.where(valid, array, 0) for array in predictions))
 
@@ -178,19 +179,21 @@ class PairScorer:
             return likelihoods
         masked = tokens.take(texts)
         hidden = masked.starts[:-1] + positions
-        others = positions.astype(np.int32), masked.ids[hidden]
+        targets = positions.astype(np.int32), masked.ids[hidden]
         masked.ids[hidden] = self.run.vocabulary.mask
-        for rows, block in self._read(_log_likelihood, images[texts], masked, *others):
+        for rows, block in self._read(_log_likelihood, images[texts], masked, *targets):
             likelihoods[texts[rows], positions[rows]] = block
         return likelihoods
 
     def _read(
-        self, output: Output, images: np.ndarray, tokens: Tokens, *others: np.ndarray
+        self, output: Output, images: np.ndarray, tokens: Tokens, *arrays: np.ndarray
     ) -> Iterator[tuple[np.ndarray, chex.ArrayTree]]:
         """Yields the rows int [M] of some pairs of similar length, and the outputs for them, leaves [M, ...]."""
-        engine, shape = self._scorer.engine, self._scorer.shape
+        engine = self._scorer.engine
+        shape = self._scorer.shape
         compiled = engine.compiled(_read_pairs, output, len(self.run.vocabulary))
-        start_time, done = time.perf_counter(), 0
+        start_time = time.perf_counter()
+        done = 0
         # The images that occur are encoded block by block.
         for block_images in batches(np.unique(images), shape.images):
             encoded = parallel.put_everywhere(self._scorer.encode_images(pad(block_images, shape.images)))
@@ -201,7 +204,7 @@ class PairScorer:
                 index = pad(rows, shape.texts)
                 image_rows = np.searchsorted(block_images, images[index]).astype(np.int32)
                 texts = pad_texts(tokens, index, engine.padded_length(tokens.lengths[rows]))
-                call = PaddedPairs(image_rows, texts, tuple(other[index] for other in others))
+                call = PaddedPairs(image_rows, texts, tuple(array[index] for array in arrays))
                 result = jax.device_get(compiled(parallel.put_rows(call), engine.variables, encoded))
                 yield rows, first(result, len(rows))
                 done += len(rows)

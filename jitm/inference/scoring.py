@@ -54,8 +54,8 @@ DEFAULT_OPTIONS = ScoringOptions()
 def resolve_options(run: Run, options: ScoringOptions) -> ScoringOptions:
     """Replaces None in the options by the values of a run's config."""
     sections = run.config['evaluation'] | run.config['run']
-    given = dataclasses.asdict(options)
-    return ScoringOptions(**{name: sections[name] if value is None else value for name, value in given.items()})
+    values = dataclasses.asdict(options)
+    return ScoringOptions(**{name: sections[name] if value is None else value for name, value in values.items()})
 
 
 def precision_of(run: Run, options: ScoringOptions) -> dict[str, str]:
@@ -82,7 +82,8 @@ class FinishedBlocks:
     def __init__(self, folder: OutputFolder):
         """Locates the blocks in the output folder of a command; the first job creates their folder."""
         self.path = folder.path / 'blocks'
-        self._folder, self._names = folder, []
+        self._folder = folder
+        self._names = []
 
     def begin(self, cache_key: Mapping[str, Any], blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
         """Begins a job, to which the next blocks that are read and written belong.
@@ -119,7 +120,8 @@ class FinishedBlocks:
 
     def write(self, rows: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
         """Writes the scores [N, M] of images [N] with texts [M] as float32; a UserError if they cannot be written."""
-        path, scores = self._path(rows, columns), np.ascontiguousarray(block, np.float32)
+        path = self._path(rows, columns)
+        scores = np.ascontiguousarray(block, np.float32)
         with replacing(path) as file:
             file.write(zlib.crc32(scores).to_bytes(CHECKSUM_BYTES) + scores.tobytes())
 
@@ -160,7 +162,8 @@ class Scorer:
         except ArgumentError as error:
             raise UserError(str(error)) from None
         self.engine = Engine(model, variables, options.dtype, options.precision)
-        self._split, self._tokens = split, tokens
+        self._split = split
+        self._tokens = tokens
         self._pairs = None if pairs is None or pairs.all() else pairs
         self._by_length = np.argsort(tokens.lengths, kind='stable')
         self._encoded: tuple[np.ndarray, Encoding] | None = None  # the images of the last block
@@ -169,7 +172,8 @@ class Scorer:
 
     def encode_images(self, index: np.ndarray) -> Encoding:
         """Encodes the images of rows int [N] of the split, a few at a time: leaves [N, ...] in host memory."""
-        size, parts = self.shape.images_per_call(self.engine, self._split.num_images), []
+        size = self.shape.images_per_call(self.engine, self._split.num_images)
+        parts = []
         for rows in batches(index, size):
             images = take_images(self._split, pad(rows, size), self.engine.model.reads, self._tokens.tags)
             parts.append(first(self.engine.encode('encode_image', images), len(rows)))
@@ -189,7 +193,9 @@ class Scorer:
 
     def cache_key(self) -> dict[str, Any]:
         """Returns all inputs of the blocks, as JSON: model, parameters, data, shapes and precision."""
-        model, split, tokens = self.engine.model, self._split, self._tokens
+        model = self.engine.model
+        split = self._split
+        tokens = self._tokens
         arrays = jax.tree.leaves(jax.device_get(self.engine.variables))
         arrays += [split.counts] if 'regions' in model.reads else []
         arrays += [tokens.ids, tokens.starts]
@@ -232,7 +238,8 @@ class Scorer:
         texts = parallel.put_everywhere(texts)
         compiled = self.engine.compiled(score_selected)
         # Device d scores the pairs starts[d] to starts[d + 1], whose images it holds.
-        devices, size = parallel.num_local_devices(), self.shape.pairs_per_call
+        devices = parallel.num_local_devices()
+        size = self.shape.pairs_per_call
         images_per_device = self.shape.images // devices
         row, column = (index.astype(np.int32) for index in np.nonzero(selected))
         starts = np.searchsorted(row, images_per_device * np.arange(devices + 1))
@@ -263,7 +270,9 @@ class Scorer:
         total = sims.size if self._pairs is None else np.count_nonzero(self._pairs)
         if finished is not None:
             finished.begin(self.cache_key(), self.blocks())
-        start, scored, read = time.perf_counter(), 0, 0
+        start = time.perf_counter()
+        scored = 0
+        read = 0
         for rows, columns in self.blocks():
             # Blocks without a pair to score are skipped.
             index = np.ix_(rows, columns)

@@ -36,12 +36,13 @@ class SelfAttention(nn.Module):
         valid = einops.rearrange(mask, 'n k -> n k 1')
         mean = jnp.sum(jnp.where(valid, vectors, 0), axis=1) / jnp.sum(valid, axis=1)
         local = XavierLinear(vectors.shape[-1], name='local')(vectors)
-        whole = XavierLinear(vectors.shape[-1], name='whole')(mean)
+        common = XavierLinear(vectors.shape[-1], name='whole')(mean)
         if self.slots is not None:
             local = self._normalize_slots(local, mask, train)
-            whole = BatchNorm(name='whole_norm')(whole, train=train)
-        local, whole = dropout(nn.tanh(local)), dropout(nn.tanh(whole))
-        scores = XavierLinear(1, name='scores')(local * einops.rearrange(whole, 'n d -> n 1 d'))
+            common = BatchNorm(name='whole_norm')(common, train=train)
+        local = dropout(nn.tanh(local))
+        common = dropout(nn.tanh(common))
+        scores = XavierLinear(1, name='scores')(local * einops.rearrange(common, 'n d -> n 1 d'))
         weights = nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=1)
         return l2_normalize(jnp.sum(weights * vectors, axis=1))
 
@@ -96,7 +97,8 @@ class GraphReasoning(nn.Module):
         return _reason(nodes[:, :, :1], nodes, mask, *last)[:, :, 0]
 
     def _parameters(self, n: int, size: int) -> tuple[chex.Array, ...]:
-        xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
+        xavier = nn.initializers.xavier_uniform()
+        zeros = nn.initializers.zeros
         query = self.param(f'query_{n}', xavier, (size, size))
         query_bias = self.param(f'query_bias_{n}', zeros, (size,))
         key = self.param(f'key_{n}', xavier, (size, size))
@@ -143,10 +145,12 @@ class AttentionFiltration(nn.Module):
     def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
         """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         relevance = self.relevance(nodes)[..., 0]
-        mean, variance = self.mean.value, self.variance.value
+        mean = self.mean.value
+        variance = self.variance.value
         if train:
             mean, variance, _ = masked_moments(relevance, mask, axes=(0, 2))
-            mean, variance = mean[:, None], variance[:, None]
+            mean = mean[:, None]
+            variance = variance[:, None]
         normalized = (relevance - mean) * (self.scale / jnp.sqrt(variance + normalization.EPSILON)) + self.bias
         weights = jnp.where(mask, nn.sigmoid(normalized), 0)
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + EPSILON)

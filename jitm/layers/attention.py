@@ -82,7 +82,8 @@ def focus(weights: chex.Array, context_mask: chex.Array, focal: str) -> chex.Arr
     'equal' keeps an element whose weight is above the mean, 'prob' one above the mean that is weighted by the square
     roots of the weights. All weights become 0 where none is above the mean, as with a single element.
     """
-    constant, mask = jax.lax.stop_gradient(weights), einops.rearrange(context_mask, 'c k -> c k 1 1')
+    constant = jax.lax.stop_gradient(weights)
+    mask = einops.rearrange(context_mask, 'c k -> c k 1 1')
     top = jnp.max(constant, axis=1, keepdims=True)
     if focal == 'equal':
         above = jnp.sum(mask, axis=1, keepdims=True) * constant > jnp.sum(constant, axis=1, keepdims=True)

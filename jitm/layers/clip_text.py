@@ -53,7 +53,8 @@ class CausalTransformer(TransformerTower):
     def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the last token, or the states of all."""
         del train
-        blocks, length = self._blocks(), texts.ids.shape[1]
+        blocks = self._blocks()
+        length = texts.ids.shape[1]
         self._check_length(length)
         mask = jnp.tri(length, dtype=bool)[None]
         tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, profile=texts.profile), texts)

@@ -99,9 +99,9 @@ class _Fire(nn.Module):
     def __call__(self, x: chex.Array) -> chex.Array:
         x = nn.relu(convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
         wide = 4 * self.squeezed
-        one = convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
+        narrow = convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
         three = convolution(wide, 3, padding=1, dtype=self.dtype, name='expand3x3')(x)
-        return nn.relu(jnp.concatenate([one, three], axis=-1))
+        return nn.relu(jnp.concatenate([narrow, three], axis=-1))
 
 
 class SqueezeNet(ConvolutionalNetwork):
@@ -174,13 +174,15 @@ class ResNet(ConvolutionalNetwork):
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.depth not in RESNETS:
             raise ArgumentError('depth', f'is {self.depth}; use one of {", ".join(map(str, RESNETS))}')
-        train, bottleneck = train and self.train_norm, self.depth >= BOTTLENECKS
+        train = train and self.train_norm
+        bottleneck = self.depth >= BOTTLENECKS
         x = nn.relu(convolve_and_normalize(x, ('conv1', 'bn1'), 64, 7, 2, dtype=self.dtype, train=train))
         x = max_pool(x, 3, 2, [(1, 1), (1, 1)])
         block = nn.remat(_Block, static_argnums=2) if self.remat else _Block
         for layer, blocks in enumerate(RESNETS[self.depth], 1):
             for n in range(blocks):
-                first, width = n == 0, 32 * 2**layer
+                first = n == 0
+                width = 32 * 2**layer
                 stride = 2 if first and layer > 1 else 1
                 downsample = first and (bottleneck or layer > 1)
                 x = block(width, bottleneck, stride, downsample, self.dtype, name=f'layer{layer}_{n}')(x, train)
@@ -241,7 +243,8 @@ class EfficientNetLite(ConvolutionalNetwork):
             raise ArgumentError('number', f'is {self.number}; use one of {", ".join(map(str, LITES))}')
         train, (width, depth) = train and self.train_norm, LITES[self.number]
         x = nn.relu6(_normalize(x, ('conv_stem', 'bn1'), 32, 3, 2, dtype=self.dtype, train=train))
-        block, number = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable, 0
+        block = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable
+        number = 0
         for stage, (size, stride, expansion, channels, blocks) in enumerate(LITE_STAGES):
             ends = stage in (0, len(LITE_STAGES) - 1)
             for n in range(blocks if ends else math.ceil(blocks * depth)):

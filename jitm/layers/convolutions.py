@@ -29,7 +29,8 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
     """Averages [I, H, W, F] to [I, size, size, F] over windows that may overlap, as `torch.nn.AdaptiveAvgPool2d`."""
 
     def windows(length: int) -> np.ndarray:
-        position, cell = np.arange(length), np.arange(size)[:, None]
+        position = np.arange(length)
+        cell = np.arange(size)[:, None]
         inside = (position >= cell * length // size) & (position < -(-(cell + 1) * length // size))
         return inside / inside.sum(axis=1, keepdims=True)
 
@@ -107,8 +108,8 @@ class Depthwise(nn.Module):
         kernel = self.param('kernel', nn.initializers.he_normal(), (self.size, self.size, 1, x.shape[-1]))
         height, width = (-(-length // self.stride) for length in x.shape[1:3])
         spans = [(height - 1) * self.stride + self.size, (width - 1) * self.stride + self.size]
-        missing = [max(span - length, 0) for span, length in zip(spans, x.shape[1:3], strict=True)]
-        x = jnp.pad(x, ((0, 0), *((zeros // 2, zeros - zeros // 2) for zeros in missing), (0, 0)))
+        padding = [max(span - length, 0) for span, length in zip(spans, x.shape[1:3], strict=True)]
+        x = jnp.pad(x, ((0, 0), *((zeros // 2, zeros - zeros // 2) for zeros in padding), (0, 0)))
         shifted = (
             x[:, row :: self.stride, column :: self.stride][:, :height, :width] * kernel[row, column, 0].astype(x.dtype)
             for row, column in itertools.product(range(self.size), repeat=2)

@@ -30,16 +30,17 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
     Returns:
       The results of all texts.
     """
-    whole = texts.replace(profile=None)
+    unpacked = texts.replace(profile=None)
     if texts.profile is None or len(texts.mask) % texts.profile[0][1] or parallel.platform() == 'tpu':
-        return function(whole)
+        return function(unpacked)
     order = longest_first(texts)
-    found, parts = groups(texts.profile, len(texts.mask)), []
-    words = sum((stop - start) * length for start, stop, length in found)
-    for start, stop, length in found:
+    segments = groups(texts.profile, len(texts.mask))
+    parts = []
+    words = sum((stop - start) * length for start, stop, length in segments)
+    for start, stop, length in segments:
         rows = order[start:stop]
         with keeping_share((stop - start) * length / words):
-            parts.append(function(jax.tree.map(lambda x, rows=rows: x[rows], whole).first(length)))
+            parts.append(function(jax.tree.map(lambda x, rows=rows: x[rows], unpacked).first(length)))
     back = jnp.argsort(order)
     return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), back, axis), *parts)
 
@@ -79,9 +80,12 @@ def pack(profile: Profile, words: chex.Array) -> chex.Array:
 
 def unpack(profile: Profile, packed: chex.Array) -> chex.Array:
     """Returns packed words [P, ...] as those of sorted texts [T, L, ...], zero where the profile has no place."""
-    count, stop, parts = profile[0][1], 0, []
+    count = profile[0][1]
+    stop = 0
+    parts = []
     for start, end, rows in _segments(profile):
-        first, stop = stop, stop + rows * (end - start)
+        first = stop
+        stop = stop + rows * (end - start)
         part = packed[first:stop].reshape(rows, end - start, *packed.shape[1:])
         parts.append(jnp.pad(part, [(0, count - rows), *[(0, 0)] * packed.ndim]))
     return jnp.concatenate(parts, axis=1)
@@ -105,6 +109,6 @@ def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:
     """
     repeats = count // profile[0][1]
     ends = itertools.accumulate(tokens for tokens, _ in profile)
-    found = [(repeats * rows, end) for (_, rows), end in zip(profile, ends, strict=True)][::-1]
-    starts = [0, *(stop for stop, _ in found)]
-    return [(start, *group) for start, group in zip(starts, found, strict=False)]
+    segments = [(repeats * rows, end) for (_, rows), end in zip(profile, ends, strict=True)][::-1]
+    starts = [0, *(stop for stop, _ in segments)]
+    return [(start, *group) for start, group in zip(starts, segments, strict=False)]

@@ -50,10 +50,11 @@ class LoRA:
         Raises:
           UserError: If there is no transformer block to adapt.
         """
-        flat, roots = traverse_util.flatten_dict(params), towers(params)
+        flat = traverse_util.flatten_dict(params)
+        roots = towers(params)
         if self.modules and not roots:
             raise UserError("config key 'members.NAME.lora' is set, but the model has no transformer: leave it out")
-        added = {}
+        adapters = {}
         for path, kernel in sorted(flat.items()):
             place = place_of(path, roots)
             in_block = place is not None and 0 < place.group <= place.layers
@@ -61,10 +62,11 @@ class LoRA:
                 continue
             size = input_size(path, kernel)
             bound = 1 / math.sqrt(size)
-            a = jax.random.uniform(jax.random.fold_in(key, len(added)), (size, self.rank), minval=-bound, maxval=bound)
+            key_of_kernel = jax.random.fold_in(key, len(adapters))
+            a = jax.random.uniform(key_of_kernel, (size, self.rank), minval=-bound, maxval=bound)
             values = a, jnp.zeros((self.rank, kernel.size // size)), jnp.float32(self.alpha / self.rank)
-            added |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
-        return traverse_util.unflatten_dict(flat | added)
+            adapters |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
+        return traverse_util.unflatten_dict(flat | adapters)
 
     def of_trained(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
         """Returns an optimizer of the parameters that train beside adapters, without moments of the others."""

@@ -41,7 +41,8 @@ def masked_moments(
       Mean, variance and number of valid values, each with the shape of x without the axes; 0 without valid values.
     """
     axes = tuple(range(x.ndim - 1)) if axes is None else tuple(axes)
-    mask, x = jnp.broadcast_to(mask, x.shape), x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mask = jnp.broadcast_to(mask, x.shape)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
     def totals(*values):
         sums = [jnp.sum(value, axes, keepdims=True).astype(x.dtype) for value in values]
@@ -81,7 +82,8 @@ class BatchNorm(nn.Module):
         running_variance = self.variable('batch_stats', 'variance', jnp.ones, shape)
         scale = self.param('scale', self.scale_init, shape)
         bias = self.param('bias', nn.initializers.zeros, shape)
-        mean, variance = running_mean.value, running_variance.value
+        mean = running_mean.value
+        variance = running_variance.value
         if train:
             mean, variance, count = masked_moments(x, jnp.ones_like(x, bool) if mask is None else mask)
             if not self.is_initializing():

@@ -103,10 +103,11 @@ _weigh_by_sorting.defvjp(_sort_and_weigh, _spread_weights)
 def descending_ranks(features: chex.Array) -> chex.Array:
     """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position."""
     features = jax.lax.stop_gradient(features)
-    ranks, position = 0, jnp.arange(features.shape[1])[:, None]
+    ranks = 0
+    position = jnp.arange(features.shape[1])[:, None]
     for k in range(features.shape[1]):
-        one = features[:, k : k + 1]
-        ranks += ((one > features) | ((one == features) & (k < position))).astype(jnp.int32)
+        column = features[:, k : k + 1]
+        ranks += ((column > features) | ((column == features) & (k < position))).astype(jnp.int32)
     # Without the barrier XLA fuses the counting into each use and repeats it for every element.
     return jax.lax.optimization_barrier(ranks)
 

@@ -86,12 +86,13 @@ def _read(
     # Without the barrier XLA transposes the kernels again in each step.
     transposed = jax.lax.optimization_barrier(parameters.transposed())
 
-    def step(state, one):
-        x, mask = one
-        taken = take_step(state, affine(x, transposed.inputs), affine(state, transposed.state), mask)
-        return taken.after, (taken.after, taken)
+    def step(state, inputs):
+        x, mask = inputs
+        next_step = take_step(state, affine(x, transposed.inputs), affine(state, transposed.state), mask)
+        return next_step.after, (next_step.after, next_step)
 
-    parts, kernel = _cut(profile, (x, mask)), parameters.state[0][0]
+    parts = _cut(profile, (x, mask))
+    kernel = parameters.state[0][0]
     states, steps = zip(*_scan(step, parts, len(kernel), jnp.result_type(x, kernel), reverse), strict=True)
     return _fill(states), ([part for part, _ in parts], parameters, list(steps))
 
@@ -105,8 +106,8 @@ def _pull_back(
     x, parameters, steps = residuals
     kernels = [kernel for kernel, _ in parameters.state]
 
-    def step(carry, one):
-        gradient, (before, reset, update, new, scaled) = one
+    def step(carry, parts_of_step):
+        gradient, (before, reset, update, new, scaled) = parts_of_step
         gradient += carry
         to_new = gradient * (1 - update) * (1 - new**2)
         to_update = gradient * (before - new) * update * (1 - update)
@@ -116,9 +117,10 @@ def _pull_back(
         return carry, (to_reset, to_update, to_new, to_scaled)
 
     parts = list(zip(_cut(profile, gradients), steps, strict=True))
-    found = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
-    to_reset, to_update, to_new, to_scaled = map(_columns, zip(*found, strict=True))
-    transposed, before = parameters.transposed(), _columns([part.before for part in steps])
+    pulled = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
+    to_reset, to_update, to_new, to_scaled = map(_columns, zip(*pulled, strict=True))
+    transposed = parameters.transposed()
+    before = _columns([part.before for part in steps])
     to_columns, to_inputs = jax.vjp(affine, _columns(x), transposed.inputs)[1]((to_reset, to_update, to_new))
     _, to_state = jax.vjp(affine, before, transposed.state)[1]((to_reset, to_update, to_scaled))
     ends = itertools.accumulate(tokens * rows for tokens, rows in profile)
@@ -148,8 +150,8 @@ def _fill(parts: Sequence[chex.Array]) -> chex.Array:
 
 def _resize(x: chex.Array, count: int) -> chex.Array:
     """Returns the first columns of [..., H, n], filled up with zeros."""
-    missing = count - x.shape[-1]
-    return x[..., :count] if missing <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+    padding = count - x.shape[-1]
+    return x[..., :count] if padding <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
 
 
 def _columns(parts: Sequence[chex.Array]) -> chex.Array:
@@ -161,7 +163,8 @@ def _scan(
     step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
 ) -> list[chex.ArrayTree]:
     """Scans segments one after the other, from zeros; columns that start in a later segment start from zero."""
-    carry, results = None, []
+    carry = None
+    results = []
     for part in reversed(parts) if reverse else parts:
         count = jax.tree.leaves(part)[0].shape[-1]
         carry = jnp.zeros((size, count), dtype) if carry is None else _resize(carry, count)
@@ -185,7 +188,8 @@ class GRUCell(nn.Module):
     @nn.compact
     def parameters(self, size: int) -> Parameters:
         """Returns the parameters for inputs of a size."""
-        names, layer = ('reset', 'update', 'new'), functools.partial(Linear, self.features, fan_in=self.features)
+        names = ('reset', 'update', 'new')
+        layer = functools.partial(Linear, self.features, fan_in=self.features)
         return Parameters(
             tuple(layer(name=f'input_{name}').parameters(size) for name in names),
             tuple(layer(name=f'hidden_{name}').parameters(self.features) for name in names),
@@ -226,7 +230,8 @@ class GRU(nn.Module):
         order = None
         if profile and profile[0][1] == count and parallel.platform() == 'cpu':
             order = jnp.argsort(lengths, descending=True)
-            x, lengths = x[order], jnp.asarray(lengths)[order]
+            x = x[order]
+            lengths = jnp.asarray(lengths)[order]
         else:
             profile = ((length, count),)
         x = einops.rearrange(x, 'n l d -> l d n')

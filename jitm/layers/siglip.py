@@ -87,7 +87,8 @@ class PaddedTransformer(CausalTransformer):
     def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
         del train
-        blocks, length = self._blocks(), texts.ids.shape[1]
+        blocks = self._blocks()
+        length = texts.ids.shape[1]
         self._check_length(length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)

@@ -32,12 +32,12 @@ def paths_of(params: chex.ArrayTree) -> list[Path]:
 
 def towers(params: chex.ArrayTree) -> dict[Path, int]:
     """Returns the path of each tower, and its number L of blocks."""
-    found: dict[Path, set[str]] = {}
+    names_of: dict[Path, set[str]] = {}
     for path in paths_of(params):
         for n, (outer, inner) in enumerate(itertools.pairwise(path)):
             if outer == 'encoder' and BLOCK.fullmatch(inner):
-                found.setdefault(path[:n], set()).add(inner)
-    return {root: len(blocks) for root, blocks in found.items()}
+                names_of.setdefault(path[:n], set()).add(inner)
+    return {root: len(blocks) for root, blocks in names_of.items()}
 
 
 class Place(NamedTuple):

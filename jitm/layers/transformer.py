@@ -176,7 +176,8 @@ class TransformerBlock(nn.Module):
           context: What else the tokens attend to, [N, K, C]; None for nothing.
           profile: The profile of sequences without a context, by which they are packed; None if they are not.
         """
-        options, init = self.options, self.options.kernel_init
+        options = self.options
+        init = self.options.kernel_init
         init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
         drop = nn.Dropout(options.dropout, deterministic=not train)
         attention = functools.partial(
@@ -250,11 +251,11 @@ class Transformer(nn.Module):
         tokens = self._apply(tokens, mask, train, bias, context, profile)
         return tokens if profile is None else lengths.unpack(profile, tokens)
 
-    def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *others: Any) -> chex.Array:
+    def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *arguments: Any) -> chex.Array:
         names = [f'block_{n}' for n in range(self.layers)]
         if self.is_initializing() or parallel.platform() == 'cpu':
             for name in names:
-                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, *others)
+                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, *arguments)
             return tokens
         # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
@@ -265,7 +266,7 @@ class Transformer(nn.Module):
             params, bits = layer
             rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
             block = TransformerBlock(self.options, parent=None)
-            return block.apply({'params': params}, tokens, mask, train, *others, rngs=rngs), None
+            return block.apply({'params': params}, tokens, mask, train, *arguments, rngs=rngs), None
 
         first = jax.tree.map(lambda x: x[0], (layers, bits))
         return jax.lax.scan(recompute(apply, self.layers, tokens, first), tokens, (layers, bits))[0]
@@ -308,7 +309,9 @@ class BERTEmbeddings(nn.Module):
         Raises:
           UserError: If L is more than `max_length`.
         """
-        length, maximum, first = ids.shape[1], self.size.max_length, self.size.first_position
+        length = ids.shape[1]
+        maximum = self.size.max_length
+        first = self.size.first_position
         if length > maximum:
             raise UserError(
                 f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'

@@ -69,7 +69,8 @@ class TransformerTower(Tower):
         """
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.activation, ACTIVATIONS, 'activation')
-        size, heads = self.hidden_dim, self.num_heads
+        size = self.hidden_dim
+        heads = self.num_heads
         if size % heads:
             raise ArgumentError('num_heads', f'is {heads}, which does not divide hidden_dim {size}')
         out = nn.initializers.normal((2 * size * self.num_layers) ** -0.5)
@@ -105,7 +106,8 @@ class ViT(TransformerTower):
         """Embeds the patches, row by row: [I, R, H]."""
         check_size(images, self.image_size)
         pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
-        edge, options = (self.patch_size, self.patch_size), {'use_bias': use_bias, 'dtype': DTYPES[self.dtype]}
+        edge = (self.patch_size, self.patch_size)
+        options = {'use_bias': use_bias, 'dtype': DTYPES[self.dtype]}
         patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', **options, name='patches')(pixels)
         return einops.rearrange(patches, 'i h w d -> i (h w) d')
 
@@ -114,7 +116,8 @@ class ViT(TransformerTower):
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
         tokens = self._patches(images, use_bias)
-        dtype, scale = DTYPES[self.dtype], nn.initializers.normal(self.hidden_dim**-0.5)
+        dtype = DTYPES[self.dtype]
+        scale = nn.initializers.normal(self.hidden_dim**-0.5)
         first = self.param('class_embedding', scale, (self.hidden_dim,)).astype(dtype)
         tokens = jnp.concatenate([jnp.broadcast_to(first, (len(tokens), 1, self.hidden_dim)), tokens], axis=1)
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))

@@ -57,7 +57,8 @@ def _absolute_hinges(
     scores: Scores, positives: Mask, anchor_scores: Scores, margin: float, alpha: float, extreme: float | None
 ) -> Scores:
     """Returns [alpha margin + a_p - s_p]_+ + [(1 - alpha) margin + s_n - a_n]_+ for every candidate n."""
-    positive, anchor = hardest_positive(scores, positives), hardest_positive(scores, positives, anchor_scores)
+    positive = hardest_positive(scores, positives)
+    anchor = hardest_positive(scores, positives, anchor_scores)
     positive_hinge = jnp.maximum(_margin(anchor, alpha * margin, extreme) + anchor - positive, 0)
     margins = _margin(-anchor_scores, (1 - alpha) * margin, extreme)
     return positive_hinge[:, None] + jnp.maximum(margins + scores - anchor_scores, 0)

@@ -58,7 +58,8 @@ def rank_distillation(
         order of the candidates from the lowest score on, without the lowest.
     """
     negatives, valid = prepare(positives, negatives)
-    candidates, skipped = positives | negatives, int(hard)
+    candidates = positives | negatives
+    skipped = int(hard)
     target, anchor = (-3 * x**3 if hard else x / temperature for x in (scores, anchor_scores))
     _, top = jax.lax.top_k(jnp.where(candidates, anchor, -jnp.inf), min(skipped + LENGTH, scores.shape[1]))
     top = top[:, skipped:]

@@ -39,8 +39,8 @@ def complementary_contrastive(
 def _one_minus(probabilities: Scores) -> Scores:
     """Returns 1 - P; for the likeliest candidate this is the sum of all others, which does not round to 0."""
     likeliest = jnp.arange(probabilities.shape[1]) == jnp.argmax(probabilities, axis=1)[:, None]
-    others = jnp.sum(jnp.where(likeliest, 0, probabilities), axis=1, keepdims=True)
-    return jnp.where(likeliest, others, 1 - probabilities)
+    complement = jnp.sum(jnp.where(likeliest, 0, probabilities), axis=1, keepdims=True)
+    return jnp.where(likeliest, complement, 1 - probabilities)
 
 
 @checked
@@ -96,7 +96,8 @@ def evidential(
     Published: mean; temperature and weight 0.1.
     """
     negatives, _ = prepare(positives, negatives)
-    candidates, valid = positives | negatives, negatives.any(axis=1)
+    candidates = positives | negatives
+    valid = negatives.any(axis=1)
 
     def total(values: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(candidates, values, 0), axis=1)
@@ -105,11 +106,12 @@ def evidential(
     count = jnp.maximum(candidates.sum(axis=1), 1).astype(evidence.dtype)
     strength = jnp.log(count) + softplus(logsumexp(evidence, axis=1) - jnp.log(count))
     means = jnp.where(candidates, jnp.exp(softplus(evidence) - strength[:, None]), 0)
-    rest = _one_minus(means)
-    error = jnp.square(jnp.where(positives, rest, means))
-    variance = means * rest * sigmoid(-strength)[:, None]
-    others = jnp.where(positives, NO_EVIDENCE, evidence)
-    divergence = _divergence_part(logsumexp(others, axis=1), count) - total(_divergence_part(others, 1))
+    complements = _one_minus(means)
+    error = jnp.square(jnp.where(positives, complements, means))
+    variance = means * complements * sigmoid(-strength)[:, None]
+    negative_evidence = jnp.where(positives, NO_EVIDENCE, evidence)
+    divergence = _divergence_part(logsumexp(negative_evidence, axis=1), count)
+    divergence -= total(_divergence_part(negative_evidence, 1))
     # A divergence near 0 may be rounded to below it.
     return jnp.where(valid, total(error + variance) + divergence_weight * jnp.maximum(divergence, 0), 0)
 

@@ -119,7 +119,8 @@ def online_quintuplet(
     margins = {'online_margin': online_margin, 'offline_margin': offline_margin}
     triplet = offline_triplet(scores, positives, negatives, offline_scores=offline_scores, **margins)
     mined = jnp.where(negatives, scores, -jnp.inf)
-    candidate, query = jnp.argmax(mined, axis=1), jnp.argmax(mined, axis=0)
+    candidate = jnp.argmax(mined, axis=1)
+    query = jnp.argmax(mined, axis=0)
     have_both = negatives.any(axis=1) & negatives.any(axis=0)
     pairs = [
         jnp.where(have_both & negatives[pair], _hinge(scores, positives, scores[pair], offline_margin), 0)

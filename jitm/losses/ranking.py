@@ -135,7 +135,8 @@ def polynomial(scores: Scores, positives: Mask, negatives: Mask | None = None, *
     Published: mean.
     """
     negatives, valid = prepare(positives, negatives)
-    positive, negative = hardest_positive(scores, positives), hardest_negative(scores, negatives)
+    positive = hardest_positive(scores, positives)
+    negative = hardest_negative(scores, negatives)
     value = jnp.maximum(jnp.polyval(jnp.asarray((0.2, -0.7, 0.5), scores.dtype), positive), 0)
     value += jnp.maximum(jnp.polyval(jnp.asarray((0.9, -0.4, 0.03), scores.dtype), negative), 0)
     return jnp.where(valid & (positive < 1 - 1e-5) & (negative + margin > positive), value, 0)

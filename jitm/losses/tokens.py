@@ -26,7 +26,8 @@ MAX_COST = float(-np.log(MIN_PROBABILITY))
 
 def _costs(logits: Logits, labels: Labels, mask: TokenMask) -> chex.Array:
     """Returns -log P_l(y_l) at each position l of the mask, 0 at the others: [N, L]."""
-    logits, labels = jnp.where(mask[..., None], logits, 0), jnp.where(mask, labels, 0)
+    logits = jnp.where(mask[..., None], logits, 0)
+    labels = jnp.where(mask, labels, 0)
     label_logits = jnp.take_along_axis(logits, labels[..., None], axis=2)[..., 0]
     return jnp.where(mask, jax.nn.logsumexp(logits, axis=2) - label_logits, 0)
 

@@ -61,16 +61,17 @@ def _search_local(
     search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
 ) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
-    sizes, process = search.blocks(), jax.process_index()
+    sizes = search.blocks()
+    process = jax.process_index()
     blocks = [*sizes][slice(*(len(sizes) * n // jax.process_count() for n in (process, process + 1)))]
-    total, before = (sum(map(sizes.get, part)) for part in (blocks, blocks[: state.done]))
+    total, finished = (sum(map(sizes.get, part)) for part in (blocks, blocks[: state.done]))
     start = saved = time.perf_counter()
     scored = 0
     for pairs in search.run(blocks[state.done :], state):
         state.done += 1
         scored += pairs
         if report is not None:
-            report(Progress.since(start, before, scored, total))
+            report(Progress.since(start, finished, scored, total))
         if time.perf_counter() - saved > SAVE_EVERY:
             state.save(path, job)
             saved = time.perf_counter()
@@ -191,7 +192,8 @@ def mine(
     try:
         if parallel.is_primary():
             if not not_finite:
-                lists, scores = Candidates(state.i2t[1], state.t2i[1]), {'i2t': state.i2t[0], 't2i': state.t2i[0]}
+                lists = Candidates(state.i2t[1], state.t2i[1])
+                scores = {'i2t': state.i2t[0], 't2i': state.t2i[0]}
                 candidates_lib.save(lists, scores, manifest, split_name, folder)
             output.remove(name for name in output.names if name.startswith('unfinished_'))
     finally:

@@ -66,7 +66,8 @@ class MiningState:
     @classmethod
     def initial(cls, split: Split, top_h_texts: int, top_h_images: int) -> 'MiningState':
         """Returns the state before the first block, with empty lists."""
-        i2t, t2i = (split.num_images, top_h_texts), (split.num_texts, top_h_images)
+        i2t = (split.num_images, top_h_texts)
+        t2i = (split.num_texts, top_h_images)
         lists = [(np.full(size, -np.inf, np.float32), np.full(size, NO_CANDIDATE, np.int32)) for size in (i2t, t2i)]
         return cls(0, *lists, np.full(split.num_texts, -np.inf, np.float32))
 
@@ -85,7 +86,7 @@ class MiningState:
     def load(cls, path: Path, job: str) -> 'MiningState | None':
         """Reads the state that `save` wrote; None if it is missing or damaged, or belongs to another job."""
         try:
-            with path.open('rb') as whole, np.load(whole) as file:
+            with path.open('rb') as opened, np.load(opened) as file:
                 if str(file['job']) != job:
                     return None
                 lists = [(file[f'{name}_0'], file[f'{name}_1']) for name in ('i2t', 't2i')]
@@ -93,11 +94,11 @@ class MiningState:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
-    def join(self, other: 'MiningState') -> 'MiningState':
+    def join(self, shard: 'MiningState') -> 'MiningState':
         """Merges the lists of two processes."""
-        pairs = (self.i2t, other.i2t), (self.t2i, other.t2i)
-        lists = [jax.device_get(jax.jit(merge)(mine, *others)) for mine, others in pairs]
-        return MiningState(self.done, *lists, np.maximum(self.positives, other.positives))
+        pairs = (self.i2t, shard.i2t), (self.t2i, shard.t2i)
+        lists = [jax.device_get(jax.jit(merge)(mine, *lists_of_shard)) for mine, lists_of_shard in pairs]
+        return MiningState(self.done, *lists, np.maximum(self.positives, shard.positives))
 
 
 def summarize(state: MiningState, split: Split) -> str:
@@ -110,7 +111,8 @@ def summarize(state: MiningState, split: Split) -> str:
     """
     best_text = np.full(split.num_images, -np.inf, np.float32)
     np.maximum.at(best_text, split.image_of_text, state.positives)
-    lists, shares = [('positives', state.positives)], []
+    lists = [('positives', state.positives)]
+    shares = []
     for direction, (scores, _), positive in (('i2t', state.i2t, best_text), ('t2i', state.t2i, state.positives)):
         ranks = [rank for rank in RANKS if rank < scores.shape[1]] + [scores.shape[1]]
         lists += [(f'{direction} rank {rank}', scores[:, rank - 1]) for rank in ranks]

@@ -32,7 +32,8 @@ class PairSearch:
 
     def __init__(self, scorers: Sequence[Scorer], split: Split):
         """Sets the block shapes of all scorers of the split, whose scores are averaged, to the smallest one."""
-        self._scorers, self._split = scorers, split
+        self._scorers = scorers
+        self._split = split
         smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
         for scorer in scorers:
             scorer.shape = smallest
@@ -55,19 +56,19 @@ class PairSearch:
         """Merges a block of scores into the lists of its images and texts."""
 
         def padded(array: np.ndarray, axis: int, value: Any) -> np.ndarray:
-            missing = block.shape[axis] - len(array)
-            return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
+            padding = block.shape[axis] - len(array)
+            return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
 
-        before = [
+        previous = [
             tuple(padded(array[index], axis, 0) for array in lists)
             for axis, (lists, index) in enumerate(((state.i2t, rows), (state.t2i, columns)))
         ]
         image_of_text = padded(self._split.image_of_text[columns], 1, -2)
         ids = padded(rows.astype(np.int32), 0, -1), padded(columns.astype(np.int32), 1, -1)
-        images, texts, positives = jax.device_get(rank_block(*before, block, *ids, image_of_text))
+        images, texts, positives = jax.device_get(rank_block(*previous, block, *ids, image_of_text))
         for lists, index, new in ((state.i2t, rows, images), (state.t2i, columns, texts)):
-            for whole, part in zip(lists, new, strict=True):
-                whole[index] = part[: len(index)]
+            for merged, part in zip(lists, new, strict=True):
+                merged[index] = part[: len(index)]
         state.positives[columns] = np.maximum(state.positives[columns], positives[: len(columns)])
 
 
@@ -118,7 +119,8 @@ class ProductSearch:
           UserError: If the memory does not hold the scores of one query per device.
         """
         self._sides = {'i2t': (images, texts), 't2i': (texts, images)}  # direction -> queries and candidates
-        self._split, self._precision = split, precision
+        self._split = split
+        self._precision = precision
         max_queries = memory_mb * 2**20 // (BLOCKS_IN_FLIGHT * 4 * max(split.num_images, split.num_texts))
         devices = parallel.num_local_devices()
         self._tile = min(max_queries // devices, MAX_QUERIES)
@@ -181,8 +183,8 @@ class ProductSearch:
             first = map(best, starts[:1])  # compiles before the threads start
             for start, lists in zip(starts, itertools.chain(first, pool.map(best, starts[1:])), strict=True):
                 count = min(self._queries, len(vectors) - start)
-                for whole, part in zip((scores, ids), lists, strict=True):
-                    whole[start : start + count] = part[:count]
+                for merged, part in zip((scores, ids), lists, strict=True):
+                    merged[start : start + count] = part[:count]
                 yield count * len(candidates)
 
 

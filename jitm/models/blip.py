@@ -79,6 +79,8 @@ class ImageTextMatching(JointEncoder):
 
     def floats_per_pair(self, images: chex.Array, texts: Texts) -> int:
         """Returns the size of the image's keys, of the attention of words to it or of the hidden layer, the largest."""
-        cells, words, text = images.shape[1], texts.ids.shape[1], self.text
+        cells = images.shape[1]
+        words = texts.ids.shape[1]
+        text = self.text
         width = max(images.shape[2], text.hidden_dim)
         return max(cells * width, text.num_heads * words * cells, words * text.mlp_dim)

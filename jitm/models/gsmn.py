@@ -50,7 +50,8 @@ class GSMN(CrossAttentionMatcher):
         """Checks the options and creates the networks of both directions."""
         if self.embed_dim % self.blocks:
             raise ArgumentError('blocks', f'is {self.blocks}, which does not divide embed_dim, {self.embed_dim}')
-        self.t2i, self.i2t = Readout(), Readout()
+        self.t2i = Readout()
+        self.i2t = Readout()
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         """Adds nothing."""

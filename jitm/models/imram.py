@@ -30,12 +30,13 @@ class Memory(nn.Module):
 
     def setup(self):
         """Creates W_g, b_g, W_o and b_o, initialized as in `torch.nn.Linear`."""
-        self.gate, self.linear = Linear(self.features), Linear(self.features)
+        self.gate = Linear(self.features)
+        self.linear = Linear(self.features)
 
     def _kernels(self) -> tuple[chex.Array, chex.Array, chex.Array]:
         """Returns the kernels of the queries and of the context, each [D, 2 D], and the bias [2 D]."""
-        both = [layer.parameters(2 * self.features) for layer in (self.gate, self.linear)]
-        kernel, bias = (jnp.concatenate(parts, axis=-1) for parts in zip(*both, strict=True))
+        parameters = [layer.parameters(2 * self.features) for layer in (self.gate, self.linear)]
+        kernel, bias = (jnp.concatenate(parts, axis=-1) for parts in zip(*parameters, strict=True))
         return *jnp.split(kernel, 2), bias
 
     def map_context(self, vectors: chex.Array) -> chex.Array:
@@ -120,7 +121,8 @@ class IMRAM(CrossAttentionMatcher):
         """Scores every image of a block with every text of it: [I, T]."""
         total = 0
         for direction, (context, queries) in self._by_direction(images, texts).items():
-            scores, gram = attention.similarities(context, queries), attention.gram(context)
+            scores = attention.similarities(context, queries)
+            gram = attention.gram(context)
             for weights in self._attend(direction, scores, context, queries):
                 relevance = attention.attended_cosine(scores, weights, gram)
                 score = jnp.mean(relevance, axis=-1, where=queries.mask)

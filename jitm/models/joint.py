@@ -76,11 +76,11 @@ class JointEncoder(Matcher):
 
     def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
         """Adds the heads that trained parameters, by their paths, lack: copies of others, as `head_sources` states."""
-        known = {path[0] for path in params}
+        names = {path[0] for path in params}
         copies = {
             (f'{head}_head', *path[1:]): value
             for head, source in self.head_sources.items()
-            if head in self.heads and f'{head}_head' not in known
+            if head in self.heads and f'{head}_head' not in names
             for path, value in params.items()
             if path[0] == f'{source}_head'
         }
@@ -185,7 +185,8 @@ class JointBERT(JointEncoder):
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of the hidden layer or of the attention weights of a block, whichever is larger."""
-        length, size = self.sequence_length(images, texts), size_named(self.size)
+        length = self.sequence_length(images, texts)
+        size = size_named(self.size)
         return length * max(size.mlp_dim, size.heads * length)
 
 

@@ -87,15 +87,17 @@ def check_matcher(model: nn.Module) -> None:
     for name, interface in vars(Matcher).items():
         if name.startswith('_') or not inspect.isfunction(interface):
             continue
-        method, wanted = getattr(type(model), name), [*inspect.signature(interface).parameters]
+        method = getattr(type(model), name)
+        expected = [*inspect.signature(interface).parameters]
         if name in ('encode_image', 'encode_text') and method is interface:
-            raise UserError(f'{kind} has no {name}({", ".join(wanted)}): define it')
-        found = inspect.signature(method)
+            raise UserError(f'{kind} has no {name}({", ".join(expected)}): define it')
+        signature = inspect.signature(method)
+        keywords = {'train': None} if 'train' in expected else {}
         try:
-            found.bind(*filter('train'.__ne__, wanted), **{one: None for one in wanted if one == 'train'})
+            signature.bind(*filter('train'.__ne__, expected), **keywords)
         except TypeError:
-            given = ', '.join(found.parameters)
-            raise UserError(f'{kind}.{name} takes ({given}); it must take ({", ".join(wanted)})') from None
+            arguments = ', '.join(signature.parameters)
+            raise UserError(f'{kind}.{name} takes ({arguments}); it must take ({", ".join(expected)})') from None
 
 
 @contextlib.contextmanager

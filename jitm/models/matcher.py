@@ -105,14 +105,14 @@ class DualEncoder(Matcher):
 
     def _both(self, images: Encoding, texts: Encoding) -> tuple[chex.Array, chex.Array]:
         """Returns the vectors of both sides; raises a UserError unless they are equally wide."""
-        both = self.vectors(images), self.vectors(texts)
-        first, second = (list(getattr(side, 'shape', [type(side).__name__])) for side in both)
+        sides = self.vectors(images), self.vectors(texts)
+        first, second = (list(getattr(side, 'shape', [type(side).__name__])) for side in sides)
         if not (len(first) == len(second) == 2 and first[1] == second[1]):
             raise UserError(
                 f'{type(self).__name__} encodes images as {first} and texts as {second}; the vectors of a dual encoder '
                 'are [N, D] with the same D: change one of its encoders, or set model.embed_dim for both'
             )
-        return both
+        return sides
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
         """Scores every image with every text: float32 [I, T]."""

@@ -46,7 +46,8 @@ def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array
     count = jnp.sum(mask, dtype=statistics.count.dtype)
     mean = jnp.sum(jnp.where(mask, similarities, 0), axis=-1) / jnp.maximum(count, 1)
     squares = jnp.sum(jnp.where(mask, jnp.square(similarities - mean[:, None]), 0), axis=-1)
-    total, difference = statistics.count + count, mean - statistics.mean
+    total = statistics.count + count
+    difference = mean - statistics.mean
     weight = count / jnp.maximum(total, 1)
     return statistics.replace(
         count=total,
@@ -156,12 +157,12 @@ class NAAF(CrossAttentionMatcher):
         """Computes the scores of pairs [I, T] from similarities [I, R, T, L] and smoothing weights [T, L, L]."""
         best = best_similarities(scores, images.mask) - threshold
         decision = best if smoothing is None else jnp.einsum('qmn,cqn->cqm', smoothing, best)
-        missing = jnp.where(decision < 0, best, 0)
+        unmatched = jnp.where(decision < 0, best, 0)
         matching = self._matching(scores, images.mask, threshold)
         matched = attention.attended_cosine(scores, matching, attention.gram(images))
         weights = attention.normalize(super().weights(scores, images, texts))
         relevance = jnp.sum(weights * scores, axis=1)
-        return jnp.mean(missing + matched + relevance, axis=-1, where=texts.mask)
+        return jnp.mean(unmatched + matched + relevance, axis=-1, where=texts.mask)
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it, by the rule of evaluation: [I, T]."""
@@ -193,22 +194,25 @@ class NAAF(CrossAttentionMatcher):
           The statistics after all texts, and the texts with their thresholds and scores.
         """
         images, texts = jax.lax.stop_gradient((images, texts))
-        scalar, pair = jnp.zeros((), images.gram.dtype), jnp.zeros(2, images.gram.dtype)
+        scalar = jnp.zeros((), images.gram.dtype)
+        pair = jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
         one_by_one = parallel.platform() == 'cpu'
         size = 1 if one_by_one else len(texts.mask)
         score_texts = at_own_length if one_by_one else functools.partial(by_length, axis=1)
 
-        def score_cut(some: MinedTexts) -> tuple[chex.Array, chex.Array]:
-            scores, best = self.in_tiles('score_and_best', images, some, all_images=one_by_one)
+        def score_cut(cut: MinedTexts) -> tuple[chex.Array, chex.Array]:
+            scores, best = self.in_tiles('score_and_best', images, cut, all_images=one_by_one)
             return scores, jnp.pad(best, [(0, 0), (0, 0), (0, texts.mask.shape[1] - best.shape[2])])
 
         def add_text(statistics: Statistics, similarities_and_mask: tuple) -> tuple[Statistics, chex.Array]:
-            before, statistics = statistics.threshold, add_words(statistics, *similarities_and_mask)
-            moved, enough = move_thresholds(statistics, self.alpha), statistics.count > self.minimum_words
-            return jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics), before
+            threshold = statistics.threshold
+            statistics = add_words(statistics, *similarities_and_mask)
+            moved = move_thresholds(statistics, self.alpha)
+            enough = statistics.count > self.minimum_words
+            return jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics), threshold
 
-        def score_tile(before: Statistics, rows_and_texts: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
+        def score_tile(earlier: Statistics, rows_and_texts: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
             rows, tile = rows_and_texts
             columns = jnp.arange(len(rows))
 
@@ -219,8 +223,8 @@ class NAAF(CrossAttentionMatcher):
                 all_scores, best = collectives.gather_over_devices((scores, best))
                 # Words count if their image ranks first; mismatches come from the image that ranks last.
                 similarities = jnp.stack([best[rows, columns], best[jnp.argmin(all_scores, axis=0), columns]], axis=1)
-                found = tile.mask & (jnp.argmax(all_scores, axis=0) == rows)[:, None]
-                statistics, thresholds = jax.lax.scan(add_text, before, (similarities, found))
+                selected = tile.mask & (jnp.argmax(all_scores, axis=0) == rows)[:, None]
+                statistics, thresholds = jax.lax.scan(add_text, earlier, (similarities, selected))
                 return statistics, mined.replace(scores=scores.T), thresholds
 
             mined = MinedTexts(
@@ -228,7 +232,7 @@ class NAAF(CrossAttentionMatcher):
                 threshold=jnp.full(len(rows), jnp.nan, scalar.dtype),  # unlike any, so that they are scored
                 scores=jnp.zeros((len(rows), len(images.mask)), scalar.dtype),
             )
-            state = before, mined, jnp.full_like(mined.threshold, before.threshold)
+            state = earlier, mined, jnp.full_like(mined.threshold, earlier.threshold)
             statistics, mined, _ = jax.lax.while_loop(
                 lambda state: jnp.any(state[1].threshold != state[2]), score, state
             )
@@ -247,10 +251,11 @@ class NAAF(CrossAttentionMatcher):
         images, texts = self.prepare(images, texts)
         statistics, mined = self.mine(images, texts)
         if not self.is_initializing():
-            self.threshold.value, self.safe_threshold.value = statistics.threshold, statistics.safe_threshold
+            self.threshold.value = statistics.threshold
+            self.safe_threshold.value = statistics.safe_threshold
         mined = mined.replace(vectors=texts.vectors)  # with gradient
         return by_length(
-            lambda some: self.score_in_tiles('score_at_threshold', images, some, lambda texts: texts.scores.T),
+            lambda part: self.score_in_tiles('score_at_threshold', images, part, lambda texts: texts.scores.T),
             mined,
             axis=1,
         )

@@ -47,7 +47,8 @@ class OSCAR(JointBERT):
     def setup(self):
         """Checks the options and creates the layers."""
         super().setup()
-        size, dtype = size_named(self.size), DTYPES[self.dtype]
+        size = size_named(self.size)
+        dtype = DTYPES[self.dtype]
         self.region_features = nn.Dense(size.hidden, dtype=dtype, kernel_init=size.kernel_init)
         self.region_norm = layer_norm(dtype)
         self.drop = nn.Dropout(self.dropout)
@@ -92,7 +93,8 @@ def append_tags(captions: Texts, tags: Texts) -> Texts:
     no tags from a caption of exactly this length; here such a caption has none.
     """
     slots = jnp.arange(min(captions.ids.shape[1] + tags.ids.shape[1], MAX_WORDS))
-    starts, counts = captions.lengths[:, None], tags.lengths[:, None]
+    starts = captions.lengths[:, None]
+    counts = tags.lengths[:, None]
     lengths = jnp.minimum(starts + counts, MAX_WORDS)
     index = jnp.where(slots == lengths - 1, counts - 1, slots - starts)
     appended = jnp.take_along_axis(tags.ids, index, axis=1, mode='clip')

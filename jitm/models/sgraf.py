@@ -98,7 +98,8 @@ class SGRAF(CrossAttentionMatcher):
 
     def score_over_images(self, images: Elements, texts: Elements) -> tuple[chex.Array, ...]:
         """Scores all images with a few texts in training: [I, T], and the moments of each text's alignments, [1, T]."""
-        nodes, mask = self.in_tiles('alignments', images, texts), self.node_mask(texts)
+        nodes = self.in_tiles('alignments', images, texts)
+        mask = self.node_mask(texts)
         moments = jax.lax.stop_gradient(self.reasoning.moments(nodes, mask))
         return self.reason(nodes, mask, train=True), *(moment[None] for moment in moments)
 
@@ -115,7 +116,7 @@ class SGRAF(CrossAttentionMatcher):
             return super().similarity(images, texts, train)
         images, texts = self.prepare(images, texts)
         scores, *moments = by_length(
-            lambda some: self.in_tiles('score_over_images', images, some, all_images=True), texts, axis=1
+            lambda part: self.in_tiles('score_over_images', images, part, all_images=True), texts, axis=1
         )
         if not self.is_initializing():
             order = longest_first(texts)

@@ -141,7 +141,7 @@ class CrossAttentionMatcher(TiledMatcher):
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]."""
         images, texts = self.prepare(images, texts)
-        return by_length(lambda some: self.score_in_tiles('score_block', images, some), texts, axis=1)
+        return by_length(lambda part: self.score_in_tiles('score_block', images, part), texts, axis=1)
 
     def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
         """Returns the attention between the words and the regions of every pair of a small block.

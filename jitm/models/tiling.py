@@ -137,11 +137,11 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
             column, row = jnp.divmod(jnp.minimum(index, flat.size - 1), len(cotangents))
             weights = jnp.where(numbers <= counts[-1], cotangents[row, column], 0)
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
-            added = _without_integers(jax.vjp(pairs, variables, *sides)[1](weights))
+            gradients = _without_integers(jax.vjp(pairs, variables, *sides)[1](weights))
             return (
-                jax.tree.map(jnp.add, sums[0], added[0]),
-                jax.tree.map(lambda total, x: total.at[row].add(x), sums[1], added[1]),
-                jax.tree.map(lambda total, x: total.at[column].add(x), sums[2], added[2]),
+                jax.tree.map(jnp.add, sums[0], gradients[0]),
+                jax.tree.map(lambda total, x: total.at[row].add(x), sums[1], gradients[1]),
+                jax.tree.map(lambda total, x: total.at[column].add(x), sums[2], gradients[2]),
             )
 
         sums = lax.fori_loop(0, -(-counts[-1] // size), add_tile, jax.tree.map(_zeros_to_sum, args))

@@ -81,7 +81,7 @@ class PooledEncoders(Matcher):
         """Encodes [T, L] words as [T, D]."""
         profile = texts.profile if self.text_pooling not in OF_ONE_ELEMENT else None
         words = Elements(self.text(texts, train), texts.mask, profile=profile)
-        embedding = l2_normalize(by_length(lambda some: self.text_pool(some.vectors, some.mask), words))
+        embedding = l2_normalize(by_length(lambda part: self.text_pool(part.vectors, part.mask), words))
         return jnp.abs(embedding) if self.absolute else embedding
 
 

@@ -121,9 +121,11 @@ def pixels_of(split: Split, image: int, photos: Path | None = None, view: View |
 def _find(photos: Path, image_id: str) -> Path:
     """Returns the file of an image."""
     paths = [] if leads_out(image_id) else [photos / f'{image_id}{suffix}' for suffix in SUFFIXES]
-    found = [path for path in paths if os.path.isfile(path)]
-    if not found:
+    existing = [path for path in paths if os.path.isfile(path)]
+    if not existing:
         raise UserError(f'{photos} has no file {image_id}; give the --photos whose files are named by the image ids')
-    if len(found) > 1 and found[0] != paths[0]:
-        raise UserError(f'{found[0]} and {found[1]} both have the name of the image {image_id}; rename one of them')
-    return found[0]
+    if len(existing) > 1 and existing[0] != paths[0]:
+        raise UserError(
+            f'{existing[0]} and {existing[1]} both have the name of the image {image_id}; rename one of them'
+        )
+    return existing[0]

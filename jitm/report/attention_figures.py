@@ -58,16 +58,19 @@ def draw(pair: Mapping[str, Any], pixels: Sequence[np.ndarray] | None) -> Any:
     """
     from matplotlib.figure import Figure
 
-    words, attention = pair['words'], pair['attention']
+    words = pair['words']
+    attention = pair['attention']
     draws_panels = pixels is not None and pair['boxes'] is not None
     draws_images = pixels is not None and len(pixels) > 1
     row_height = 0 if pixels is None else 0.42 + 1.4 * pixels[0].shape[0] / pixels[0].shape[1]
     if draws_panels:
         rows = math.ceil(len(words) / COLUMNS)
-        width, height = 1.5 * COLUMNS, 0.4 + rows * row_height
+        width = 1.5 * COLUMNS
+        height = 0.4 + rows * row_height
     else:
         regions = len(next(iter(attention.values()))[0])
-        width, height = max(1.5 * COLUMNS, 2.5 + 0.24 * regions), 1.1 + 0.22 * len(words)
+        width = max(1.5 * COLUMNS, 2.5 + 0.24 * regions)
+        height = 1.1 + 0.22 * len(words)
     heights = [*([row_height] if draws_images else []), *[height] * len(attention)]
     figure = Figure(figsize=(width, 1 + sum(heights)), dpi=120, layout='constrained')
     heading = '\n'.join(textwrap.fill(line, int(12 * width)) for line in (pair['caption'], pair['verdict']))
@@ -124,7 +127,8 @@ def heat(row: np.ndarray, largest: float) -> np.ndarray:
 
 def _draw_panels(part: Any, words: Sequence[str], weights: np.ndarray, boxes: np.ndarray, pixels: np.ndarray) -> None:
     """Draws the image once for each word, with the word's weights [W, R] on its regions."""
-    panels, largest = _panels(part, len(words)), weights.max()
+    panels = _panels(part, len(words))
+    largest = weights.max()
     height, width = pixels.shape[:2]
     for panel, word, row in zip(panels, words, weights, strict=True):
         panel.imshow(pixels, extent=(0, width, height, 0))

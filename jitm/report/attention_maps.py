@@ -32,7 +32,9 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
 
 def _map(words: Sequence[str], weights: np.ndarray, boxes: np.ndarray | None, name: str) -> dict[str, Any]:
     """Returns the words with the weights [W, R] of one direction as CSS; special tokens and punctuation are minor."""
-    peaks, last, grid = weights.max(axis=1), len(words) - 1, boxes is not None and is_grid(boxes)
+    peaks = weights.max(axis=1)
+    last = len(words) - 1
+    grid = boxes is not None and is_grid(boxes)
     minor = [n in (0, last) or not any(map(str.isalnum, word)) for n, word in enumerate(words)]
     first = max(range(len(words)), key=lambda n: (not minor[n], peaks[n]))
     largest = max(peaks[first], 1e-9)

@@ -1,5 +1,6 @@
 """Line charts for the template `charts.html`: coordinates only; pages colour them for light and dark screens."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,12 +41,15 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
       UserError: If a run has no line of training.
     """
     curves = {n: training.curves(group.runs) for n, group in enumerate(groups) if group.runs[0].config['epochs']}
-    last = max((max(curve.epochs, default=0) for one in curves.values() for curve in one.values()), default=0)
-    found = []
+    drawn = itertools.chain(*(curves_of_group.values() for curves_of_group in curves.values()))
+    last = max((max(curve.epochs, default=0) for curve in drawn), default=0)
+    figures = []
     for quantity in ORDER:
-        lines = {n: one[quantity] for n, one in curves.items() if quantity in one and one[quantity].epochs}
+        lines = {n: curves_of_group.get(quantity) for n, curves_of_group in curves.items()}
+        lines = {n: curve for n, curve in lines.items() if curve and curve.epochs}
         if lines:
-            lowest, highest = min(min(line.low) for line in lines.values()), max(max(x.high) for x in lines.values())
+            lowest = min(min(line.low) for line in lines.values())
+            highest = max(max(x.high) for x in lines.values())
             log = quantity == LOG and lowest > 0
             x, x_ticks = _axis(0, last, LEFT, RIGHT)
             y, y_ticks = _axis(lowest if log else min(lowest, 0), highest, BOTTOM, TOP, log)
@@ -57,8 +61,8 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
                 for n, line in lines.items()
             }
             title = training.QUANTITIES[quantity].replace('\n', ' ').replace('$', '')
-            found.append(Chart(title, paths, x_ticks, y_ticks))
-    return found
+            figures.append(Chart(title, paths, x_ticks, y_ticks))
+    return figures
 
 
 def _axis(low: float, high: float, start: float, end: float, log: bool = False) -> tuple[Callable[..., Any], Ticks]:
@@ -77,4 +81,4 @@ def _axis(low: float, high: float, start: float, end: float, log: bool = False) 
 
 
 def _points(x: np.ndarray, y: np.ndarray) -> str:
-    return ' '.join(f'{one:.1f},{other:.1f}' for one, other in zip(x, y, strict=True))
+    return ' '.join(f'{left:.1f},{top:.1f}' for left, top in zip(x, y, strict=True))

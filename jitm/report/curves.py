@@ -67,7 +67,7 @@ def draw_curves(
     import matplotlib as mpl
 
     arranged = arrange(groups)
-    quantities = [quantity for quantity in titles if any(quantity in one for one in curves)]
+    quantities = [quantity for quantity in titles if any(quantity in curves_of_group for curves_of_group in curves)]
     columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
     styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
     styles = dict(zip(labels, itertools.cycle(styles), strict=False))

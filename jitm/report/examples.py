@@ -44,7 +44,8 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     Returns:
       The comparison of each direction, i2t and t2i.
     """
-    matrices, comparisons = (first, second), {}
+    matrices = (first, second)
+    comparisons = {}
     of_matrices = [ranks(matrix.sims, matrix.image_of_text) for matrix in matrices]
     for direction, (a, b) in zip(DIRECTIONS, zip(*of_matrices, strict=True), strict=True):
         right = np.stack([a == 0, b == 0], axis=1)
@@ -128,8 +129,8 @@ def read_examples(
     else:
         raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions')
     comparisons = compare(first, second, count)
-    images = {image for one in comparisons['i2t'].examples for image in one}
-    images |= {hit.top[0] for one in comparisons['t2i'].examples for hits in one.values() for hit in hits}
+    images = {image for example in comparisons['i2t'].examples for image in example}
+    images |= {hit.top[0] for example in comparisons['t2i'].examples for hits in example.values() for hit in hits}
     if split.pixels is None and photos is None:
         roots = [data_root, *(run.config['data'].get('root') for run in runs)]
         photos = next(filter(None, (recorded_photos(split, root) for root in roots)), None)
@@ -150,7 +151,7 @@ def outcomes(shown: Shown) -> Table:
     """Returns the numbers of queries for which both groups are right, one of them, or none."""
     first, second = shown.names
     rows = [
-        (name, *(f'{one.counts[outcome]:,}' for one in shown.comparisons.values()))
+        (name, *(f'{comparison.counts[outcome]:,}' for comparison in shown.comparisons.values()))
         for name, outcome in (('both', (1, 1)), (f'only {first}', (1, 0)), (f'only {second}', (0, 1)), ('none', (0, 0)))
     ]
     columns = [Column('right'), *(Column(DIRECTIONS[direction][1]) for direction in shown.comparisons)]

@@ -37,8 +37,8 @@ class _Word(NamedTuple):
 
 def _words(pair: Mapping[str, Any]) -> Iterator[_Word]:
     """Yields the words of a pair without the special tokens at both ends."""
-    changed = pair.get('changed', [False] * len(pair['words']))
-    tokens = zip(pair['words'], pair['mismatch'], pair['corrections'], changed, strict=True)
+    replaced = pair.get('changed', [False] * len(pair['words']))
+    tokens = zip(pair['words'], pair['mismatch'], pair['corrections'], replaced, strict=True)
     for word, mismatch, correction, is_changed in list(tokens)[1:-1]:
         yield _Word(word, mismatch, correction if mismatch >= MISMATCH_THRESHOLD else '', is_changed)
 
@@ -53,7 +53,8 @@ def lines(pair: Mapping[str, Any], color: bool) -> str:
     Returns:
       Lines: the caption, the verdict, and the words with the corrections of mismatched words below them.
     """
-    rows, used = [], WIDTH + 1  # three rows for each line of words: texts, percentages and corrections
+    rows = []
+    used = WIDTH + 1  # three rows for each line of words: texts, percentages and corrections
     for word in _words(pair):
         cells = word.text, '' if color else f'{100 * word.mismatch:.0f}', word.correction
         width = max(map(len, cells))
@@ -63,7 +64,8 @@ def lines(pair: Mapping[str, Any], color: bool) -> str:
         used += width + 1
         shown = [cell.ljust(width) for cell in cells]
         if color:  # black on white to red, underlined if it was changed
-            shade, underline = round(255 - 175 * word.mismatch), '4;' if word.changed else ''
+            shade = round(255 - 175 * word.mismatch)
+            underline = '4;' if word.changed else ''
             padding = ' ' * (width - len(word.text))
             shown[0] = f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m{padding}'
         for row, cell in zip(rows[-3:], shown, strict=True):

@@ -67,7 +67,8 @@ class RunLog:
 
     def require_finished(self) -> None:
         """Raises a UserError unless the run has been validated after its last epoch."""
-        last, epochs = self.require_validations()[-1]['epoch'], self.config['epochs']
+        last = self.require_validations()[-1]['epoch']
+        epochs = self.config['epochs']
         if last < epochs:
             raise UserError(
                 f'{self.workdir} is validated up to epoch {last:g} of {epochs}; resume it, leave it out, or add '
@@ -120,7 +121,8 @@ def read_run_log(workdir: Path) -> RunLog:
     Raises:
       UserError: If the directory is not a run directory, or `config.json` differs from the config in its checkpoints.
     """
-    path, description = workdir / 'metrics.jsonl', read_description(workdir)
+    path = workdir / 'metrics.jsonl'
+    description = read_description(workdir)
     try:
         config = parse_json((workdir / 'config.json').read_text())
         path.stat()
@@ -129,8 +131,8 @@ def read_run_log(workdir: Path) -> RunLog:
             return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)
-    if description and (changed := differences(description['config'], config)):
-        raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
+    if description and (different := differences(description['config'], config)):
+        raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(different)}); restore it')
     if sources := own_code.read(workdir):
         config |= {'own_code': hash_json(sources)[:8]}
     lines = read_metrics(workdir)
@@ -140,7 +142,8 @@ def read_run_log(workdir: Path) -> RunLog:
 
 
 def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
-    split, metrics = config['evaluation']['split'], {}
+    split = config['evaluation']['split']
+    metrics = {}
     paths = (folder / METRICS for folder in folders_of(workdir, split, config['evaluation']))
     if report := next((path for path in paths if path.exists()), None):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -176,7 +179,7 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
         with contextlib.suppress(OSError, ValueError):
             texts = {workdir: (Path(workdir) / 'config.json').read_text() for workdir in workdirs}
             configs = [parse_json(text) for text in texts.values()]
-            compared = [config_keys(replace_run_paths(one, read_origins(one))) for one in configs]
+            compared = [config_keys(replace_run_paths(run_config, read_origins(run_config))) for run_config in configs]
             if compared:
                 text = json.dumps([kind, compared], sort_keys=True)
                 origins[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -235,7 +238,7 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
         keys = config_keys(config)
-        if (group := next((group for of, group in groups if of == keys), None)) is None:
+        if (group := next((group for group_keys, group in groups if group_keys == keys), None)) is None:
             groups.append((keys, group := []))
         group.append(run)
     words = distinguish([keys for keys, _ in groups])
@@ -248,9 +251,14 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     Returns:
       {key: the value in each config, `ABSENT` in configs without the key}.
     """
-    keys = sorted(set().union(*configs), key=lambda key: (*(not key.startswith(f'{one}.') for one in SECTIONS), key))
-    values = {key: [one.get(key, ABSENT) for one in configs] for key in keys}
+    keys = sorted(set().union(*configs), key=lambda key: (*_outside(key), key))
+    values = {key: [config.get(key, ABSENT) for config in configs] for key in keys}
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
+
+
+def _outside(key: str) -> list[bool]:
+    """Returns for each of `SECTIONS` whether a key is outside of it."""
+    return [not key.startswith(f'{section}.') for section in SECTIONS]
 
 
 def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -266,13 +274,13 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     Returns:
       For each config {key: word}, with the same keys in all.
     """
-    values, keys = differing_keys(configs), set().union(*configs)
+    values = differing_keys(configs)
+    keys = set().union(*configs)
     chosen = _topics(configs)
     words = {key: _words(key, row, keys) for key, row in values.items()} | chosen
 
     def rank(key: str) -> tuple[bool | str, ...]:
-        outside = (not key.startswith(f'{section}.') for section in SECTIONS)
-        return *outside, ABSENT in values[key], any('=' in word for word in words[key]), key
+        return *_outside(key), ABSENT in values[key], any('=' in word for word in words[key]), key
 
     for key in sorted(values, key=rank):
         longer = chosen | {key: words[key]}
@@ -285,18 +293,18 @@ def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Returns the words of the `TOPICS` in which flattened configs differ, by the first key of each."""
     words = {}
     for keys in TOPICS:
-        found = [next((str(one[key]) for key in keys if one.get(key)), None) for one in configs]
-        if None not in found and len({*found}) > 1:
+        topics = [next((str(values_of[key]) for key in keys if values_of.get(key)), None) for values_of in configs]
+        if None not in topics and len({*topics}) > 1:
             separator = '/' if 'data.root' in keys else '.'
-            values = [value.rstrip('/') for value in found]
+            values = [value.rstrip('/') for value in topics]
             words[keys[0]] = [_shorten(value, values, separator) for value in values]
     return words
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
     """Returns `key=value` for each value, or the values alone if the key is self-evident and unique in its section."""
-    section, last = key.partition('.')[0], key.rpartition('.')[2]
-    similar = [other for other in keys if (other.partition('.')[0], other.rpartition('.')[2]) == (section, last)]
+    section, *_, last = key.split('.')
+    similar = [name for name in keys if (name.partition('.')[0], name.rpartition('.')[2]) == (section, last)]
     if last in SELF_EVIDENT and ABSENT not in values and similar == [key]:
         return [_shorten(value, values) for value in values]
     short = _shorten(key, keys)
@@ -305,8 +313,9 @@ def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
 
 def _shorten(path: str, paths: Collection[str], separator: str = '.') -> str:
     """Returns the shortest tail of a dotted path that is not also a tail of another path; FILE.py:NAME is FILE.NAME."""
-    path, *others = (one.replace('.py:', '.') for one in (path, *(other for other in paths if other != path)))
+    longer = [name.replace('.py:', '.') for name in paths if name != path]
+    path = path.replace('.py:', '.')
     parts = path.split(separator)
     ends = (separator.join(parts[-n:]) for n in range(1, len(parts)))
-    others = {separator + other for other in others}
-    return next((end for end in ends if not any(other.endswith(separator + end) for other in others)), path)
+    longer = {separator + longer_path for longer_path in longer}
+    return next((end for end in ends if not any(longer_path.endswith(separator + end) for longer_path in longer)), path)

@@ -132,7 +132,8 @@ def retrieved(matrices: Sequence[Matrix], direction: str, query: int, count: int
       query: The index of the image or text.
       count: The number of candidates.
     """
-    image_of_text, images = matrices[0].image_of_text, np.arange(len(matrices[0].sims))
+    image_of_text = matrices[0].image_of_text
+    images = np.arange(len(matrices[0].sims))
     if direction == 'i2t':
         return [retrieve(np.asarray(matrix.sims[query]), image_of_text == query, count) for matrix in matrices]
     matches = images == image_of_text[query]
@@ -186,22 +187,25 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
     """
     data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
     shared = collections.Counter(captions for of_group in data.values() for captions in of_group)
-    most = max(shared, key=shared.get, default='')
-    kept = {n: matrices for n, matrices in evaluated.items() if data[n] == {most}}
-    others = [next(one for one in evaluated[n] if one.captions != most) for n in evaluated if n not in kept]
-    return kept, others
+    usual = max(shared, key=shared.get, default='')
+    alike = {n: matrices for n, matrices in evaluated.items() if data[n] == {usual}}
+    unlike = []
+    for n, matrices in evaluated.items():
+        if n not in alike:
+            unlike.append(next(matrix for matrix in matrices if matrix.captions != usual))
+    return alike, unlike
 
 
 def _check_best(run: RunLog, matrix: Matrix) -> None:
     """Raises a UserError unless a matrix belongs to the best validation of a single run, as it is now."""
     best = run.best_validation().get('rsum')
     steps = [line['step'] for line in run.validations if line.get('rsum') == best]
-    runs = [(one['step'], one['member']) for one in matrix.protocol.get('runs', ())]
+    runs = [(entry['step'], entry['member']) for entry in matrix.protocol.get('runs', ())]
     if len(runs) != 1 or runs[0] not in [(step, run.config['evaluation']['member']) for step in steps]:
-        of = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'
+        checkpoints = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'
         raise UserError(
-            f'{matrix.path} is from {of}, which is not the best validation of {run.workdir}; write it again with '
-            'jitm eval --save_sims'
+            f'{matrix.path} is from {checkpoints}, which is not the best validation of {run.workdir}; write it again '
+            'with jitm eval --save_sims'
         )
     step = runs[0][0]
     if checkpoint_digest(run.workdir, step) not in ('', matrix.protocol['runs'][0].get('digest')):

@@ -63,7 +63,7 @@ def page(
         keys=_keys(groups),
         recalls=_recalls(groups),
         charts=charts(groups),
-        left_out=', '.join(f'{one.path} of {one.protocol["data"]}' for one in others),
+        left_out=', '.join(f'{matrix.path} of {matrix.protocol["data"]}' for matrix in others),
         split=split_name,
         images=len(next(iter(found.values())).texts) if found else 0,
         resamples=bootstrap.RESAMPLES,
@@ -78,14 +78,14 @@ def page(
 
 def headline(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits], split_name: str) -> list[str]:
     """Returns lines for a terminal: the differences of rsum from the first group that has similarities."""
-    first, *others = found or [0]
+    first, *more = found or [0]
     lines = []
-    for n in others:
+    for n in more:
         result = bootstrap.difference(found[n], found[first])
         interval = f'{bootstrap.LEVEL:.0%} interval over the images {result.low:+.1f} to {result.high:+.1f}'
         change = f'{result.rsum:+.1f} from {groups[first].name} ({found[first].rsum():.1f}; {interval})'
         lines.append(f'{groups[n].name}: rsum {found[n].rsum():.1f} on {split_name}, {change}')
-    if others and any(len(groups[n].runs) == 1 for n in found):
+    if more and any(len(groups[n].runs) == 1 for n in found):
         lines.append('a group has one seed: how much other seeds differ is not known')
     return lines
 
@@ -119,19 +119,20 @@ def _keys(groups: Sequence[Group]) -> Table:
 
 def _recalls(groups: Sequence[Group]) -> Table:
     """Returns the best validations."""
-    found = best_validations(groups)
-    columns, cells = [Column('group')], [[group.name] for group in groups]
-    for metric in found[0].values:
+    validations = best_validations(groups)
+    columns = [Column('group')]
+    cells = [[group.name] for group in groups]
+    for metric in validations[0].values:
         direction, _, name = metric.rpartition('/')
         label = name.replace('recall@', 'R@') if direction else RECALLS.get(metric, 'MD')
         columns.append(Column(label, HEADERS.get(direction, '')))
-        means = [round(statistics.mean(one.values[metric] or [0]), 1) for one in found]  # as shown
+        means = [round(statistics.mean(validation.values[metric] or [0]), 1) for validation in validations]  # as shown
         best = max(means) if len(groups) > 1 and metric != DISTANCE else 0  # distances depend on the scale of scores
-        for row, one, mean in zip(cells, found, means, strict=True):
-            text = one.cells[metric]
+        for row, validation, mean in zip(cells, validations, means, strict=True):
+            text = validation.cells[metric]
             row.append(Cell(text, best=True) if mean == best > 0 else text)
     columns.append(Column('best epoch'))
-    rows = [(*row, one.epochs) for row, one in zip(cells, found, strict=True)]
+    rows = [(*row, validation.epochs) for row, validation in zip(cells, validations, strict=True)]
     splits = _validated_on([run for group in groups for run in group.runs])
     caption = f'Best validation of each run on {splits}, in percent'
     return Table(f'{caption}; bold: the best of a column' if len(groups) > 1 else caption, columns, rows)
@@ -181,14 +182,15 @@ def _lead(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> dict[
 
 def _standings(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Returns the groups in descending order of the rsum of their best validations."""
-    found = best_validations(groups)
-    means = [statistics.mean(one.values['rsum'] or [0]) for one in found]
-    recalls = [f'R@1 {one.cells["i2t/recall@1"]} i2t, {one.cells["t2i/recall@1"]} t2i' for one in found]
+    validations = best_validations(groups)
+    means = [statistics.mean(validation.values['rsum'] or [0]) for validation in validations]
+    cells = [validation.cells for validation in validations]
+    recalls = [f'R@1 {row["i2t/recall@1"]} i2t, {row["t2i/recall@1"]} t2i' for row in cells]
     return [
         {
             'group': n,
             'name': groups[n].name,
-            'rsum': found[n].cells['rsum'],
+            'rsum': validations[n].cells['rsum'],
             'share': f'{means[n] / (max(means) or 1):.3f}',
             'note': recalls[n] + _one_seed(groups[n]),
         }

@@ -60,8 +60,8 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
     images_of = {text: retrieved(matrices, 't2i', text, TOP_IMAGES) for text in texts}
     if split.pixels is not None:
         folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
-        found = {image for row in images_of.values() for one in row for image in one.top}
-        pictures = {f'{image}.png': image for image in sorted(found.union(images))}
+        shown = {image for row in images_of.values() for hits in row for image in hits.top}
+        pictures = {f'{image}.png': image for image in sorted(shown.union(images))}
         folder.claim(pictures)
         for name, image in pictures.items():
             with folder.replacing(name) as file:
@@ -98,21 +98,24 @@ def markdown(
 
     parts = [f'<!-- {MARK.decode()} -->', f'# Retrieval results on {_escape(split.name)}']
     parts.append(f'## The best {TOP_TEXTS} texts of an image')
-    for image, found in texts_of.items():
-        parts += [f'Image {image}: {show_image(image)}', _table(names, found, captions.__getitem__)]
+    for image, columns in texts_of.items():
+        parts += [f'Image {image}: {show_image(image)}', _table(names, columns, captions.__getitem__)]
     parts.append(f'## The best {TOP_IMAGES} images of a text')
-    for text, found in images_of.items():
-        parts += [f'Text {text}: {captions[text]}', _table(names, found, show_image)]
+    for text, columns in images_of.items():
+        parts += [f'Text {text}: {captions[text]}', _table(names, columns, show_image)]
     return '\n\n'.join(parts) + '\n'
 
 
-def _table(names: Sequence[str], found: Sequence[Retrieved], show: Callable[[int], str]) -> str:
+def _table(names: Sequence[str], retrieved: Sequence[Retrieved], show: Callable[[int], str]) -> str:
     """Returns a table with a row per rank, and a last row with the rank of the first match."""
     rows = [
-        [str(rank + 1), *('✓ ' * one.correct[rank] + show(one.top[rank]) for one in found)]
-        for rank in range(len(found[0].top))
+        [
+            str(rank + 1),
+            *('✓ ' * list_of_group.correct[rank] + show(list_of_group.top[rank]) for list_of_group in retrieved),
+        ]
+        for rank in range(len(retrieved[0].top))
     ]
-    rows.append(['first match', *(str(one.rank) for one in found)])
+    rows.append(['first match', *(str(list_of_group.rank) for list_of_group in retrieved)])
     return table(['', *map(_escape, names)], rows)
 
 

@@ -39,7 +39,8 @@ def row_of(run: RunLog) -> dict[str, Any]:
     Raises:
       UserError: If there is no validation yet, or `timing.jsonl` is damaged.
     """
-    validations, best = run.require_validations(), run.best_validation()
+    validations = run.require_validations()
+    best = run.best_validation()
     return {
         'run': str(run.workdir),
         'seed': run.config['seed'],
@@ -100,18 +101,18 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def update_rows(groups: Sequence[Group], path: Path, further: Mapping[str, Any] = MappingProxyType({})) -> None:
+def update_rows(groups: Sequence[Group], path: Path, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Writes the rows of runs to a file, where they replace the rows of the same runs; others are kept.
 
     Args:
       groups: The runs.
       path: The file; it is created if needed.
-      further: Further keys of the rows of these runs.
+      fields: Further keys of the rows of these runs.
 
     Raises:
       UserError: If a run has no validation yet, or the file is damaged or cannot be written.
     """
-    new = {row['run']: {**row, **further} for group in groups for row in map(row_of, group.runs)}
+    new = {row['run']: {**row, **fields} for group in groups for row in map(row_of, group.runs)}
     rows = (read_rows(path) if path.exists() else {}) | new
     text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows.values())
     with replacing(path) as file:
@@ -134,4 +135,4 @@ def read_runs(paths: Iterable[Path], patterns: Sequence[str] = ()) -> list[RunLo
     for pattern in patterns:
         if not fnmatch.filter((str(run.workdir) for run in runs), pattern):
             raise UserError(f"no run is named '{pattern}'; the names are such as {runs[0].workdir if runs else 'none'}")
-    return [run for run in runs if not patterns or any(fnmatch.fnmatch(str(run.workdir), one) for one in patterns)]
+    return [run for run in runs if not patterns or any(fnmatch.fnmatch(str(run.workdir), glob) for glob in patterns)]

@@ -43,22 +43,22 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
     lines = [[run.best_validation() for run in group.runs] for group in groups]
     evaluated = [[line for line in group if line.get('rsum') is not None] for group in lines]
     metrics = [*RECALLS, *([DISTANCE] if all(DISTANCE in line for group in evaluated for line in group) else [])]
-    found = []
-    for group, known in zip(lines, evaluated, strict=True):
-        values = {metric: [line[metric] for line in known] for metric in metrics}
+    validations = []
+    for group, evaluations in zip(lines, evaluated, strict=True):
+        values = {metric: [line[metric] for line in evaluations] for metric in metrics}
         cells = {key: mean_and_deviation(row, '.3g' if key == DISTANCE else '.1f') for key, row in values.items()}
-        found.append(Best(values, cells, ', '.join(f'{line["epoch"]:g}' for line in group)))
-    return found
+        validations.append(Best(values, cells, ', '.join(f'{line["epoch"]:g}' for line in group)))
+    return validations
 
 
 def seed_differences(group: Group, baseline: Group) -> list[float]:
     """Returns how much the best validation rsum of a group exceeds another's on the same data, for common seeds."""
     if not group.runs[0].has_data_of(baseline.runs[0]):
         return []
-    rsums, others = (
-        {run.config['seed']: run.best_validation().get('rsum') for run in one.runs} for one in (group, baseline)
+    rsums, baseline_rsums = (
+        {run.config['seed']: run.best_validation().get('rsum') for run in runs.runs} for runs in (group, baseline)
     )
-    return [rsums[seed] - others[seed] for seed in rsums if None not in (rsums[seed], others.get(seed))]
+    return [rsums[seed] - baseline_rsums[seed] for seed in rsums if None not in (rsums[seed], baseline_rsums.get(seed))]
 
 
 def summary(groups: Sequence[Group]) -> str:
@@ -73,9 +73,9 @@ def summary(groups: Sequence[Group]) -> str:
     """
     best = best_validations(groups)
     header = ['group', *(RECALLS.get(metric, 'MD') for metric in best[0].cells), 'best epoch', 'runs']
-    best_rows = [
-        [group.name, *one.cells.values(), one.epochs, group.run_names] for group, one in zip(groups, best, strict=True)
-    ]
+    best_rows = []
+    for group, validation in zip(groups, best, strict=True):
+        best_rows.append([group.name, *validation.cells.values(), validation.epochs, group.run_names])
     if len(groups) > 1:
         place = header.index(RECALLS['rsum']) + 1
         header.insert(place, 'difference')

@@ -72,7 +72,7 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each quantity that any of the runs logs; training quantities are means over windows."""
     points = [read_points(run) for run in runs]
     seeds = {
-        quantity: [(dict if quantity in VALIDATED else smooth)(one[quantity]) for one in points if one[quantity]]
+        quantity: [(dict if quantity in VALIDATED else smooth)(log[quantity]) for log in points if log[quantity]]
         for quantity in QUANTITIES
     }
     return {quantity: by_epoch(values) for quantity, values in seeds.items() if values}
@@ -92,15 +92,15 @@ def training(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         points = [read_points(run) for run in group.runs]
-        gradients = [by_window(one['image_fc_gradient_norm'], 1) for one in points if one['image_fc_gradient_norm']]
+        gradients = [by_window(log['image_fc_gradient_norm'], 1) for log in points if log['image_fc_gradient_norm']]
         medians = [[statistics.median(gradient[epoch]) for epoch in sorted(gradient)] for gradient in gradients]
-        shares = [by_window(one['hard_share'], 1) for one in points if one['hard_share']]
+        shares = [by_window(log['hard_share'], 1) for log in points if log['hard_share']]
         cells = [
-            ', '.join(plateau_end(one['loss']) for one in points),
+            ', '.join(plateau_end(log['loss']) for log in points),
             mean_and_deviation([min(run) for run in medians], '.2g'),
             mean_and_deviation([run[-1] for run in medians], '.2g'),
             mean_and_deviation([statistics.mean(share[max(share)]) for share in shares], '.2f'),
-            mean_and_deviation([max(rsum for _, rsum in one['rsum']) for one in points if one['rsum']]),
+            mean_and_deviation([max(rsum for _, rsum in log['rsum']) for log in points if log['rsum']]),
         ]
         rows.append([group.name, *cells, group.run_names])
     gradient = 'image FC gradient'

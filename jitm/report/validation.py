@@ -20,11 +20,11 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """
     runs = list(runs)
     lines = [[line for line in run.require_validations() if 'rsum' in line] for run in runs]
-    found = {name: by_epoch([{line['epoch']: line[name] for line in seed} for seed in lines]) for name in TITLES}
-    if not found['rsum'].epochs:
+    curves_of = {name: by_epoch([{line['epoch']: line[name] for line in seed} for seed in lines]) for name in TITLES}
+    if not curves_of['rsum'].epochs:
         names = ', '.join(str(run.workdir) for run in runs)
         raise UserError(f'{names} have no validation of the same epoch, whose mean could be shown; leave some out')
-    return found
+    return curves_of
 
 
 def validation(groups: Sequence[Group]) -> str:
@@ -40,13 +40,15 @@ def validation(groups: Sequence[Group]) -> str:
     by_group = [curves(group.runs) for group in groups]
     rows = []
     for group, by_metric in zip(groups, by_group, strict=True):
-        best, above = [], []
-        for name, found in by_metric.items():
-            points, level = list(zip(found.mean, found.epochs, strict=True)), max(by_group[0][name].mean)
+        best = []
+        above = []
+        for name, curve in by_metric.items():
+            points = list(zip(curve.mean, curve.epochs, strict=True))
+            level = max(by_group[0][name].mean)
             best.append('{:.1f} ({:g})'.format(*max(points, key=lambda point: point[0])))
             above.append(next((f'{epoch:g}' for value, epoch in points if value > level), '-'))
         rows.append([group.name, *best, *above, group.run_names])
-    columns = [f'{title} {what}' for what in ('(epoch)', 'above the first') for title in TITLES.values()]
+    columns = [f'{title} {quantity}' for quantity in ('(epoch)', 'above the first') for title in TITLES.values()]
     return table(['group', *columns, 'runs'], rows)
 
 

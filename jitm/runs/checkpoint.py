@@ -101,7 +101,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         # The content of the checkpoint.
         tree = jax.tree.map(np.asarray, serialization.to_state_dict(jax.device_get(state)))
-        scores = {number: score_of(found) for number, found in self.validations().items()}
+        scores = {number: score_of(validation) for number, validation in self.validations().items()}
         scores |= {step: score_of(metrics)} if metrics else {}
         described = {'best_step': best_time(scores), **run, 'format': FORMAT}
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), run=ocp.args.JsonSave(described))
@@ -118,11 +118,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             write_manifest(folder)
         parallel.barrier('saved')
 
-    def has_room(self, state: chex.ArrayTree, others: int = 0) -> bool:
+    def has_room(self, state: chex.ArrayTree, more_bytes: int = 0) -> bool:
         """Returns whether a state and bytes of other files fit on the disk; only the shapes of the state are read."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + OVERHEAD + others
-        return shutil.disk_usage(existing).free >= needed
+        bytes_needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) + OVERHEAD + more_bytes
+        return shutil.disk_usage(existing).free >= bytes_needed
 
     def set_aside_damaged(self) -> None:
         """Moves damaged checkpoints to `damaged/` with a warning; every process calls it before the first save.
@@ -135,13 +135,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         # The best checkpoint must be whole.
         steps = self.steps()
         damaged = {step: file for step in steps if (file := damaged_file(self.folder / str(step)))}
-        whole = [step for step in steps if step not in damaged]
-        best = self.check(whole[-1])['best_step'] if whole else None
+        intact = [step for step in steps if step not in damaged]
+        best = self.check(intact[-1])['best_step'] if intact else None
         if best in damaged:
             raise UserError(
                 f'{damaged[best]} is damaged, and its checkpoint is the best one; restore it, or move '
                 f'{self.folder / str(best)} away: a run before its end then trains on, and --step evaluates '
-                f'{", ".join(map(str, whole))}'
+                f'{", ".join(map(str, intact))}'
             )
         if best not in (None, *steps):
             logging.warning('the best checkpoint %s is missing: the best of the others counts', self.folder / str(best))
@@ -221,14 +221,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           UserError: If the checkpoint is missing, damaged or of another format.
         """
-        folder, remedy = self.folder / str(step), 'restore it'
+        folder = self.folder / str(step)
+        remedy = 'restore it'
         if not folder.is_dir():
             problem = f'checkpoint {folder} is missing'
         elif not (folder / MANIFEST).exists():
-            problem, remedy = (
-                f'checkpoint {folder} is saved now, or its run was killed while it was',
-                'repeat the command',
-            )
+            problem = f'checkpoint {folder} is saved now, or its run was killed while it was'
+            remedy = 'repeat the command'
         elif file := damaged_file(folder):
             problem = f'{file} is damaged, so checkpoint {folder.name} cannot be trusted'
         else:
@@ -236,9 +235,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             if run.pop('format', None) == FORMAT:
                 return run
             raise UserError(f'checkpoint {folder} was written by another version of jitm; train it again with this one')
-        whole = ', '.join(map(str, self.whole_steps()))
-        others = f'or name a whole one with --step: {whole}' if whole else 'no other checkpoint there is whole'
-        raise UserError(f'{problem}; {remedy}, {others}')
+        intact = ', '.join(map(str, self.whole_steps()))
+        alternative = f'or name a whole one with --step: {intact}' if intact else 'no other checkpoint there is whole'
+        raise UserError(f'{problem}; {remedy}, {alternative}')
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads one checkpoint.

@@ -50,8 +50,8 @@ def damaged_file(checkpoint: Path) -> Path | None:
         digests = _digests(checkpoint)
     except FileNotFoundError:  # the run trains on, and removes it now
         return checkpoint / MANIFEST
-    changed = (name for name in sorted(manifest | digests) if manifest.get(name) != digests.get(name))
-    return next((checkpoint / name for name in changed), None)
+    different = (name for name in sorted(manifest | digests) if manifest.get(name) != digests.get(name))
+    return next((checkpoint / name for name in different), None)
 
 
 def checkpoint_digest(workdir: Path, step: int) -> str:
@@ -80,7 +80,8 @@ def unfinished(workdir: Path) -> str:
     described = read_description(workdir)
     if not described or 'steps_per_epoch' not in described:  # a converted or exported run
         return ''
-    step, total = list_steps(workdir / FOLDER)[-1], described['steps_per_epoch'] * described['config']['epochs']
+    step = list_steps(workdir / FOLDER)[-1]
+    total = described['steps_per_epoch'] * described['config']['epochs']
     return f'step {step} of {total}' if step < total else ''
 
 

@@ -40,12 +40,13 @@ class _Watch:
     @contextlib.contextmanager
     def saying(self, message: str, request: 'StopRequest | None' = None) -> Iterator[None]:
         """Replaces the message, and the request if there is one, within the block."""
-        before = self.message, self.request
-        self.message, self.request = message, request or self.request
+        previous = self.message, self.request
+        self.message = message
+        self.request = request or self.request
         try:
             yield
         finally:
-            self.message, self.request = before
+            self.message, self.request = previous
 
     def read(self, pipe: int) -> None:
         """Reacts to each signal whose number arrives in a pipe, until it is closed."""

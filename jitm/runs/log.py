@@ -28,7 +28,8 @@ class MetricsFile:
         lines = [line for line in read_lines(path) if line['step'] <= step]
         with replacing(path) as file:
             file.write(''.join(json.dumps(line) + '\n' for line in lines).encode())
-        self._path, self._file = path, path.open('ab')
+        self._path = path
+        self._file = path.open('ab')
 
     def write(self, line: Mapping[str, object]) -> None:
         """Appends one line, which must have a `step`; raises a UserError if it cannot be written."""

@@ -55,22 +55,25 @@ class Pace:
           total: The number of steps of the run.
           clock: A function that returns seconds.
         """
-        self.step, self._total, self._clock = step, total, clock
-        self._first, self._start = step, clock()
+        self.step = step
+        self._total = total
+        self._clock = clock
+        self._first = step
+        self._start = clock()
         self._compiled = 0  # steps that compiled
         self._once = self._again = 0.0  # seconds outside of steps: compiling, and recurring work
         self._doing: tuple[str, float] | None = None  # work that is not a step, and its start
 
     @contextlib.contextmanager
-    def doing(self, what: str, compiles: bool = False) -> Iterator[None]:
+    def doing(self, activity: str, compiles: bool = False) -> Iterator[None]:
         """Names the work in the block, which is excluded from the rate.
 
         Args:
-          what: The work, such as 'evaluating dev'.
+          activity: The work, such as 'evaluating dev'.
           compiles: Whether it is a step that compiles, which is also excluded from the time left.
         """
         start = self._clock()
-        self._doing = what, start
+        self._doing = activity, start
         try:
             yield
         finally:
@@ -99,10 +102,11 @@ class Pace:
 
     def line(self) -> str:
         """Returns a line about the present moment."""
-        text, doing = f'step {self.step} of {self._total}', self._doing
+        text = f'step {self.step} of {self._total}'
+        doing = self._doing
         if doing:
-            what, since = doing
-            return f'{text}: {what} for {_duration(self._clock() - since)}'
+            activity, since = doing
+            return f'{text}: {activity} for {_duration(self._clock() - since)}'
         return f'{text}, {self.rate:.3g} steps/s, {self.left()}' if self.rate else text
 
 
@@ -123,17 +127,17 @@ class Progress:
     seconds_left: float
 
     @classmethod
-    def since(cls, start: float, found: int, scored: int, total: int) -> 'Progress':
+    def since(cls, start: float, finished: int, scored: int, total: int) -> 'Progress':
         """Returns the progress of a job.
 
         Args:
           start: The `time.perf_counter()` at which scoring started.
-          found: Pairs read from disk.
+          finished: Pairs read from disk.
           scored: Pairs scored since `start`.
           total: Pairs of the job.
         """
         rate = scored / (time.perf_counter() - start)
-        return cls(found + scored, total, rate, (total - found - scored) / rate)
+        return cls(finished + scored, total, rate, (total - finished - scored) / rate)
 
 
 class ProgressPrinter:

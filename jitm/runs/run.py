@@ -86,7 +86,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     workdir = Path(expand(str(workdir)))
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)
-    config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
+    config = config_lib.check_saved(run['config'], workdir)
+    vocabulary = restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
@@ -183,9 +184,9 @@ def export_run(run: Run, folder: Path, separate: bool = False) -> None:
     Raises:
       UserError: If it cannot be written, the model is defined outside of jitm, or it has no adapters to separate.
     """
-    if own := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
+    if user_names := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
         problem = 'which is not in jitm, and an exported folder is read by jitm alone'
-        model = next(iter(own.values()))
+        model = next(iter(user_names.values()))
         raise UserError(f"{run.workdir} has the model '{model}', {problem}: publish the run directory with its module")
     variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
     if separate and not has_adapters(variables['params']):
@@ -219,9 +220,9 @@ def read_split(
       UserError: If the data cannot be read, or the runs were trained on different data.
     """
     ignored = {'token_vectors', *(() if trained_alike else TRAIN_KEYS)}  # one run may read them and another one not
-    data, *others = ({key: run.config['data'][key] for key in {*run.config['data']} - ignored} for run in runs)
-    for run, other in zip(runs[1:], others, strict=True):
-        settings_differ = config_lib.differences({'data': data}, {'data': other})
+    data, *different = ({key: run.config['data'][key] for key in {*run.config['data']} - ignored} for run in runs)
+    for run, next_run in zip(runs[1:], different, strict=True):
+        settings_differ = config_lib.differences({'data': data}, {'data': next_run})
         # The other keys of two sources have little in common.
         settings_differ = [key for key in settings_differ if key.startswith('data.source:')] or settings_differ
         if settings_differ or (trained_alike and run.data_hash != runs[0].data_hash):

@@ -28,7 +28,8 @@ class CLIPBenchmark:
         """Raises a UserError if the run has no vectors or torch is not installed."""
         run.check_vectors()
         self._torch = require('torch', extra='clip-benchmark')
-        self._run, self._captions = run, []
+        self._run = run
+        self._captions = []
 
     def tokenize(self, captions: Sequence[str]) -> Any:
         """Returns the numbers of captions, a tensor [T]."""
@@ -63,12 +64,13 @@ class MTEB:
           UserError: If the run has no vectors, or torch or mteb is not installed.
         """
         run.check_vectors()
-        self._torch, self._run = require('torch', extra='mteb'), run
+        self._torch = require('torch', extra='mteb')
+        self._run = run
         meta = require('mteb.models', extra='mteb').ModelMeta
         unknown = dict.fromkeys(
             field for field, value in meta.model_fields.items() if value.is_required() and field != 'loader'
         )
-        known = {
+        metadata = {
             'name': name,
             'revision': f'step {run.run.step}',
             'languages': ['eng-Latn'],
@@ -76,7 +78,7 @@ class MTEB:
             'framework': [],
             'similarity_fn_name': 'dot',
         }
-        self.mteb_model_meta = meta(**{'loader': None} | unknown | known)
+        self.mteb_model_meta = meta(**{'loader': None} | unknown | metadata)
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **description: Any) -> np.ndarray:
         """Encodes batches with the key 'image', a list of photos, or 'text', a list of captions: float32 [N, D]."""

@@ -74,11 +74,12 @@ def read_captions(captions: Sequence[str], run: Run) -> Tokens:
         if not caption.strip():
             raise UserError(f'caption {number} is empty; give at least one word')
     tokens = join([run.vocabulary.encode(caption) for caption in captions])
-    longest, most = int(tokens.lengths.argmax()), run.model.text_format.max_length
-    if most is not None and tokens.lengths[longest] > most:
+    longest = int(tokens.lengths.argmax())
+    limit = run.model.text_format.max_length
+    if limit is not None and tokens.lengths[longest] > limit:
         raise UserError(
             f'caption {longest} has {tokens.lengths[longest]} tokens, special tokens included, but the model reads '
-            f'at most {most}; shorten it'
+            f'at most {limit}; shorten it'
         )
     return tokens
 
@@ -95,8 +96,8 @@ def shapes(run: Run) -> dict[str, chex.ArrayTree]:
         tags = text if 'tags' in model.reads else None
         image = Images(jnp.zeros((1, 1, run.feature_size)), jnp.ones(1, jnp.int32), locations=locations, tags=tags)
     return {
-        side: jax.eval_shape(lambda v, x, m=method: model.apply(v, x, method=m), run.variables, one)
-        for side, method, one in (('images', 'encode_image', image), ('captions', 'encode_text', text))
+        side: jax.eval_shape(lambda v, x, m=method: model.apply(v, x, method=m), run.variables, example)
+        for side, method, example in (('images', 'encode_image', image), ('captions', 'encode_text', text))
     }
 
 
@@ -112,15 +113,16 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
       UserError: If the tree lacks the structure or the vector size of a run's encodings, is complex, or has no item.
     """
 
-    def fits(leaf: Any, one: jax.ShapeDtypeStruct) -> bool:
+    def fits(leaf: Any, expected_leaf: jax.ShapeDtypeStruct) -> bool:
         shape = getattr(leaf, 'shape', ())
-        floating = jnp.issubdtype(one.dtype, jnp.floating)
-        same_axes = len(shape) == len(one.shape) and (not floating or shape[1:][-1:] == one.shape[1:][-1:])
-        return same_axes and not np.iscomplexobj(leaf)
+        floating = jnp.issubdtype(expected_leaf.dtype, jnp.floating)
+        same_size = not floating or shape[1:][-1:] == expected_leaf.shape[1:][-1:]
+        return len(shape) == len(expected_leaf.shape) and same_size and not np.iscomplexobj(leaf)
 
-    leaves, ones = jax.tree.leaves(encoding), jax.tree.leaves(expected[side])
-    same = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
-    if not same or not all(map(fits, leaves, ones)):
+    leaves = jax.tree.leaves(encoding)
+    ones = jax.tree.leaves(expected[side])
+    is_alike = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
+    if not is_alike or not all(map(fits, leaves, ones)):
         method = 'encode_image' if side == 'images' else 'encode_text'
         raise UserError(f'{side} are not encodings of this run; make them with run.{method}')
     if not len(leaves[0]):
@@ -130,7 +132,8 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
 
 def vector_key(run: Run) -> str:
     """Returns a hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
-    evaluation, arrays = run.config['evaluation'], hash_arrays(jax.tree.leaves(run.variables))
+    evaluation = run.config['evaluation']
+    arrays = hash_arrays(jax.tree.leaves(run.variables))
     described = f'{run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
     if 'pixels' in run.model.reads:
         described += f' {transform_of(run)}'

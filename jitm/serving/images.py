@@ -37,8 +37,8 @@ def is_list(value: Any) -> bool:
 
 def make_transform(size: int, data: Mapping[str, Any]) -> Transform:
     """Returns the evaluation transform of photos to square pixels of a size, with the resizing keys of `data`."""
-    given = {key: data[key] for key in ('short_side', 'interpolation') if data.get(key) is not None}
-    return Transform(**{'short_side': size, 'interpolation': 'bilinear'} | given, image_size=size, **CENTRE)
+    keys = {key: data[key] for key in ('short_side', 'interpolation') if data.get(key) is not None}
+    return Transform(**{'short_side': size, 'interpolation': 'bilinear'} | keys, image_size=size, **CENTRE)
 
 
 def transform_of(run: Run) -> Transform:
@@ -69,7 +69,8 @@ def view_of(run: Run) -> View | None:
 
 def photo_files(split: Split, run: Run) -> Sequence[Photo]:
     """Returns the paths of the photos that a run, or the network of its features, reads; () for other images."""
-    pixels, reads = split.pixels, 'pixels' in run.model.reads or split.regions is None
+    pixels = split.pixels
+    reads = 'pixels' in run.model.reads or split.regions is None
     return pixels.files if reads and isinstance(pixels, Photos) and not isinstance(pixels.files[0], bytes) else ()
 
 
@@ -125,7 +126,8 @@ def read_features(path: Path) -> Split:
     regions = regions[:, None] if regions.ndim == 2 else regions
     if regions.ndim != 3 or not regions.size:
         raise UserError(f'{path} has shape {list(regions.shape)}; give features [images, regions, features]')
-    images, names = len(regions), path.with_name(f'{path.name.removesuffix(FEATURES)}_ids.txt')
+    images = len(regions)
+    names = path.with_name(f'{path.name.removesuffix(FEATURES)}_ids.txt')
     ids = tuple(map(str, range(images)))
     if path.name.endswith(FEATURES) and names.exists():
         ids = read_lines(str(names))
@@ -151,8 +153,8 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
       A split with the inputs of the model, or with the pixels for the network of its features.
     """
     reads = run.model.reads
-    for name, given, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
-        if given is not None and part not in reads:
+    for name, inputs, part in (('boxes', boxes, 'locations'), ('tags', tags, 'tags')):
+        if inputs is not None and part not in reads:
             raise UserError(f'{run.workdir} has a model that does not read {name}: leave them out')
     images = [images] if is_photo(images) else images
     if is_list(images) and not len(images):
@@ -164,8 +166,8 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
     elif is_list(images) and all(map(is_photo, images)):
         check_photos(run, 'photos')
         files = [  # a photo of Pillow, which may occur twice, is loaded by one thread
-            one if isinstance(one, str | os.PathLike | bytes) else decode(one, lambda photo: photo.copy(), f'image {n}')
-            for n, one in enumerate(images)
+            row if isinstance(row, str | os.PathLike | bytes) else decode(row, lambda photo: photo.copy(), f'image {n}')
+            for n, row in enumerate(images)
         ]
         split = Split('images', pixels=Photos(files, transform_of(run)))
     elif 'pixels' in reads:
@@ -199,12 +201,14 @@ def as_split(images: Any, run: Run, boxes: Any = None, tags: Any = None) -> Spli
 
 def _check_pixels(pixels: Any, run: Run) -> None:
     """Raises a UserError unless a value is uint8 [I, H, W, 3] with the height and the width of a run, or `Photos`."""
-    wanted = [*run.image_size, 3]
-    shape, dtype = getattr(pixels, 'shape', ()), getattr(pixels, 'dtype', None)
-    if len(shape) != 4 or list(shape[1:]) != wanted or dtype != np.uint8:
-        given = f'{dtype} of shape {list(shape)}' if shape else type(pixels).__name__
+    expected = [*run.image_size, 3]
+    shape = getattr(pixels, 'shape', ())
+    dtype = getattr(pixels, 'dtype', None)
+    if len(shape) != 4 or list(shape[1:]) != expected or dtype != np.uint8:
+        received = f'{dtype} of shape {list(shape)}' if shape else type(pixels).__name__
         raise UserError(
-            f'images are {given}; give a list of photos, or pixels of uint8 [images, {wanted[0]}, {wanted[1]}, 3]'
+            f'images are {received}; give a list of photos, or pixels of uint8 '
+            f'[images, {expected[0]}, {expected[1]}, 3]'
         )
 
 
@@ -220,9 +224,9 @@ def _pad_features(images: Any, size: int) -> Split:
     """
     shape = getattr(images, 'shape', None)
     if not is_list(images) or (shape is not None and len(shape) < 3):
-        given = type(images).__name__ if shape is None else f'shape {list(shape)}'
+        received = type(images).__name__ if shape is None else f'shape {list(shape)}'
         raise UserError(
-            f'images are of {given}; give features [images, regions, {size}], or a list of [regions, {size}]'
+            f'images are of {received}; give features [images, regions, {size}], or a list of [regions, {size}]'
         )
     arrays = [np.atleast_2d(_read_array(image, f'image {number}')) for number, image in enumerate(images)]
     for number, array in enumerate(arrays):
@@ -237,24 +241,25 @@ def _pad_boxes(boxes: Any, counts: np.ndarray) -> np.ndarray:
     """Pads the boxes of images to float32 [I, R, 4]; raises a UserError for wrong shapes or values."""
     if not is_list(boxes):
         raise UserError(f'boxes have type {type(boxes).__name__}; give x1 y1 x2 y2 of the regions of each image')
-    boxes = [_read_array(one, f'the boxes of image {number}') for number, one in enumerate(boxes)]
-    shapes, wanted = [list(one.shape) for one in boxes], [[int(count), 4] for count in counts]
-    if shapes != wanted:
-        raise UserError(f'boxes have the shapes {shapes}; these images need {wanted}')
+    boxes = [_read_array(array, f'the boxes of image {number}') for number, array in enumerate(boxes)]
+    shapes = [list(array.shape) for array in boxes]
+    expected = [[int(count), 4] for count in counts]
+    if shapes != expected:
+        raise UserError(f'boxes have the shapes {shapes}; these images need {expected}')
     if not all(map(are_boxes, boxes)):
         raise UserError(f'boxes must be {BOXES}')
     return _pad(boxes)
 
 
-def _read_array(value: Any, what: str) -> np.ndarray:
+def _read_array(value: Any, content: str) -> np.ndarray:
     """Returns real numbers as an array; raises a UserError for anything else."""
     try:
         array = np.asarray(value)
     except ValueError:
         array = np.array(None)
     if not (jnp.issubdtype(array.dtype, jnp.floating) or np.issubdtype(array.dtype, np.integer) or array.dtype == bool):
-        given = f'an array of {array.dtype}' if hasattr(value, 'dtype') else type(value).__name__
-        raise UserError(f'{what} must be an array of real numbers, not {given}')
+        received = f'an array of {array.dtype}' if hasattr(value, 'dtype') else type(value).__name__
+        raise UserError(f'{content} must be an array of real numbers, not {received}')
     return array
 
 
@@ -292,7 +297,9 @@ class ImageReader:
 
     def __init__(self, split: Split, run: Run):
         """Prepares to read the images as the model of a run, or the network of its features, does."""
-        self.names, self._split, self._reads = split.names, split, run.model.reads
+        self.names = split.names
+        self._split = split
+        self._reads = run.model.reads
         self._tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in self._reads else None
         self._files = photo_files(split, run)
         self._crops = 0 if 'pixels' in self._reads or not self._files else run.encoded_by['crops']
@@ -317,7 +324,8 @@ class ImageReader:
             image = take_images(self._split, np.array([row]), self._reads, self._tags)
             content = b''.join(np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(image))
             return Entry(name, len(content), 0, hashlib.sha256(content).hexdigest()), image
-        path, transform = self._files[row], self._split.pixels.transform
+        path = self._files[row]
+        transform = self._split.pixels.transform
         view = transform.evaluate_crops if self._crops > 1 else transform.evaluate
         try:
             with reading(path) as file:

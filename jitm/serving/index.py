@@ -61,10 +61,12 @@ class Index:
         self.folder = Path(expand(str(folder)))
         manifest = _read_manifest(self.folder)
         try:
-            self.model, self.unreadable = str(manifest['model']), dict(manifest['unreadable'])
+            self.model = str(manifest['model'])
+            self.unreadable = dict(manifest['unreadable'])
             self.entries = [Entry(*entry) for entry in manifest['images']]
             self.names = [entry.name for entry in self.entries]
-            self._file, self._checksum = self.folder / manifest['vectors'], manifest['checksum']
+            self._file = self.folder / manifest['vectors']
+            self._checksum = manifest['checksum']
             if leads_out(manifest['vectors']) or not self._file.is_file():
                 raise ValueError('it has no file of vectors')
             self.vectors = np.load(self._file, mmap_mode='r')
@@ -91,8 +93,8 @@ class Index:
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""
-        found = self._search.top(queries, top_k)
-        return [[hit._replace(name=self.names[hit.index]) for hit in hits] for hits in found]
+        top = self._search.top(queries, top_k)
+        return [[hit._replace(name=self.names[hit.index]) for hit in hits] for hits in top]
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -147,19 +149,22 @@ def update(
       UserError: If no image can be read, a vector is not finite, the folder has other files or cannot be
         written, or another process writes to it.
     """
-    output, names = OutputFolder(folder, KIND), reader.names
+    output = OutputFolder(folder, KIND)
+    names = reader.names
     if (index := _read_current(reader, output, model, batch_size)) is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
         # The known images: entries by name, and vectors by checksum.
         complete, parts = _read_known(output, model)
-        entries = {entry.name: entry for known, _ in parts for entry in known}
+        entries = {entry.name: entry for entries_of_part, _ in parts for entry in entries_of_part}
         vectors = {entry.checksum: vector for part in parts for entry, vector in zip(*part, strict=True)}
-        changed = _changed(reader, entries)
+        new_names = _changed(reader, entries)
         # The new and the changed images.
-        unreadable, waiting, done = {}, [], 0
+        unreadable = {}
+        waiting = []
+        done = 0
         free = (name for n in itertools.count() if not (folder / (name := f'{PARTS}{n}.npz')).exists())
-        for items in _read_ahead(reader, changed, batch_size):
+        for items in _read_ahead(reader, new_names, batch_size):
             unreadable |= {entry.name: image for entry, image in items if isinstance(image, str)}
             readable = [(entry, image) for entry, image in items if not isinstance(image, str)]
             new = {entry.checksum: (entry, image) for entry, image in readable if entry.checksum not in vectors}
@@ -174,14 +179,14 @@ def update(
                     np.savez(file, model=model, entries=json.dumps(waiting), vectors=stacked)
                 waiting = []
             if report is not None:
-                report(done, len(changed))
+                report(done, len(new_names))
         # The index.
-        kept = [entries[name] for name in names if name not in unreadable]
-        if not kept:
+        stored = [entries[name] for name in names if name not in unreadable]
+        if not stored:
             name, problem = next(iter(unreadable.items()))
             raise UserError(f'none of {len(unreadable)} images can be read; the first is {name}: {problem}')
-        if complete is None or (complete.entries, complete.unreadable) != (kept, unreadable):
-            write(output, kept, np.stack([vectors[entry.checksum] for entry in kept]), model, unreadable)
+        if complete is None or (complete.entries, complete.unreadable) != (stored, unreadable):
+            write(output, stored, np.stack([vectors[entry.checksum] for entry in stored]), model, unreadable)
         output.remove(_parts(output))
         return Index(folder)
 
@@ -218,7 +223,8 @@ def _changed(reader: ImageReader, entries: Mapping[str, Entry]) -> list[int]:
     """Returns the rows of the images that are new, or whose file may have changed since it had its entry."""
     rows = []
     for row, name in enumerate(reader.names):
-        entry, stat = entries.get(name), reader.stat(row)
+        entry = entries.get(name)
+        stat = reader.stat(row)
         if entry is None or stat != (entry.size, entry.time):
             rows.append(row)
     return rows
@@ -239,8 +245,8 @@ def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_s
     if any(reader.names[row] in entries and reader.stat(row) for row in doubtful):
         return None
     for entry, image in itertools.chain.from_iterable(_read_ahead(reader, doubtful, batch_size)):
-        known = index.unreadable.get(entry.name), entries.get(entry.name)
-        if known != ((image, None) if isinstance(image, str) else (None, entry)):
+        stored = index.unreadable.get(entry.name), entries.get(entry.name)
+        if stored != ((image, None) if isinstance(image, str) else (None, entry)):
             return None
     return None if _parts(folder) else index
 
@@ -251,15 +257,17 @@ def _read_known(folder: OutputFolder, model: str) -> tuple[Index | None, list[tu
     Returns:
       The index if it is complete and belongs to this model, and the entries and vectors in it and in unfinished parts.
     """
-    complete, parts = None, []
+    complete = None
+    parts = []
     if (folder.path / MANIFEST).exists():
         index = Index(folder.path)
         index.check()
         if index.model == model:
-            complete, parts = index, [(index.entries, index.vectors)]
+            complete = index
+            parts = [(index.entries, index.vectors)]
     for name in _parts(folder):
         try:  # a part may be damaged, or made by another model
-            with (folder.path / name).open('rb') as whole, np.load(whole) as file:
+            with (folder.path / name).open('rb') as opened, np.load(opened) as file:
                 if str(file['model']) == model:
                     parts.append(([Entry(*entry) for entry in parse_json(str(file['entries']))], file['vectors']))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):

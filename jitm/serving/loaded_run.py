@@ -47,7 +47,8 @@ class LoadedRun:
           encoder: The run directory, or the weights, of the network that encoded the features of the run, or the folder
             of its text encoder, if it has moved.
         """
-        self.run, self._moved = run, text_network.split_moved(run.encoded_by, encoder)
+        self.run = run
+        self._moved = text_network.split_moved(run.encoded_by, encoder)
         evaluation = run.config['evaluation']
         self._engine = Engine(run.model, run.variables, evaluation['dtype'], evaluation['precision'])
 
@@ -136,7 +137,8 @@ class LoadedRun:
         tokens = read_captions([captions] if isinstance(captions, str) else captions, self.run)
         if self.run.model.text_format.vectors:
             tokens = self.text_network.add_vectors(tokens)
-        index, engine = np.arange(len(tokens.lengths)), self._engine
+        index = np.arange(len(tokens.lengths))
+        engine = self._engine
         if engine.is_dual and len(index) > FEW_TEXTS:
             return engine.encode_each_alike(tokens, index)
         return engine.encode_any('encode_text', pad_texts(tokens, index, engine.padded_length(tokens.lengths)))
@@ -164,7 +166,8 @@ class LoadedRun:
 
     def similarity_pairwise(self, images: Encoding, captions: Encoding) -> np.ndarray:
         """Scores image n with caption n, as many of each, see `similarity`: float32 [N]."""
-        rows, columns = check(images, 'images', self._shapes), check(captions, 'captions', self._shapes)
+        rows = check(images, 'images', self._shapes)
+        columns = check(captions, 'captions', self._shapes)
         if rows != columns:
             raise UserError(
                 f'there are {rows} images and {columns} captions; similarity_pairwise needs as many of each'
@@ -246,13 +249,14 @@ class LoadedRun:
         """
         self.check_vectors()
         if wrong := [name for name, value in others.items() if value is not None]:
-            known = inspect.signature(self.encode).parameters.keys() - {'others'}
-            raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], known)}')
+            names = inspect.signature(self.encode).parameters.keys() - {'others'}
+            raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], names)}')
         if (inputs is None) == (sentences is None):
             raise UserError('encode needs captions or images, as its first argument or as sentences: give one of them')
         inputs = sentences if inputs is None else inputs
-        one = is_photo(inputs)
-        listed, parts = [inputs] if one else inputs, [inputs]
+        is_single = is_photo(inputs)
+        listed = [inputs] if is_single else inputs
+        parts = [inputs]
         if is_list(listed):
             size = len(listed) if batch_size is None else batch_size
             if not len(listed):
@@ -264,11 +268,11 @@ class LoadedRun:
         vectors = np.concatenate([np.asarray(self.vectors(encode(part)), np.float32) for part in parts])
         if normalize_embeddings:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        vectors = vectors[0] if one else vectors
+        vectors = vectors[0] if is_single else vectors
         if convert_to_numpy and not convert_to_tensor:
             return vectors
         tensor = require('torch', extra='parity').from_numpy(vectors.copy())
-        return tensor if convert_to_tensor or one else list(tensor)
+        return tensor if convert_to_tensor or is_single else list(tensor)
 
     def vectors(self, encoding: Encoding) -> np.ndarray:
         """Returns the vectors [N, D] of N encodings, whose inner products are the scores; see `check_vectors`."""

@@ -134,11 +134,11 @@ class VectorSearch:
         if count >= len(self._vectors):
             scores = _scores(self._rows.vectors, queries)[: len(self._vectors)]
             return [rank(row, top_k) for row in scores.T]
-        found, places = np.unique(self._shortlist(queries, count), return_inverse=True)
-        size = padded_count(len(found), TILE[0] * parallel.num_local_devices())
-        scores = _scores(parallel.put_rows(self._vectors[pad(found, size)]), queries)[: len(found)]
+        rows, places = np.unique(self._shortlist(queries, count), return_inverse=True)
+        size = padded_count(len(rows), TILE[0] * parallel.num_local_devices())
+        scores = _scores(parallel.put_rows(self._vectors[pad(rows, size)]), queries)[: len(rows)]
         return [
-            [Hit(int(found[place[hit.index]]), hit.score) for hit in rank(scores[place, n], top_k)]
+            [Hit(int(rows[place[hit.index]]), hit.score) for hit in rank(scores[place, n], top_k)]
             for n, place in enumerate(np.sort(places, axis=1))
         ]
 
@@ -149,9 +149,9 @@ class VectorSearch:
         """
         devices = parallel.num_local_devices()
         best = parallel.map_rows(_best, min(count, len(self._rows.ids) // devices), precision=PRECISION)
-        found = jax.device_get(best(self._rows, parallel.put_everywhere(queries)))
+        shortlists = jax.device_get(best(self._rows, parallel.put_everywhere(queries)))
         # [devices Q, k] -> [Q, devices k]
-        scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in found)
+        scores, ids = (np.concatenate(np.split(part, devices), axis=1) for part in shortlists)
         return np.take_along_axis(ids, np.lexsort((ids, -scores))[:, :count], axis=1)
 
 
@@ -209,7 +209,8 @@ def answer(
     Raises:
       UserError: If the query cannot be read, or the second run cannot read these images.
     """
-    names, row = index.names if captions is None else captions, find_row(index, image) if image else None
+    names = index.names if captions is None else captions
+    row = find_row(index, image) if image else None
     shown_image = image if row is None else index.names[row]
     count = len(names) if images.captions else top_k  # all of them, for the rank of the first match
     count = count if rerank is None else top_m
@@ -220,15 +221,16 @@ def answer(
     else:
         hits = VectorSearch(run.vectors(run.encode_text(captions))).top(vector, count)[0]
     if rerank is not None:
-        found, compared = [names[hit.index] for hit in hits], [shown_image]
+        found_names = [names[hit.index] for hit in hits]
+        compared = [shown_image]
         if captions is None or row is not None:
             row_of = {name: row for row, name in enumerate(images.names)}
-            part = images.take(np.array([row_of[name] for name in (found if captions is None else compared)]))
+            part = images.take(np.array([row_of[name] for name in (found_names if captions is None else compared)]))
             compared = photo_files(part, rerank.run) or part
-        encoded = rerank.encode_image(compared), rerank.encode_text([caption] if captions is None else found)
+        encoded = rerank.encode_image(compared), rerank.encode_text([caption] if captions is None else found_names)
         scores = rerank.similarity(*encoded).ravel()
         scores += np.array([hit.score for hit in hits], np.float32) if add else 0
-        hits = [Hit(hits[one.index].index, one.score) for one in rank(scores, len(hits))]
+        hits = [Hit(hits[reranked.index].index, reranked.score) for reranked in rank(scores, len(hits))]
     matches = set()  # the names of the images, or the captions, that match
     if captions is None:
         matches = {images.names[match] for match in images.images_with(caption)}
@@ -259,36 +261,37 @@ def _vector(run: 'LoadedRun', index: 'Index', caption: str, image: str | None, r
     raise UserError(f"the index has no image '{image}'{did_you_mean(image, index.names)}")
 
 
-def page(found: Answer, images: Split, command: str, photos: Path | None = None) -> str:
+def page(result: Answer, images: Split, command: str, photos: Path | None = None) -> str:
     """Returns the results as a self-contained HTML page, below the image of the query if it has one.
 
     Args:
-      found: The results, followed by the first match if they lack it.
+      result: The results, followed by the first match if they lack it.
       images: The images, whose captions are shown.
       command: The command that writes the page.
       photos: A folder with the pictures of the images, see `pictures_of`; None for their own pixels.
     """
     row_of = {name: row for row, name in enumerate(images.names)}
-    shown, picture = [*found.results, *found.missed], ''
-    named = [one.text for one in shown] if found.finds_images else []
-    pictures = pictures_of(images, [row_of[name] for name in {*named, found.image} & row_of.keys()], photos)
-    if found.image is not None:
-        own = found.image in row_of
-        picture = pictures.get(row_of[found.image], '') if own else uri(thumbnail(found.image), 'jpeg')
-    if found.finds_images:
+    shown = [*result.results, *result.missed]
+    picture = ''
+    named = [hit.text for hit in shown] if result.finds_images else []
+    pictures = pictures_of(images, [row_of[name] for name in {*named, result.image} & row_of.keys()], photos)
+    if result.image is not None:
+        has_row = result.image in row_of
+        picture = pictures.get(row_of[result.image], '') if has_row else uri(thumbnail(result.image), 'jpeg')
+    if result.finds_images:
         shown = [
             dataclasses.replace(
-                one,
-                picture=pictures.get(row_of[one.text], ''),
-                note=next(iter(images.captions_of(row_of[one.text])), ''),
+                hit,
+                picture=pictures.get(row_of[hit.text], ''),
+                note=next(iter(images.captions_of(row_of[hit.text])), ''),
             )
-            for one in shown
+            for hit in shown
         ]
     return render(
         'search.html',
-        title=found.query,
+        title=result.query,
         picture=picture,
         results=shown,
-        finds_images=found.finds_images,
+        finds_images=result.finds_images,
         command=command,
     )

@@ -70,10 +70,10 @@ class Synthesis:
         """Refills all masked views (2.1) with the `mlm` head of the generator: `num_samples` captions for each view."""
         images = generator.apply(variables, batch.images, method='encode_image')
 
-        def one(key, image, ids, length, masked, known):
+        def one(key, image, ids, length, masked, captions_known):
             logits = read_captions(generator, variables, image, masked.ids, length, ('mlm',))['mlm']
             captions = refill.refill(logits, masked, self.num_samples, self.temperature, key)
-            valid = refill.novel(captions, ids, known) & refill.distinct(captions)
+            valid = refill.novel(captions, ids, captions_known) & refill.distinct(captions)
             return Synthetic(captions, jnp.repeat(masked.labelled, self.num_samples, axis=0), valid)
 
         views, known = batch.drawn['masked']
@@ -142,7 +142,7 @@ def largest_array(
     return max(floats, num_captions * length * model.vocab_size) if word_logits else floats
 
 
-def map_images(one: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
+def map_images(function: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
     """Applies `one(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
-    one = keep_within(0, one)  # what a loop in `one` keeps would be kept for each row
-    return tiling.map_tiles(lambda items: jax.vmap(one)(*items), rows, tiling.pairs_at_once(floats))
+    function = keep_within(0, function)  # what a loop in `function` keeps would be kept for each row
+    return tiling.map_tiles(lambda items: jax.vmap(function)(*items), rows, tiling.pairs_at_once(floats))

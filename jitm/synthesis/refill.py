@@ -60,13 +60,13 @@ def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
     return jnp.argmax(cumulative > threshold[..., None], -1)
 
 
-def novel(captions: chex.Array, original: chex.Array, known: chex.Array) -> chex.Array:
+def novel(captions: chex.Array, original: chex.Array, existing: chex.Array) -> chex.Array:
     """Returns which captions have a changed word that no caption of the image contains (section 2.1).
 
     This is the paper's criterion against false negatives; it also excludes the original caption. Captions are int
-    [N, L], the original [L], and `known` [W] has the words of all captions of the image, padded with -1.
+    [N, L], the original [L], and `existing` [W] has the words of all captions of the image, padded with -1.
     """
-    return jnp.any((captions != original) & ~jnp.isin(captions, known), axis=1)
+    return jnp.any((captions != original) & ~jnp.isin(captions, existing), axis=1)
 
 
 def distinct(captions: chex.Array) -> chex.Array:

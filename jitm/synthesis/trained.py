@@ -107,11 +107,13 @@ def generate_captions(
     """
     # The inputs of masking: the phrases of each caption, and the words in its image's captions.
     run = generator.run
-    vocabulary, model = run.vocabulary, run.model
+    vocabulary = run.vocabulary
+    model = run.model
     tokens = read_tokens(run, split)
     if graphs is None or not run.config['scene_graphs']['source']:
         graphs = load_scene_graphs(run.config['scene_graphs'], split)
-    phrases, known = find_phrases(split.captions, vocabulary, graphs), caption_words(tokens, split.image_of_text)
+    phrases = find_phrases(split.captions, vocabulary, graphs)
+    existing = caption_words(tokens, split.image_of_text)
     # The computation for each batch, on all devices of this process.
     length = bucket(tokens.lengths.max(), LENGTH_MULTIPLE, model.text_format.max_length)
     shared = parallel.put_everywhere((run.variables, generator.generator.variables, jax.random.key(seed)))
@@ -121,7 +123,8 @@ def generate_captions(
     captions: list[tuple[str, ...]] = [()] * split.num_texts
     for start in range(0, len(texts), size):
         rows = np.resize(texts[start : start + size], size)
-        images, padded = split.image_of_text[rows], pad_texts(tokens, rows, length)
+        images = split.image_of_text[rows]
+        padded = pad_texts(tokens, rows, length)
         row_phrases = [phrases[text] for text in rows]
         masked = generator.masking.mask_batch(padded.ids, row_phrases, vocabulary, seed=seed, step=0, texts=rows)
         features = take_images(split, images, model.reads, tokens.tags)
@@ -130,7 +133,7 @@ def generate_captions(
             images=features,
             texts=padded,
             image_index=rows.astype(np.int32),
-            drawn={'masked': (masked, known[images])},
+            drawn={'masked': (masked, existing[images])},
         )
         synthetic = jax.device_get(choose(parallel.put_rows(batch), *shared))
         for n, text in enumerate(rows):

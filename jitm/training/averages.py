@@ -24,13 +24,13 @@ def check_alike(runs: Sequence[Run]) -> None:
 
     A run on other data is warned of: the average claims the data of the last run.
     """
-    first, *others = runs
-    for run in others:
-        models = [{'model': member_model(one.config, one.member)} for one in (first, run)]
-        changed = [line for line in config_lib.differences(*models) if '.dtype:' not in line]
-        shapes = [jax.tree.map(np.shape, one.variables) for one in (first, run)]
-        if changed or shapes[0] != shapes[1]:
-            reason = '; '.join(changed) or 'its parameters have other shapes'
+    first, *runs_after = runs
+    for run in runs_after:
+        models = [{'model': member_model(run_of_pair.config, run_of_pair.member)} for run_of_pair in (first, run)]
+        different = [line for line in config_lib.differences(*models) if '.dtype:' not in line]
+        shapes = [jax.tree.map(np.shape, run_of_pair.variables) for run_of_pair in (first, run)]
+        if different or shapes[0] != shapes[1]:
+            reason = '; '.join(different) or 'its parameters have other shapes'
             raise UserError(f'{run.workdir} has another model than {first.workdir} ({reason}): average runs of one')
         if run.vocabulary.hash != first.vocabulary.hash:
             raise UserError(f'{run.workdir} has another vocabulary than {first.workdir}: average runs of one')
@@ -85,9 +85,10 @@ def choose_greedily(runs: Sequence[Run], score: Callable[[Run], float]) -> tuple
     chosen = [first]
     for _, run in ranked[1:]:
         candidates = [*chosen, run]
-        found = score(average(candidates, [1.0] * len(candidates)))
-        if found > best:
-            best, chosen = found, candidates
+        metrics = score(average(candidates, [1.0] * len(candidates)))
+        if metrics > best:
+            best = metrics
+            chosen = candidates
     return chosen, best
 
 

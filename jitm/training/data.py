@@ -55,9 +55,10 @@ def load_data(plan: Plan) -> Data:
       UserError: If the splits cannot be read, are too small or have features of different sizes.
     """
     # The splits.
-    whole, split = plan.load_split('train'), plan.evaluation['split']
-    train = plan.change_train(whole)
-    validation = plan.change_train(whole, noisy=False) if split == 'train' else plan.load_split(split)
+    training_split = plan.load_split('train')
+    split = plan.evaluation['split']
+    train = plan.change_train(training_split)
+    validation = plan.change_train(training_split, noisy=False) if split == 'train' else plan.load_split(split)
     if train.num_texts < plan.batch_size:
         raise UserError(f'{train.name} has {train.num_texts} texts, fewer than batch_size {plan.batch_size}')
     if train.feature_size != validation.feature_size:
@@ -69,17 +70,18 @@ def load_data(plan: Plan) -> Data:
     sections = plan.models.values()
     limits = [(section.get('text') or {}).get('max_length') for section in sections]
     limit = min((length for length in limits if isinstance(length, int)), default=None)
-    vocabulary = plan.make_vocabulary(whole, limit)
+    vocabulary = plan.make_vocabulary(training_split, limit)
     if plan.augmentation.change_words > 0 or plan.masks or any('mlm' in heads_of(section) for section in sections):
         vocabulary = vocabulary.with_mask()
     # The tokens of the captions.
     splits = train, validation
     tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
-    if whole.token_vectors is not None:
+    if training_split.token_vectors is not None:
         check_encoders(train.encoded_by, validation.encoded_by, validation.name, train.name)
         tokens = list(map(add_vectors, tokens, splits))
-    pairs = zip(splits, tokens, strict=True)
-    warnings = [one for split, its in pairs for one in check_words(split.name, its, vocabulary)]
+    warnings = []
+    for split, tokens_of_split in zip(splits, tokens, strict=True):
+        warnings += check_words(split.name, tokens_of_split, vocabulary)
     warnings += [] if train.clean is None else [noise.describe(train)]
     return Data(
         train=train,
@@ -107,7 +109,8 @@ def check_words(name: str, tokens: Tokens, vocabulary: Tokenizer) -> list[str]:
     """
     words = tokens.lengths.sum() - 2 * len(tokens.lengths)  # without the special tokens at the start and the end
     unknown = (tokens.ids == vocabulary.unknown).sum() / max(words, 1)
-    longest, median = tokens.lengths.max(), np.median(tokens.lengths)
+    longest = tokens.lengths.max()
+    median = np.median(tokens.lengths)
     hint = '; its captions have one token each: put blanks between their words' if median <= 3 else ''
     if unknown == 1 or not words:
         raise UserError(f'{name} has no word of the vocabulary{hint or NO_WORD}')
@@ -132,13 +135,14 @@ def make_models(plan: Plan, data: Data) -> dict[str, Matcher]:
     for name, section in plan.models.items():
         models[name] = make_model(section, len(data.vocabulary), own=True, imports=True)
         check_matcher(models[name])
-        kind, wanted = kind_of(data.vocabulary), models[name].text_format.kind
-        if wanted not in (kind, None):
+        kind = kind_of(data.vocabulary)
+        kind_read = models[name].text_format.kind
+        if kind_read not in (kind, None):
             key = 'text.name' if 'text' in section else 'name'
             raise UserError(
                 f"config key 'vocabulary.path' is '{plan.config['vocabulary']['path']}', which gives {kind}, but "
-                f"'model.{key}' is '{flatten(section)[key]}', which reads {wanted}: give {VOCABULARY_OF[wanted]}, or "
-                'change the model'
+                f"'model.{key}' is '{flatten(section)[key]}', which reads {kind_read}: give "
+                f'{VOCABULARY_OF[kind_read]}, or change the model'
             )
         for split, tokens in ((data.train, data.train_tokens), (data.validation, data.validation_tokens)):
             check_lengths(split, tokens, models[name].text_format)

@@ -42,9 +42,11 @@ def step_metrics(
       The losses and norms, and the results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`;
       for synthetic captions also `generated/` and the results of `difficulty`.
     """
-    metrics, clean = {}, collectives.all_gather(batch.clean)
+    metrics = {}
+    clean = collectives.all_gather(batch.clean)
     for name, (total, of_terms) in values.items():
-        own, objective_terms = rankings[name], terms[name]
+        own = rankings[name]
+        objective_terms = terms[name]
         metrics[name] = {'loss': total} | {f'terms/{term}': value for term, value in of_terms.items()}
         metrics[name] |= gap_metrics(own, first_argument(objective_terms, 'epsilon', EPSILON))
         metrics[name] |= collapse_metrics(own, objective_terms, epoch) | gradient_norms(gradients[name])
@@ -159,7 +161,8 @@ def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
       count: The mean number of synthetic captions per image.
       share_00, share_01 ...: The share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
     """
-    gaps, valid = ranking.scores - ranking.scores[:, :1], ranking.negatives
+    gaps = ranking.scores - ranking.scores[:, :1]
+    valid = ranking.negatives
     number = jnp.sum(valid)
     part = jnp.clip((gaps + 1) / 2 * BINS, 0, BINS - 1).astype(jnp.int32)
     counts = jnp.sum(jax.nn.one_hot(part, BINS) * valid[..., None], axis=(0, 1))
@@ -182,7 +185,9 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
       collapsed_loss: Its value for constant scores, see `Reduced`: 2 x batch x margin for max of hinges, log 2 for
         `matching_cross_entropy` of probabilities around 1/2.
     """
-    terms, losses, collapsed = ranking_terms(terms), {}, 0
+    terms = ranking_terms(terms)
+    losses = {}
+    collapsed = 0
     for term in terms.values():
         reduced = {way: term.reduced(rankings[way]) for way in term.rankings}
         collapsed += term.reduce([numbers.constant for numbers in reduced.values()], epoch)

@@ -145,13 +145,15 @@ class Logs:
         """
         workdir.mkdir(parents=True, exist_ok=True)
         # The files, without lines after the restored step.
-        step, last = restored or 0, -1 if restored is None else restored
+        step = restored or 0
+        last = -1 if restored is None else restored
         self._metrics = MetricsFile(workdir / log.NAME, last)
         self._timing = MetricsFile(workdir / 'timing.jsonl', last)
         self._board = Board(workdir / 'tensorboard', last + 1)
         # The progress.
         disable = None if parallel.is_primary() else True  # None shows it on a terminal only
-        self.pace, self._lines = Pace(step, total_steps), contextlib.ExitStack()
+        self.pace = Pace(step, total_steps)
+        self._lines = contextlib.ExitStack()
         self._bar = tqdm.tqdm(total=total_steps, initial=step, bar_format=BAR, disable=disable, dynamic_ncols=True)
         # The monitor, with the lines of earlier starts.
         self._monitor = monitor
@@ -209,7 +211,8 @@ class Logs:
         if step == self._bar.total:
             self._bar.close()
         self.say(line)
-        self._mark, self._waited = (step, time.perf_counter()), 0.0
+        self._mark = (step, time.perf_counter())
+        self._waited = 0.0
 
     def __enter__(self) -> 'Logs':
         if self._bar.disable:

@@ -46,7 +46,8 @@ def validate(setup: Setup, state: TrainState) -> dict[str, float]:
 
 
 def _validate(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
-    evaluation, data = setup.plan.evaluation, setup.data
+    evaluation = setup.plan.evaluation
+    data = setup.data
     variables = jax.device_get(state.members[member].variables)
     options = ScoringOptions(evaluation['dtype'], setup.plan.run['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
@@ -80,7 +81,8 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
 
 def _write_config(plan: Plan, workdir: Path) -> None:
     """Writes the config and the hashes of one's own code."""
-    path, text = workdir / 'config.json', (json.dumps(plan.config, indent=2) + '\n').encode()
+    path = workdir / 'config.json'
+    text = (json.dumps(plan.config, indent=2) + '\n').encode()
     if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
         with replacing(path) as file:
             file.write(text)
@@ -116,18 +118,19 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     state, saved = restored
     # The data must not have changed since the first start.
     compared = ('vocabulary_hash', 'data')
-    changed = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
-    if changed:
+    different = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
+    if different:
         raise UserError(
-            f'the run in {workdir} was started with other data ({"; ".join(changed)}); '
+            f'the run in {workdir} was started with other data ({"; ".join(different)}); '
             'restore its data, or choose a new workdir'
         )
     # Nor the length of an epoch, which depends on the number of devices.
-    before, now = saved['steps_per_epoch'], setup.pipeline.steps_per_epoch
-    if before != now:
+    saved_steps = saved['steps_per_epoch']
+    steps = setup.pipeline.steps_per_epoch
+    if saved_steps != steps:
         raise UserError(
-            f'the run in {workdir} has {before} steps per epoch, but {now} on {jax.device_count()} devices; resume it '
-            'on as many devices as before'
+            f'the run in {workdir} has {saved_steps} steps per epoch, but {steps} on {jax.device_count()} devices; '
+            'resume it on as many devices as before'
         )
     return parallel.put_state(state), run, int(state.step)
 
@@ -154,7 +157,8 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_
         return setup
 
     setup = agreement.in_all(prepare)
-    run, weights = _describe(setup), hash_arrays(jax.tree.leaves(setup.weights))
+    run = _describe(setup)
+    weights = hash_arrays(jax.tree.leaves(setup.weights))
     sources = own_code.hash_sources(setup.plan.own.values())
     compared = {'data': run['data'], 'vocabulary': run['vocabulary_hash'], 'weights': weights, 'own_code': sources}
     agreement.check_same(config_lib.flatten(compared))
@@ -180,7 +184,8 @@ def train_and_evaluate(
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
     check_local(str(workdir), 'the workdir')
-    config, workdir = complete(config), Path(workdir)
+    config = complete(config)
+    workdir = Path(workdir)
     setup = _set_up_everywhere(config, workdir, accept_changed_code)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
@@ -224,18 +229,26 @@ class _Loop:
         folder: Path,
     ):
         """Stores the arguments; see `train_and_evaluate`."""
-        self._setup, self._checkpoints, self._run = setup, checkpoints, run
-        self._logs, self._stop, self._folder = logs, stop, folder
+        self._setup = setup
+        self._checkpoints = checkpoints
+        self._run = run
+        self._logs = logs
+        self._stop = stop
+        self._folder = folder
         self._log_every = setup.plan.run['log_every']
-        self._compiled, self._slow = [], True
+        self._compiled = []
+        self._slow = True
 
     def train(self, state: TrainState, resumed: bool) -> None:
         """Trains to the last step.
 
         The order is fixed: evaluate, save, next batch, step. A resumed run has evaluated and saved its first state.
         """
-        setup, start, total = self._setup, int(state.step), self._setup.total_steps
-        periods, every = setup.plan.run, setup.plan.evaluation['every_steps']
+        setup = self._setup
+        start = int(state.step)
+        total = self._setup.total_steps
+        periods = setup.plan.run
+        every = setup.plan.evaluation['every_steps']
         batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
@@ -264,7 +277,8 @@ class _Loop:
 
     def _revise(self, state: TrainState, start: int) -> TrainState:
         """Revises the memory before an epoch; deterministic, so that a resumed run repeats it."""
-        setup, revision = self._setup, self._setup.plan.source.revision
+        setup = self._setup
+        revision = self._setup.plan.source.revision
         steps = range(start, start + setup.pipeline.steps_per_epoch)
         if start // len(steps) < revision.start_epoch:
             return state
@@ -287,11 +301,12 @@ class _Loop:
         self._compiled.append(shapes)
         jax.block_until_ready(state)  # the steps before do not count as compiling
         say = self._logs.say if self._slow else (lambda text: None)
-        members, length = ', '.join(self._setup.members), batch.texts.ids.shape[-1]
+        members = ', '.join(self._setup.members)
+        length = batch.texts.ids.shape[-1]
         number = len(self._compiled)
-        of = max(number, self._setup.pipeline.num_shapes)
+        most_shapes = max(number, self._setup.pipeline.num_shapes)
         compiling = f'compiling the training step of {members} for captions of {length} tokens'
-        say(f'{compiling} (shape {number} of about {of}), which takes a while')
+        say(f'{compiling} (shape {number} of about {most_shapes}), which takes a while')
         start = time.perf_counter()
         with self._logs.pace.doing(compiling, compiles=True):
             result = jax.block_until_ready(self._setup.train_step(state, batch))
@@ -310,7 +325,8 @@ class _Loop:
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
-        start, split = time.perf_counter(), self._setup.plan.evaluation['split']
+        start = time.perf_counter()
+        split = self._setup.plan.evaluation['split']
         with self._logs.pace.doing(f'evaluating {split}'):
             scores = validate(self._setup, state)
         seconds = time.perf_counter() - start

@@ -90,7 +90,8 @@ class EMA:
         """
         step_size = (1 - self.momentum) * (2 if self.constant else 1 + jnp.cos(jnp.pi * progress)) / 2
         target = trained[self.of]
-        old, new = (state.params, state.batch_stats), (target.params, target.batch_stats)
+        old = (state.params, state.batch_stats)
+        new = (target.params, target.batch_stats)
         params, batch_stats = optax.incremental_update(new, old, step_size)
         return state.replace(params=params, batch_stats=batch_stats)
 
@@ -222,8 +223,10 @@ def make_members(configs: Mapping[str, Mapping[str, Any]], frozen: tuple[str, ..
 
 
 def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...]) -> Member:
-    where, keywords = f'members.{name}', dict(section)
-    own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
+    where = f'members.{name}'
+    keywords = dict(section)
+    own_model = keywords.pop('model', None)
+    rule_name = keywords.pop('rule', 'gradient')
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
     if adapters := keywords.pop('lora', {}):
         options['lora'] = bind(LoRA, adapters, where=f'{where}.lora')()
@@ -248,12 +251,12 @@ def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...])
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
     """Raises a UserError if a member learns from or copies one that does not exist or does not allow it."""
     for key, named in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
-        for other in named:
-            if other not in members or other == name:
-                known = [n for n in members if n != name]
+        for teacher in named:
+            if teacher not in members or teacher == name:
+                names = [n for n in members if n != name]
                 raise UserError(
-                    f"config key 'members.{name}.{key}' names '{other}', which is not another member"
-                    f'{did_you_mean(other, known)}'
+                    f"config key 'members.{name}.{key}' names '{teacher}', which is not another member"
+                    f'{did_you_mean(teacher, names)}'
                 )
     if member.lora != NO_ADAPTERS and not member.trains:
         raise UserError(f"config key 'members.{name}.lora' must be left out: it does not train")

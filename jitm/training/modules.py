@@ -55,22 +55,23 @@ def rate_factors(params: chex.ArrayTree, factors: Mapping[str, float], layer_dec
 
     def factor(keys: tuple, _: chex.Array) -> float:
         path = path_of(keys)
-        given = math.prod(value for pattern, value in factors.items() if _matches(pattern, path, roots))
+        factor_of_path = math.prod(value for pattern, value in factors.items() if _matches(pattern, path, roots))
         place = place_of(path, roots)
-        return given * layer_decay ** (place.layers + 1 - place.group) if place else given
+        return factor_of_path * layer_decay ** (place.layers + 1 - place.group) if place else factor_of_path
 
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
 def check_rates(params: chex.ArrayTree, factors: Collection[str], layer_decay: float = 1.0) -> None:
     """Raises a UserError if a pattern fits no module, or a key needs layers that the model does not have."""
-    paths, roots = paths_of(params), towers(params)
+    paths = paths_of(params)
+    roots = towers(params)
     of_layers = [f'factors.{pattern}' for pattern in factors if LOWER.fullmatch(pattern)]
     of_layers += ['layer_decay'] if layer_decay != 1 else []
     if of_layers and not roots:
         raise UserError(f"config key 'optimizer.{of_layers[0]}' is set, but the model has no transformer: leave it out")
     for pattern in factors:
         if not any(_matches(pattern, path, roots) for path in paths):
-            known = {'/'.join(run) for path in paths for run in _runs(path, pattern.count('/') + 1)}
-            near = did_you_mean(pattern, known)
+            runs = {'/'.join(run) for path in paths for run in _runs(path, pattern.count('/') + 1)}
+            near = did_you_mean(pattern, runs)
             raise UserError(f"optimizer factors name no module of the model: '{pattern}'{near}")

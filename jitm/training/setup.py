@@ -145,10 +145,10 @@ def own_parts(plan: Plan) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        own = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
-        if not own:
+        sections = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
+        if not sections:
             raise
-        raise UserError(f'{" or ".join(own)} fails: {names.describe(error)}') from error
+        raise UserError(f'{" or ".join(sections)} fails: {names.describe(error)}') from error
 
 
 def trace(setup: Setup) -> TrainState:

@@ -67,7 +67,8 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
     Raises:
       UserError: If `stages` lacks a key or has others, or the config names a file that the first stage replaces.
     """
-    stages, second = config['stages'], {**config, 'stages': {}}
+    stages = config['stages']
+    second = {**config, 'stages': {}}
     check_keys(stages, KEYS, where='stages')
     first = {**stages['first'], **{key: second[key] for key in schema.SHARED}}
     top_h = {key: stages[key] for key in ('top_h_texts', 'top_h_images')}
@@ -76,7 +77,8 @@ def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
         second |= {'offline': {**config['offline'], 'path': str(workdir / 'candidates')}}
     if stages['fine_tune']:
         config_lib.check_member(config, 'evaluation.member')
-        name, trained = config_lib.trained_member(config), 'the model that the first stage trains'
+        name = config_lib.trained_member(config)
+        trained = 'the model that the first stage trains'
         _check_empty(f'members.{name}.init_from', config['members'][name].get('init_from'), trained)
         second = _initialized_from(second, str(workdir / 'stage1'))
     return Stages(first, second, top_h, stages['fine_tune'])
@@ -117,8 +119,8 @@ def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = Fals
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
         for key, mined in stages.top_h.items():
-            if (needed := stages.second['offline'][key]) > mined:
-                raise UserError(f"config key 'offline.{key}' is {needed}, but 'stages.{key}' only {mined}")
+            if (num_needed := stages.second['offline'][key]) > mined:
+                raise UserError(f"config key 'offline.{key}' is {num_needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
 
@@ -161,10 +163,12 @@ def train_stages(
 
 def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
     """Mines with the first stage, unless the folder holds the same negatives already."""
-    run, folder = load_run(workdir / 'stage1'), workdir / 'candidates'
+    run = load_run(workdir / 'stage1')
+    folder = workdir / 'candidates'
     split = load_split(stages.first['data'], 'train', noisy=True, imports=True)
-    manifest, wanted = read_manifest(folder) or {}, describe([run], split, **stages.top_h)
-    if not parallel.any_process(any(manifest.get(key) != value for key, value in wanted.items())):
+    manifest = read_manifest(folder) or {}
+    description = describe([run], split, **stages.top_h)
+    if not parallel.any_process(any(manifest.get(key) != value for key, value in description.items())):
         return
     if manifest and (workdir / 'stage2' / 'config.json').exists():
         raise UserError(

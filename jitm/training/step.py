@@ -73,7 +73,8 @@ def train_step(
     Raises:
       UserError: While it is traced, if the members, terms and the source do not fit together.
     """
-    epoch, key = state.step // constants.steps_per_epoch, jax.random.fold_in(jax.random.key(constants.seed), state.step)
+    epoch = state.step // constants.steps_per_epoch
+    key = jax.random.fold_in(jax.random.key(constants.seed), state.step)
     trained = {name: members[name] for name in sorted(members) if members[name].trains}
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
@@ -81,20 +82,22 @@ def train_step(
     # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
     # learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
-    teachers = {other for member in trained.values() for other in member.learn_from} - trained.keys()
+    teachers = {teacher for member in trained.values() for teacher in member.learn_from} - trained.keys()
     untrained = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in teachers}
 
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
         # Score, with gradient. The scores of other models are constants, so that the gradient of the sum is each
         # model's own.
-        rankings, losses, batch_stats = {}, {}, {}
+        rankings = {}
+        losses = {}
+        batch_stats = {}
         for name, member in trained.items():
             variables = member.variables(params[name], state.members[name])
             scored = score_in_training(source, member.model, variables, batch, seen[name], keys[name])
             rankings[name], losses[name], batch_stats[name] = scored
         of_others = untrained | jax.lax.stop_gradient(rankings)
         for name, member in trained.items():
-            rankings[name] = with_anchors(rankings[name], [of_others[other] for other in member.learn_from])
+            rankings[name] = with_anchors(rankings[name], [of_others[teacher] for teacher in member.learn_from])
         # Sum the objectives.
         values = {name: objective(terms[name], rankings[name], epoch, losses[name]) for name in trained}
         return sum(total for total, _ in values.values()), (values, rankings, batch_stats)
@@ -141,8 +144,8 @@ def score_in_training(
         images = matcher.encode_image(batch.images, train=True)
         return source.score(matcher, images, texts, batch, seen, True)
 
-    outputs, changed = model.apply(variables, method=score_all, mutable=['batch_stats'], rngs={'dropout': key})
-    return *outputs, changed.get('batch_stats', {})
+    outputs, updates = model.apply(variables, method=score_all, mutable=['batch_stats'], rngs={'dropout': key})
+    return *outputs, updates.get('batch_stats', {})
 
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:

@@ -85,22 +85,23 @@ def load_from_run(
     except UserError as error:
         raise UserError(f'{key}: {error}') from None
     # The models may differ in the heads that are added, and in precision.
-    old, new = member_model(run.config, run.member), model
-    changed = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
-    changed = [line for line in changed if not line.partition(':')[0].endswith('.dtype')]
-    if run.vocabulary.hash != vocabulary.hash and not changed:  # a text encoder of another length is the better reason
+    old = member_model(run.config, run.member)
+    new = model
+    different = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
+    different = [line for line in different if not line.partition(':')[0].endswith('.dtype')]
+    if run.vocabulary.hash != vocabulary.hash and not different:  # a difference of the models is the better reason
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
     if lost := set(old.get('heads', ())) - set(new.get('heads', ())):
-        changed.append(f'model.heads: without {", ".join(sorted(lost))}')
+        different.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
-    wanted = {part: traverse_util.flatten_dict(variables[part]) for part in loaded}
+    expected = {part: traverse_util.flatten_dict(variables[part]) for part in loaded}
     if isinstance(member.model, JointEncoder):
         loaded['params'] = member.model.add_heads(loaded['params'])
-        kept = {path for path in wanted['params'] if path in loaded['params'] or not member.model.is_head(path)}
-        wanted['params'] = {path: wanted['params'][path] for path in kept}  # other heads stay randomly initialized
-    shapes = [jax.tree.map(np.shape, parts) for parts in (loaded, wanted)]
-    if changed or shapes[0] != shapes[1]:
-        reason = '; '.join(changed) or 'its parameters have other shapes'
+        stored = {path for path in expected['params'] if path in loaded['params'] or not member.model.is_head(path)}
+        expected['params'] = {path: expected['params'][path] for path in stored}  # other heads keep initial values
+    shapes = [jax.tree.map(np.shape, parts) for parts in (loaded, expected)]
+    if different or shapes[0] != shapes[1]:
+        reason = '; '.join(different) or 'its parameters have other shapes'
         raise UserError(f'{key}: {member.init_from} has another model ({reason}); set members.{name}.model to its')
     return loaded
 

@@ -36,10 +36,10 @@ def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code:
         old = parse_json(path.read_bytes())
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
-    if changed := config_lib.differences(config_lib.check_saved(old, workdir), config):
+    if different := config_lib.differences(config_lib.check_saved(old, workdir), config):
         key = f'members.{config["evaluation"]["member"]}.init_from'
         raise UserError(
-            f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); choose the old values, or a '
+            f'workdir {workdir} holds a run with another config ({"; ".join(different)}); choose the old values, or a '
             f'new workdir, where --config.{key}={workdir} trains its model further'
         )
     config_lib.own_names(config, PACKAGES)
@@ -73,7 +73,8 @@ def claim(workdir: Path) -> Iterator[Path]:
       UserError: In all processes, if another job trains there, or if they do not share one folder.
     """
     message = f'another process trains in {workdir}; wait for it, or choose a new workdir'
-    path, process = workdir / LOCK, jax.process_index()
+    path = workdir / LOCK
+    process = jax.process_index()
     folder = workdir / 'processes' / str(process) if process else workdir
     with contextlib.ExitStack() as stack:
 

@@ -25,7 +25,7 @@ ID = (int, float, str)  # types of COCO's ids
 DELIMITERS = '\t|;,'
 # An image at the start of a line.
 NAME = rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)?)\s*'
-NAMED = {one: re.compile(NAME + re.escape(one), re.IGNORECASE) for one in DELIMITERS}  # the name and its delimiter
+NAMED = {mark: re.compile(NAME + re.escape(mark), re.IGNORECASE) for mark in DELIMITERS}  # the name and its delimiter
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
 
@@ -62,8 +62,8 @@ class Columns(NamedTuple):
     def listed(self, row: dict[str, Any], where: str) -> Listed:
         """Returns the image of a row."""
         numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(NUMBERED.fullmatch(name)[1]))
-        if numbered and (other := next((name for name in self.caption[:2] if name in row), None)):
-            raise UserError(f"{where} has '{other}' and '{numbered[0]}': leave one of these columns or keys")
+        if numbered and (caption_column := next((name for name in self.caption[:2] if name in row), None)):
+            raise UserError(f"{where} has '{caption_column}' and '{numbered[0]}': leave one of these columns or keys")
         captions = [row[name] for name in numbered] if numbered else captions_in(row, where, self.caption)
         name = next((name for name in self.image if name in row), self.image[0])
         split = str(row.get('split') or '').strip()
@@ -122,7 +122,8 @@ def _read_json(path: Path, columns: Columns) -> list[Row]:
 
 
 def _karpathy(image: dict, where: str, columns: Columns) -> dict[str, Any]:
-    folder, split = image.get('filepath'), _get(image, 'split', str, where)
+    folder = image.get('filepath')
+    split = _get(image, 'split', str, where)
     sentences = captions_in(image, where, ['sentences'])
     captions = [sentence.get('raw') if isinstance(sentence, dict) else sentence for sentence in sentences]
     name = Path(folder if isinstance(folder, str) else '') / _get(image, 'filename', str, where)
@@ -132,7 +133,8 @@ def _karpathy(image: dict, where: str, columns: Columns) -> dict[str, Any]:
 def _coco(path: Path, tree: dict, columns: Columns) -> list[Row]:
     rows: dict[int | float | str, Row] = {}
     for where, item in _entries(path, tree.get('images'), 'images'):
-        name, number = _get(item, 'file_name', str, where), _get(item, 'id', ID, where)
+        name = _get(item, 'file_name', str, where)
+        number = _get(item, 'id', ID, where)
         row = where, {columns.image[0]: name, columns.caption[0]: []}
         if rows.setdefault(number, row)[1][columns.image[0]] != name:
             raise UserError(f'{where} has the id {number} of another image: give each image an id of its own')
@@ -213,13 +215,13 @@ def _lines(
             continue
         named = NAMED[delimiter].match(line) if names[0] in columns.image else None
         fields = [named[1], *line[named.end() :].split(delimiter)] if named else line.split(delimiter)
-        further = len(fields) - len(names)
+        surplus = len(fields) - len(names)
         joined = re.fullmatch(r'\s*(\d+)(?:\s\s+|\t)(.+)', fields[-1])
-        if joined and further == -1 and caption == len(names) - 1:
-            fields[-1:], further = joined.groups(), 0  # a line of Flickr30k's results.csv lacks this delimiter
-        if further > 0 and caption is not None:
-            fields[caption : caption + further + 1] = [delimiter.join(fields[caption : caption + further + 1])]
-        elif further:
+        if joined and surplus == -1 and caption == len(names) - 1:
+            fields[-1:], surplus = joined.groups(), 0  # a line of Flickr30k's results.csv lacks this delimiter
+        if surplus > 0 and caption is not None:
+            fields[caption : caption + surplus + 1] = [delimiter.join(fields[caption : caption + surplus + 1])]
+        elif surplus:
             raise UserError(
                 f'{path}, line {number} has {len(fields)} fields, but the header has {len(names)}: add what is '
                 f"missing, or put quotes around a caption with '{delimiter}'"

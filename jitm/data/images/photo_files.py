@@ -68,8 +68,10 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     Raises:
       UserError: If there are none, or the folder cannot be read.
     """
-    names, seen = [], set()
-    errors, tops = [], [str(folder)]  # and the linked folders, after all others
+    names = []
+    seen = set()
+    errors = []
+    tops = [str(folder)]  # and the linked folders, after all others
     for top in tops:
         for parent, folders, files in os.walk(top, onerror=errors.append):
             if (real := os.path.realpath(parent)) in seen:
@@ -109,12 +111,15 @@ def beside(folder: Path, members: Mapping[str, ArchiveMember] | None = None) -> 
     Raises:
       UserError: If two photos share a file, or one is damaged.
     """
-    listed, photos, names = [], {}, members or ()
+    listed = []
+    photos = {}
+    names = members or ()
     if members is None:
         with contextlib.suppress(UserError):  # it has no photos
             names = list_files(folder)[0]
     for name in filter(_is_photo, names):
-        stem, captions = os.path.splitext(name)[0], []
+        stem = os.path.splitext(name)[0]
+        captions = []
         where = f'{folder}/{name}'
         texts = [members.get(stem + suffix) if members else folder / (stem + suffix) for suffix in TEXTS]
         for text in [text for text in texts if text and (members or text.is_file())][:1]:
@@ -141,13 +146,13 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
     members: dict[str, ArchiveMember] = {}
     try:
         with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
-            for one in filter(tarfile.TarInfo.isfile, archive):
-                if (name := os.path.normpath(one.name)) in members:
+            for entry in filter(tarfile.TarInfo.isfile, archive):
+                if (name := os.path.normpath(entry.name)) in members:
                     raise UserError(f'{path} has two files {name}: rename one of them')
-                members[name] = ArchiveMember(str(path), one.name, one.offset_data, one.size)
+                members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
-    listed = [one._replace(name=f'{path.name}/{one.name}') for one in beside(path, members)]
+    listed = [entry._replace(name=f'{path.name}/{entry.name}') for entry in beside(path, members)]
     return listed, {f'{path.name}/{name}': member for name, member in members.items()}
 
 
@@ -175,42 +180,47 @@ class _Folder:
         """Returns the images of each file of captions in some folders whose stem matches the split."""
         paths = [*itertools.chain.from_iterable(map(_files, folders))]
         photos = {path.with_suffix('') for path in paths if path.suffix.lower() in SUFFIXES}  # captions are beside them
-        found = {}
+        tables = {}
         for path in paths:
-            known = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
-            if known and not OTHERS.match(path.name) and belongs(path.stem):
+            is_label = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
+            if is_label and not OTHERS.match(path.name) and belongs(path.stem):
                 try:
                     listed = read_file(path, self.columns)
-                    found[path] = [image._replace(name=self.relative(image.name)) for image in listed]
+                    tables[path] = [image._replace(name=self.relative(image.name)) for image in listed]
                 except OSError as error:
                     raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
                 except Unknown as problem:
                     self.unknown.append(f'{path.relative_to(self.root)} {problem}')
-        return {path: found[path] for path in found if '.lemma.' not in path.name} or found  # Flickr8k has both
+        return {path: tables[path] for path in tables if '.lemma.' not in path.name} or tables  # Flickr8k has both
 
     def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
         """Returns the photos of shards whose stem matches the split, or else of files with captions."""
         shards = [path for path in _files(folder) if path.suffix.lower() == '.tar']
         if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
             listed, members = zip(*map(beside_in_tar, shards), strict=True)
-            if not any(listed) and (found := [*itertools.chain(*members)]):
+            if not any(listed) and (inside := [*itertools.chain(*members)]):
                 raise UserError(
-                    f'{folder} has {printable(", ".join(found[:3]))}, but photos are read with captions in .txt or '
+                    f'{folder} has {printable(", ".join(inside[:3]))}, but photos are read with captions in .txt or '
                     '.json files of the same names, such as a.jpg and a.txt: write the shards again'
                 )
-            return Listing([*itertools.chain(*listed)], [folder], {name: of[name] for of in members for name in of})
+            return Listing(
+                [*itertools.chain(*listed)],
+                [folder],
+                {name: captions_of[name] for captions_of in members for name in captions_of},
+            )
         listed = [] if belongs else beside(folder)
         return Listing(listed, [folder]) if listed else None
 
     def find(self, names: Sequence[str], whole: bool) -> Listing | None:
         """Returns the images of a split, by the first of its names or else by the others, or of the whole data set."""
-        root, places = self.root, [self.root, self.root / 'annotations']
+        root = self.root
+        places = [self.root, self.root / 'annotations']
         groups = [] if whole else [group for group in (names[:1], names[1:]) if group]
         for group in groups:
             if path := _one(root, tables := self.tables(root / name for name in group)):
                 return Listing(tables[path], [path.parent, root])
         general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
-        if path := _one(root, [path for path, listed in general.items() if any(one.split for one in listed)]):
+        if path := _one(root, [path for path, listed in general.items() if any(image.split for image in listed)]):
             if whole:
                 raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
             return Listing(general[path], _folders(root))
@@ -219,8 +229,8 @@ class _Folder:
             if path := _one(root, tables):
                 return Listing(tables[path], _folders(root, path.stem.removeprefix('captions_')))
             shards = [self.photos(root, lambda stem, group=group: bool(_words(stem) & group))]
-            if found := [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]:
-                return found[0]
+            if parts := [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]:
+                return parts[0]
         if not (path := _one(root, general)):
             return self.photos(root) if whole else None
         images = general[path] if whole else _in_list(path, general[path], self, names)
@@ -229,22 +239,22 @@ class _Folder:
 
 def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[str]) -> list[Listed]:
     """Returns the images in a folder of the split, or that `trainImages.txt` or `train.txt` lists."""
-    if inside := [one for one in images if one.name.partition('/')[0] in names]:
+    if inside := [image for image in images if image.name.partition('/')[0] in names]:
         return inside
     root = folder.root
     named = re.compile(rf'(?:.*(?:{"|".join(names)})Images|(?:{"|".join(names)})(?:_images)?)\.txt')
-    lists = [one for one in _files(root) + _files(root / 'annotations') if named.fullmatch(one.name)]
+    lists = [image for image in _files(root) + _files(root / 'annotations') if named.fullmatch(image.name)]
     if len(lists) != 1:
         raise UserError(
             f"{root} has {len(lists)} files that list the images of the split '{names[0]}': write their names to "
             f'{names[0]}.txt, one per line, or sample the splits by config key data.held_out'
         )
     lines = map(str.strip, split_lines(read_text(lists[0])))
-    wanted = dict.fromkeys(folder.relative(line) for line in lines if line)
-    listed = {one.name for one in images}
-    if missing := next((name for name in wanted if name not in listed), None):
-        raise UserError(f"{path} has no caption of {missing}, an image of the split '{names[0]}': add one")
-    return [one for one in images if one.name in wanted]
+    listed_names = dict.fromkeys(folder.relative(line) for line in lines if line)
+    listed = {image.name for image in images}
+    if absent := next((name for name in listed_names if name not in listed), None):
+        raise UserError(f"{path} has no caption of {absent}, an image of the split '{names[0]}': add one")
+    return [image for image in images if image.name in listed_names]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -258,9 +268,9 @@ def _words(stem: str) -> set[str]:
 
 def _one(root: Path, paths: Iterable[Path]) -> Path | None:
     """Returns the only path, or None if there are none."""
-    first, *others = [*paths] or [None]
-    if others:
-        names = ' and '.join(str(path.relative_to(root)) for path in (first, *others))
+    first, *more = [*paths] or [None]
+    if more:
+        names = ' and '.join(str(path.relative_to(root)) for path in (first, *more))
         raise UserError(f'{root} has {names}: leave one of them in the folder')
     return first
 
@@ -290,20 +300,20 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
     if (listing := folder.find(names, whole)) is None:
-        image, caption = (' or '.join(known) for known in columns)
-        found = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
-        found += describe_unread(root.rglob('*'), UNREAD)
+        image, caption = (' or '.join(synonyms) for synonyms in columns)
+        unread = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
+        unread += describe_unread(root.rglob('*'), UNREAD)
         raise UserError(
-            f"{root} has no captions of the split '{split}'{found}; name the column or key of images {image}, and that "
-            f'of captions {caption}, or set config keys data.image_column and data.caption_column; without splits, set '
-            'data.held_out'
+            f"{root} has no captions of the split '{split}'{unread}; name the column or key of images {image}, and "
+            f'that of captions {caption}, or set config keys data.image_column and data.caption_column; without '
+            'splits, set data.held_out'
         )
     if divided := {image.split for image in listing.images} - {''}:
-        wanted = {*names, *((RESTVAL,) if restval and split == 'train' else ())}
-        if wanted.isdisjoint(divided):
+        split_names = {*names, *((RESTVAL,) if restval and split == 'train' else ())}
+        if split_names.isdisjoint(divided):
             path = listing.images[0].where.partition(',')[0]
             raise UserError(f"{path} has no images of the split '{split}'{did_you_mean(split, divided)}")
-        listing = listing._replace(images=[image for image in listing.images if image.split in wanted])
+        listing = listing._replace(images=[image for image in listing.images if image.split in split_names])
     for image in listing.images:
         check_within(image.name, image.where)
         if printable(image.name) != image.name:

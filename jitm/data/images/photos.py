@@ -66,24 +66,27 @@ def load(
       ArgumentError: If the shorter side is less than the size of the pixels, or an option is unknown.
     """
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
-    given = {'image': image_column, 'caption': caption_column}
-    columns = Columns(**{key: (name,) for key, name in given.items() if name})
+    column_flags = {'image': image_column, 'caption': caption_column}
+    columns = Columns(**{key: (name,) for key, name in column_flags.items() if name})
     listing = read(Path(root), split, restval, columns, held_out is not None)
     captions = _merge(listing.images)
     if not captions:
         raise UserError(f"{root} has no images of the split '{split}': add some")
     if held_out is not None:
         captions = _sample_split(captions, split, held_out, held_out_seed)
-    kept = list(captions)[: dev_images if split in DEV else None]
-    texts = [captions[name][:max_captions] for name in kept]
-    files = [listing.members[name] for name in kept] if listing.members else _find_files(listing, kept, Path(root))
+    limited = list(captions)[: dev_images if split in DEV else None]
+    texts = [captions[name][:max_captions] for name in limited]
+    if listing.members:
+        files = [listing.members[name] for name in limited]
+    else:
+        files = _find_files(listing, limited, Path(root))
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         regions=None,
         counts=None,
         captions=tuple(itertools.chain(*texts)),
-        image_of_text=np.repeat(np.arange(len(kept), dtype=np.int32), [*map(len, texts)]),
-        image_ids=tuple(kept),
+        image_of_text=np.repeat(np.arange(len(limited), dtype=np.int32), [*map(len, texts)]),
+        image_ids=tuple(limited),
         dataset=precomp.read_dataset(root),
         pixels=Photos(files, transform, check_files(files)),
     )
@@ -162,14 +165,14 @@ def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[str]
         where = next(image.where for image in listing.images if image.name == names[0])
         unread = describe_unread(root.rglob('*'), UNREAD)
         raise UserError(f'{where} names {names[0]}, which is not in {listing.folders[0]}: add the file{unread}')
-    found: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for folder in (main, *listing.folders):
-        if len(found) == len(names):
+        if len(path_of) == len(names):
             break
         paths = {name: path for name in names if os.path.exists(path := os.path.join(folder, name))}
-        if found.keys().isdisjoint(paths):
-            found |= paths
-    return [found.get(name, os.path.join(main, name)) for name in names]
+        if path_of.keys().isdisjoint(paths):
+            path_of |= paths
+    return [path_of.get(name, os.path.join(main, name)) for name in names]
 
 
 def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
@@ -184,16 +187,16 @@ def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
     for name, captions, where, _ in images:
         texts = (_clean(caption, where) for caption in captions)
         merged.setdefault(name, []).extend(filter(None, texts))
-    kept = {name: captions for name, captions in merged.items() if captions}
-    if merged and not kept:
+    with_captions = {name: captions for name, captions in merged.items() if captions}
+    if merged and not with_captions:
         where = images[0].where
         raise UserError(
             f'{where} has no captions, nor has any other image: write them, or name their column or key by '
             'data.caption_column'
         )
-    if left_out := len(merged) - len(kept):
+    if left_out := len(merged) - len(with_captions):
         logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
-    return kept
+    return with_captions
 
 
 def _clean(caption: Any, where: str) -> str:

@@ -65,8 +65,8 @@ class Photos:
 
     def take(self, rows: np.ndarray) -> 'Photos':
         """Returns some of the photos, of the rows int [N]."""
-        known = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])
-        return dataclasses.replace(self, files=[self.files[row] for row in rows], content_hash=known)
+        selection = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])
+        return dataclasses.replace(self, files=[self.files[row] for row in rows], content_hash=selection)
 
     def sample(self, index: np.ndarray, make_generator: Callable[[int], np.random.Generator]) -> np.ndarray:
         """Decodes photos as training examples.

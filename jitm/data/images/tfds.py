@@ -112,11 +112,11 @@ def _open(root: str) -> Any:
         builder = tensorflow_datasets.builder_from_directory(root)
         features = builder.info.features
         photos = 'image' in features and isinstance(features['image'], tensorflow_datasets.features.Image)
-        known = 'captions' in features and (photos or 'regions' in features)
-        known = known and builder.info.file_format.value == 'array_record'
+        is_readable = 'captions' in features and (photos or 'regions' in features)
+        is_readable = is_readable and builder.info.file_format.value == 'array_record'
     except Exception:  # TFDS raises many kinds of errors
-        known = False
-    if not known:
+        is_readable = False
+    if not is_readable:
         raise UserError(
             f'{root} is not a prepared data set of images with captions: give the folder of a version, prepared with '
             "file_format='array_record'"
@@ -180,7 +180,7 @@ def _check_photos(records: Sequence[dict[str, Any]], where: str) -> str:
 
     checked = in_threads(check, len(records))
     content = hashlib.sha256(''.join(digest for digest, *_ in checked).encode()).hexdigest()
-    return json.dumps({'hash': content, 'images': [rest for _, *rest in checked]})
+    return json.dumps({'hash': content, 'images': [fields for _, *fields in checked]})
 
 
 def write(root: str, folder: Path) -> Path:
@@ -245,7 +245,8 @@ class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
 
     def _info(self) -> tensorflow_datasets.core.DatasetInfo:
         split = next(iter(self.builder_config.splits.values()))
-        tensor, text = tensorflow_datasets.features.Tensor, tensorflow_datasets.features.Text
+        tensor = tensorflow_datasets.features.Tensor
+        text = tensorflow_datasets.features.Text
         features = {
             'image_id': text(),
             'regions': tensor(shape=split.regions.shape[1:], dtype=split.regions.dtype, encoding='bytes'),

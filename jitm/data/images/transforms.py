@@ -105,7 +105,7 @@ def reading(path: str | os.PathLike) -> Iterator[File]:
     """
     if os.path.splitext(str(path))[1].lower() in RAW:  # Pillow would decode the small preview in some of them
         raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
-    with contextlib.ExitStack() as taken:
+    with contextlib.ExitStack() as stack:
         try:
             with open_file(path) as file:
                 stat = os.fstat(file.fileno())
@@ -114,7 +114,7 @@ def reading(path: str | os.PathLike) -> Iterator[File]:
                     raise UserError(f'{path} is empty: replace the file, or leave it out')
                 if size > MAX_BYTES:
                     raise UserError(f'{path} has {size} bytes: shrink it to at most {MAX_BYTES} bytes')
-                taken.enter_context(_BYTES.take(size))
+                stack.enter_context(_BYTES.take(size))
                 file.seek(start)
                 data = file.read(size)
         except (OSError, ValueError) as error:  # a ValueError if no file can have that name
@@ -232,13 +232,16 @@ def sample_box(width: int, height: int, min_area: float, rng: np.random.Generato
     for _ in range(CROP_TRIES):
         area = width * height * rng.uniform(min_area, 1)
         aspect = math.exp(rng.uniform(math.log(MIN_CROP_ASPECT), math.log(MAX_CROP_ASPECT)))
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        w = round(math.sqrt(area * aspect))
+        h = round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+            left = int(rng.integers(width - w + 1))
+            top = int(rng.integers(height - h + 1))
             return left, top, left + w, top + h
     w = min(width, round(height * MAX_CROP_ASPECT))
     h = min(height, round(width / MIN_CROP_ASPECT))
-    left, top = (width - w) // 2, (height - h) // 2
+    left = (width - w) // 2
+    top = (height - h) // 2
     return left, top, left + w, top + h
 
 
@@ -286,7 +289,8 @@ class Transform:
 
     def _cut(self, image: Image.Image, across: float = 0.5, down: float = 0.5) -> Image.Image:
         """Cuts a square from an image; 0 is its left or upper end, 0.5 its centre and 1 its right or lower end."""
-        left, top = round((image.width - self.image_size) * across), round((image.height - self.image_size) * down)
+        left = round((image.width - self.image_size) * across)
+        top = round((image.height - self.image_size) * down)
         return image.crop((left, top, left + self.image_size, top + self.image_size))
 
     def _resize(self, image: Image.Image) -> Image.Image:

@@ -48,30 +48,30 @@ def keep_regions(count: int, regions: int, rate: float, rng: np.random.Generator
     Returns:
       bool [R], False beyond `count`; the first region is kept if all others are dropped.
     """
-    kept = (rng.random(regions) >= rate) & (np.arange(regions) < count)
-    kept[0] |= not kept.any()
-    return kept
+    keep = (rng.random(regions) >= rate) & (np.arange(regions) < count)
+    keep[0] |= not keep.any()
+    return keep
 
 
-def drop_regions(images: Images, kept: np.ndarray) -> Images:
+def drop_regions(images: Images, keep: np.ndarray) -> Images:
     """Drops regions.
 
     Args:
       images: The regions [I, R, D].
-      kept: bool [I, E, R], the regions to keep in each of E views of an image.
+      keep: bool [I, E, R], the regions to keep in each of E views of an image.
 
     Returns:
       For one view, images with the kept regions first and zeros after them; for several views the same images with
-      `kept`: The views share their encoded regions and differ in the pooling, as in ESA.
+      `keep`: The views share their encoded regions and differ in the pooling, as in ESA.
     """
-    if kept.shape[1] > 1:
-        return images.replace(kept=kept)
-    kept = kept[:, 0]
-    counts = kept.sum(axis=1).astype(np.int32)
+    if keep.shape[1] > 1:
+        return images.replace(kept=keep)
+    keep = keep[:, 0]
+    counts = keep.sum(axis=1).astype(np.int32)
 
     def compact(x: np.ndarray) -> np.ndarray:
         moved = np.zeros_like(x)
-        moved[np.arange(kept.shape[1]) < counts[:, None]] = x[kept]
+        moved[np.arange(keep.shape[1]) < counts[:, None]] = x[keep]
         return moved
 
     locations = None if images.locations is None else compact(images.locations)
@@ -96,9 +96,9 @@ def change_words(
     """
     word = np.cumsum(~continues[ids]) - 1
     draws = rng.random(word[-1] + 1)[word]
-    others = rng.integers(len(continues), size=len(ids), dtype=np.int32)
+    replacements = rng.integers(len(continues), size=len(ids), dtype=np.int32)
     if keep_special_tokens:
         draws[[0, -1]] = 1
-    changed = np.select([draws < 0.5 * rate, draws < 0.6 * rate], [mask, others], ids).astype(np.int32)
-    left = changed[(draws < 0.6 * rate) | (draws >= rate)]
+    replaced = np.select([draws < 0.5 * rate, draws < 0.6 * rate], [mask, replacements], ids).astype(np.int32)
+    left = replaced[(draws < 0.6 * rate) | (draws >= rate)]
     return left if len(left) else ids[:1]

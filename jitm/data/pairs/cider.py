@@ -32,15 +32,16 @@ def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]
     """Yields for n = 1 to MAX_N the texts and the ids of all n-grams; ids start from 0."""
     tokens = [tokenize(caption) for caption in captions]
     texts = np.repeat(np.arange(len(tokens)), [len(words) for words in tokens])
-    known: dict[str, int] = {}
-    grams = np.array([known.setdefault(word, len(known)) for words in tokens for word in words], np.int64)
+    ids: dict[str, int] = {}
+    grams = np.array([ids.setdefault(word, len(ids)) for words in tokens for word in words], np.int64)
     for n in range(1, MAX_N + 1):
         yield texts, grams
         if n < MAX_N:
             # Two consecutive n-grams are one (n + 1)-gram.
             follows = texts[1:] == texts[:-1]
             pairs = grams[:-1][follows] * (grams.max(initial=0) + 1) + grams[1:][follows]
-            texts, grams = texts[1:][follows], np.unique(pairs, return_inverse=True)[1]
+            texts = texts[1:][follows]
+            grams = np.unique(pairs, return_inverse=True)[1]
 
 
 def _unit_tfidf(texts: np.ndarray, grams: np.ndarray, captions_of: sparse.csr_array) -> sparse.csr_array:
@@ -101,7 +102,8 @@ def from_file(split: Split, *, path: str) -> Relevance:
     Raises:
       UserError: If the file is missing or damaged or has another shape; later, if a requested value is not finite.
     """
-    matrix, shape = open_npy(path), (split.num_images, split.num_texts)
+    matrix = open_npy(path)
+    shape = (split.num_images, split.num_texts)
     if matrix.shape not in (shape, shape[::-1]):
         raise UserError(
             f'{path} has shape {matrix.shape}, but {split.name} has {shape[0]} images and {shape[1]} texts: '

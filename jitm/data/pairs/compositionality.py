@@ -73,10 +73,10 @@ class _Fields(NamedTuple):
 
 
 def _sugarcrepe(row: _Fields) -> Choice:
-    further = ('caption2',) if 'caption2' in row.row else ()
-    group = f'SugarCrepe{"++" * len(further)} {row.stem.partition("_")[0]}'
-    captions = row.texts('caption', *further, 'negative_caption')
-    matches = tuple((0, caption) for caption in range(1 + len(further)))
+    second = ('caption2',) if 'caption2' in row.row else ()
+    group = f'SugarCrepe{"++" * len(second)} {row.stem.partition("_")[0]}'
+    captions = row.texts('caption', *second, 'negative_caption')
+    matches = tuple((0, caption) for caption in range(1 + len(second)))
     return Choice(row.id, group, row.stem, row.texts('filename'), captions, matches)
 
 
@@ -90,13 +90,15 @@ def _aro(row: _Fields) -> Choice:
 
 
 def _winoground(row: _Fields) -> Choice:
-    images, captions = row.texts('image_0', 'image_1'), row.texts('caption_0', 'caption_1')
+    images = row.texts('image_0', 'image_1')
+    captions = row.texts('caption_0', 'caption_1')
     return Choice(row.id, 'Winoground', row.get('collapsed_tag'), images, captions, TWO)
 
 
 def _bivlc(row: _Fields) -> Choice:
     category = '_'.join(row.texts('type', 'subtype')).lower()
-    images, captions = row.texts('image', 'negative_image'), row.texts('caption', 'negative_caption')
+    images = row.texts('image', 'negative_image')
+    captions = row.texts('caption', 'negative_caption')
     return Choice(row.id, 'BiVLC', category, images, captions, TWO)
 
 
@@ -131,7 +133,8 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
     Raises:
       UserError: If the file cannot be read, has another format, or has a choice that cannot be decided.
     """
-    rows, pictures = _rows(Path(path)), {}
+    rows = _rows(Path(path))
+    pictures = {}
     for where, row in rows:
         for key in [key for key, value in row.items() if isinstance(value, dict) and value.get('bytes')]:
             name = f'{where}, {key}'
@@ -201,9 +204,9 @@ def of_scenes(split: SceneSplit) -> list[Choice]:
     """Makes the choices of `scenes`: one of each kind in `parser.KINDS` for each caption, with known truth."""
     choices = []
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
-        for kind, other in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():
+        for kind, false_caption in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():
             images = (split.image_ids[image],)
-            choices.append(Choice(f'{text}-{kind}', 'scenes', kind, images, (caption, other), ONE))
+            choices.append(Choice(f'{text}-{kind}', 'scenes', kind, images, (caption, false_caption), ONE))
     return choices
 
 
@@ -232,6 +235,6 @@ def _cut(photo: Image.Image, box: tuple[float, ...] | None, name: str) -> Image.
     return photo.crop((left, top, right, bottom))
 
 
-def as_line(choice: Choice, **further: Any) -> str:
+def as_line(choice: Choice, **fields: Any) -> str:
     """Returns a choice, with other fields, as a line of jitm's format."""
-    return json.dumps(choice._asdict() | further, ensure_ascii=False) + '\n'
+    return json.dumps(choice._asdict() | fields, ensure_ascii=False) + '\n'

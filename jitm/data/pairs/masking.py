@@ -122,7 +122,8 @@ class Masking:
         if len(phrases):
             fallback = rng.integers(len(phrases), size=self.num_views)
             chosen[np.arange(self.num_views), fallback] |= ~chosen.any(axis=1)
-        masked, labelled = np.tile(ids, (self.num_views, 1)), np.zeros((self.num_views, len(ids)), bool)
+        masked = np.tile(ids, (self.num_views, 1))
+        labelled = np.zeros((self.num_views, len(ids)), bool)
         labelled[:, : phrases.shape[1]] = chosen @ phrases
         shown = np.select(
             [action < self.mask_prob, action < self.mask_prob + self.random_prob],

@@ -63,8 +63,8 @@ def read(split: Split, *, noise_file: str) -> Split:
             f'{split.num_images - 1}, so the file belongs to other data'
         )
     images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
-    if len(missing := np.setdiff1d(split.image_of_text, images)):
-        raise UserError(f'{noise_file} leaves image {missing[0]} of {split.name} no caption: every image needs one')
+    if len(absent := np.setdiff1d(split.image_of_text, images)):
+        raise UserError(f'{noise_file} leaves image {absent[0]} of {split.name} no caption: every image needs one')
     return _mixed(split, images)
 
 
@@ -94,11 +94,12 @@ def write(split: Split, folder: Path) -> None:
 
 def describe(split: Split) -> str:
     """Describes the noise of a mixed split: its kind, and the shares of images and of pairs that it affects."""
-    original, wrong = split.original_image_of_text, ~split.clean
+    original = split.original_image_of_text
+    wrong = ~split.clean
     if not wrong.any():
         return f'{split.name} has noise, but no mixed pair is left: its {split.num_texts} pairs are clean'
-    together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
-    how = 'all captions of an image together' if together else 'captions one by one'
+    moves_together = len(np.unique(np.stack([original, split.image_of_text]), axis=1).T) == len(np.unique(original))
+    how = 'all captions of an image together' if moves_together else 'captions one by one'
     images = np.bincount(original[wrong], minlength=split.num_images) > 0
     return (
         f'{split.name} has noise that moved {how}: {100 * wrong.mean():.2f} % of the pairs are wrong, and '

@@ -134,10 +134,8 @@ def _head(caption: str, span: Span) -> tuple[int, str]:
 
 def _replace(caption: str, start: int, stop: int, words: str) -> str:
     """Replaces a span by other words; keeps an initial capital and adapts a preceding `a` or `an`."""
-    before = re.sub(
-        r'\b(a)n?(\s+)$', rf'\1{"n" if words[0] in "aeiou" else ""}\2', caption[:start], flags=re.IGNORECASE
-    )
-    return before + (words[0].upper() if caption[start].isupper() else words[0]) + words[1:] + caption[stop:]
+    head = re.sub(r'\b(a)n?(\s+)$', rf'\1{"n" if words[0] in "aeiou" else ""}\2', caption[:start], flags=re.IGNORECASE)
+    return head + (words[0].upper() if caption[start].isupper() else words[0]) + words[1:] + caption[stop:]
 
 
 def replace_nouns(caption: str, graph: CaptionGraph, captions: Sequence[str], nouns: Sequence[str]) -> Iterator[str]:
@@ -150,11 +148,12 @@ def replace_nouns(caption: str, graph: CaptionGraph, captions: Sequence[str], no
       nouns: Lower-case nouns that are replaced, and that replace each other if both are singular or both plural.
     """
     mentioned = {singular(word) for text in captions for word in re.findall(r'\w+', text.lower())}
-    others, known = [noun for noun in nouns if singular(noun) not in mentioned], set(nouns)
+    replacements = [noun for noun in nouns if singular(noun) not in mentioned]
+    known_nouns = set(nouns)
     for span in graph.objects:
         start, head = _head(caption, span)
-        if head in known:
-            for noun in others:
+        if head in known_nouns:
+            for noun in replacements:
                 if (singular(noun) == noun) == (singular(head) == head):
                     yield _replace(caption, start, span[1], noun)
 
@@ -170,19 +169,19 @@ def change_numbers(caption: str, graph: CaptionGraph) -> Iterator[str]:
             continue
         start, head = _head(caption, span)
         value = _VALUES[match[0].lower()]
-        for other in set(_VALUES.values()) - {value}:
-            noun = head if 1 not in (value, other) else singular(head) if other == 1 else plural(head)
-            yield _replace(caption[:start] + noun + caption[span[1] :], *match.span(), NUMBERS[other - 1])
+        for number in set(_VALUES.values()) - {value}:
+            noun = head if 1 not in (value, number) else singular(head) if number == 1 else plural(head)
+            yield _replace(caption[:start] + noun + caption[span[1] :], *match.span(), NUMBERS[number - 1])
 
 
 def _only_attributes(caption: str, graph: CaptionGraph, start: int, stop: int) -> bool:
     """Returns whether a span has only attributes such as `big and black`, none of which is like `group of`."""
     between = [span for span in graph.attributes if start <= span[0] and span[1] <= stop]
-    rest = list(caption[start:stop])
+    words = list(caption[start:stop])
     for first, last in between:
-        rest[first - start : last - start] = ' ' * (last - first)
+        words[first - start : last - start] = ' ' * (last - first)
     measures = any(caption[slice(*span)].lower().endswith(' of') for span in between)
-    return not measures and set(''.join(rest).replace(',', ' ').split()) <= {'and'}
+    return not measures and set(''.join(words).replace(',', ' ').split()) <= {'and'}
 
 
 def replace_prepositions(caption: str, graph: CaptionGraph) -> Iterator[str]:
@@ -190,11 +189,11 @@ def replace_prepositions(caption: str, graph: CaptionGraph) -> Iterator[str]:
     for start, stop in graph.relations:
         for word in re.finditer(r'\S+', caption[start:stop]):
             preposition = caption[start + word.start() : stop].lower()
-            same = {other for group in PREPOSITIONS if preposition in group for other in group}
-            if same:
-                for other in dict.fromkeys(itertools.chain(*PREPOSITIONS)):
-                    if other not in same:
-                        yield _replace(caption, start + word.start(), stop, other)
+            synonyms = {replacement for group in PREPOSITIONS if preposition in group for replacement in group}
+            if synonyms:
+                for replacement in dict.fromkeys(itertools.chain(*PREPOSITIONS)):
+                    if replacement not in synonyms:
+                        yield _replace(caption, start + word.start(), stop, replacement)
                 break
 
 
@@ -207,7 +206,8 @@ def swap_objects(caption: str, graph: CaptionGraph) -> Iterator[str]:
         first, second = (caption[slice(*phrases[n])] for n in (i, j))
         if lists[i] != lists[j] and first.lower() != second.lower():
             if phrases[i][0] == 0 and first[0].isupper():
-                first, second = first[0].lower() + first[1:], second[0].upper() + second[1:]
+                first = first[0].lower() + first[1:]
+                second = second[0].upper() + second[1:]
             between = caption[phrases[i][1] : phrases[j][0]]
             yield caption[: phrases[i][0]] + second + between + first + caption[phrases[j][1] :]
 
@@ -215,11 +215,11 @@ def swap_objects(caption: str, graph: CaptionGraph) -> Iterator[str]:
 def _noun_phrase(caption: str, graph: CaptionGraph, thing: int) -> Span:
     """Returns the span of an object with its determiner and the attributes before it."""
     start, stop = graph.objects[thing]
-    before = max((end for _, end in graph.objects if end <= start), default=0)
-    own = [graph.attributes[attribute] for other, attribute in graph.described if other == thing]
-    start = min([span[0] for span in own if before <= span[0] < start], default=start)
-    if determiner := _DETERMINER.search(caption[before:start]):
-        start = before + determiner.start()
+    previous = max((end for _, end in graph.objects if end <= start), default=0)
+    attributes = [graph.attributes[attribute] for described, attribute in graph.described if described == thing]
+    start = min([span[0] for span in attributes if previous <= span[0] < start], default=start)
+    if determiner := _DETERMINER.search(caption[previous:start]):
+        start = previous + determiner.start()
     return start, stop
 
 
@@ -260,17 +260,19 @@ def perturber(
     texts, starts = split.texts_of_image
 
     def perturb_text(text: int) -> list[str]:
-        image, caption, graph = split.image_of_text[text], split.captions[text], graphs[text] if graphs else None
+        image = split.image_of_text[text]
+        caption = split.captions[text]
+        graph = graphs[text] if graphs else None
         captions = [split.captions[t] for t in texts[starts[image] : starts[image + 1]]]
         if is_file(kind):
-            changed = written.get(caption, ())
+            candidates = written.get(caption, ())
         elif kind == 'noun':
-            changed = replace_nouns(caption, graph, captions, nouns)
+            candidates = replace_nouns(caption, graph, captions, nouns)
         elif kind == 'number':
-            changed = change_numbers(caption, graph)
+            candidates = change_numbers(caption, graph)
         else:
-            changed = itertools.chain(replace_prepositions(caption, graph), swap_objects(caption, graph))
-        return [other for other in dict.fromkeys(changed) if other not in captions]
+            candidates = itertools.chain(replace_prepositions(caption, graph), swap_objects(caption, graph))
+        return [candidate for candidate in dict.fromkeys(candidates) if candidate not in captions]
 
     return perturb_text
 
@@ -294,7 +296,8 @@ def perturb(
     Returns:
       For each caption its distinct perturbed captions, in random order.
     """
-    perturb_text, perturbed = perturber(split, graphs, kind, **options), []
+    perturb_text = perturber(split, graphs, kind, **options)
+    perturbed = []
     for text in range(split.num_texts):
         negatives = perturb_text(text)
         order = np.random.default_rng([seed, text]).permutation(len(negatives))[:max_per_caption]

@@ -143,7 +143,8 @@ def _graph(record: Mapping[str, Any], caption: str) -> CaptionGraph:
     spans = {kind: tuple((start + shift, stop + shift) for start, stop in record[kind]) for kind in _KINDS}
     described = tuple((thing, attribute) for thing, attribute in record.get('described', ()))
     inside = all(0 <= start < stop <= len(caption) for kind in spans.values() for start, stop in kind)
-    objects, attributes = range(len(spans['objects'])), range(len(spans['attributes']))
+    objects = range(len(spans['objects']))
+    attributes = range(len(spans['attributes']))
     if not inside or not all(thing in objects and attribute in attributes for thing, attribute in described):
         raise ValueError
     return CaptionGraph(**spans, described=described)

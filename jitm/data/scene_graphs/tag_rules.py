@@ -163,8 +163,8 @@ class Reader:
                 self._other(letters[start], start)
         self._end_pending()
         spans = [token.span for token in self._tokens]
-        found = self._objects, self._attributes, self._relations
-        characters = (tuple((spans[start][0], spans[stop - 1][1]) for start, stop in words) for words in found)
+        lists = self._objects, self._attributes, self._relations
+        characters = (tuple((spans[start][0], spans[stop - 1][1]) for start, stop in words) for words in lists)
         return CaptionGraph(*characters, tuple(self._described))
 
     def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
@@ -182,7 +182,8 @@ class Reader:
     def _end_relation(self) -> None:
         """Makes a verb or preposition with an object a relation."""
         self._relations.append((self._pending.start, self._pending.stop))
-        self._has_related, self._pending = True, None
+        self._has_related = True
+        self._pending = None
 
     def _noun_phrase(self, letters: str, start: int, stop: int) -> None:
         head = letters.index('N', start)
@@ -190,9 +191,9 @@ class Reader:
             head += 1
         this = (len(self._objects),)
         self._objects.append((head, stop))
-        before = letters[:head].replace('N', 'J')
+        modifiers = letters[:head].replace('N', 'J')
         shade = None
-        for match in _ATTRIBUTE.finditer(before, start, head):
+        for match in _ATTRIBUTE.finditer(modifiers, start, head):
             first = match.start() if shade is None else shade
             shade = first if self._tokens[match.end() - 1].word in _SHADES and match.end() < head else None
             if shade is None:

@@ -78,7 +78,8 @@ def silhouette(shape: str, edge: int) -> np.ndarray:
       bool [edge, edge], True inside of the shape.
     """
     line = (2 * np.arange(edge) + 1) / edge - 1
-    x, y = line[None, :], line[:, None]
+    x = line[None, :]
+    y = line[:, None]
     radius = x**2 + y**2
     half_pixel = 1 / edge  # for an even edge the tips are between two pixels; extends them to the side of the box
     return {
@@ -102,7 +103,8 @@ def region_features(picture: np.ndarray, boxes: np.ndarray) -> np.ndarray:
       float32 [N, 200]: the box resized to 8x8x3 (nearest pixel), then x1 y1 x2 y2, centre x y, width, height; all in
       [0, 1].
     """
-    lows, highs = boxes[:, :2], boxes[:, 2:]
+    lows = boxes[:, :2]
+    highs = boxes[:, 2:]
     steps = (np.arange(PATCH) + 0.5) / PATCH
     columns, rows = (lows[..., None] + (highs - lows)[..., None] * steps).astype(int).transpose(1, 0, 2)
     patches = picture[rows[:, :, None], columns[:, None, :]].reshape(len(boxes), -1) / 255

@@ -143,27 +143,31 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
 
 def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
     """Removes the marks from a caption, and returns the marked phrases as a scene graph."""
-    text, found, described = '', {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}, []
+    text = ''
+    marks = {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}
+    described = []
     for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
         if kind == _ATTRIBUTE:
-            described.append((len(found[_OBJECT]), len(found[_ATTRIBUTE])))
+            described.append((len(marks[_OBJECT]), len(marks[_ATTRIBUTE])))
         if kind:
-            found[kind].append((len(text), len(text) + len(part)))
+            marks[kind].append((len(text), len(text) + len(part)))
         text += part
-    return text, scene_graphs.CaptionGraph(*map(tuple, found.values()), tuple(described))
+    return text, scene_graphs.CaptionGraph(*map(tuple, marks.values()), tuple(described))
 
 
 def _sample_statement(
     template: str, graph: SceneGraph, mentions: np.ndarray, rng: np.random.Generator
 ) -> Statement | None:
     """Samples a true statement for a template and counts the mentions; None if the scene has none."""
-    phrases, free = [], range(len(graph.objects))
+    phrases = []
+    free = range(len(graph.objects))
     if '{g}' in template:
         groups = find_groups(graph.objects)
         if not groups:
             return None
         group, members = groups[rng.integers(len(groups))]
-        phrases, free = [group], [i for i in free if i not in members]
+        phrases = [group]
+        free = [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
     related = RELATED[template]
     candidates = [
@@ -193,9 +197,11 @@ def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
 
 def _noun_phrase(phrase: Phrase, words: dict[str, str]) -> str:
     attributes = [words.get(word, word) for word in (phrase.size, phrase.colour) if word]
-    noun, count = words.get(phrase.shape or 'shape', phrase.shape), 'a'
+    noun = words.get(phrase.shape or 'shape', phrase.shape)
+    count = 'a'
     if phrase.count > 1:
-        count, noun = f'{_ATTRIBUTE}{NUMERALS[phrase.count]}{_END}', plural(noun)
+        count = f'{_ATTRIBUTE}{NUMERALS[phrase.count]}{_END}'
+        noun = plural(noun)
     return ' '.join([count, *(f'{_ATTRIBUTE}{word}{_END}' for word in attributes), f'{_OBJECT}{noun}{_END}'])
 
 
@@ -213,12 +219,12 @@ def _preposition(predicate: str, words: dict[str, str]) -> str:
 
 def swaps(caption: Caption) -> tuple[Swap, ...]:
     """Returns the swaps of a caption that are false of its scene, without duplicates."""
-    found = {}
+    results = {}
     for kind, swapped in exchanges(caption.statement):
         if not holds(swapped, caption.scene):
             text, _ = render(caption.template, swapped, caption.words)
-            found.setdefault(text, Swap(kind, text))
-    return tuple(found.values())
+            results.setdefault(text, Swap(kind, text))
+    return tuple(results.values())
 
 
 def exchanges(statement: Statement):
@@ -226,7 +232,8 @@ def exchanges(statement: Statement):
     phrases = statement.phrases
     for i, j in itertools.combinations(range(len(phrases)), 2):
         for name in ('colour', 'shape'):
-            first, second = getattr(phrases[i], name), getattr(phrases[j], name)
+            first = getattr(phrases[i], name)
+            second = getattr(phrases[j], name)
             if first and second and first != second:
                 exchanged = {i: phrases[i]._replace(**{name: second}), j: phrases[j]._replace(**{name: first})}
                 yield 'attribute', statement.changed(exchanged)

@@ -91,14 +91,15 @@ def find_relations(boxes: np.ndarray) -> tuple[Relation, ...]:
       The relations, in both directions.
     """
     centres = ((boxes[:, :2] + boxes[:, 2:]) / 2).tolist()
-    found = []
+    relations = []
     for (i, (xi, yi)), (j, (xj, yj)) in itertools.permutations(enumerate(centres), 2):
-        dx, dy = xj - xi, yj - yi
+        dx = xj - xi
+        dy = yj - yi
         if abs(dx) >= max(CLEAR_OFFSET, CLEAR_RATIO * abs(dy)):
-            found.append(Relation(i, 'left of' if dx > 0 else 'right of', j))
+            relations.append(Relation(i, 'left of' if dx > 0 else 'right of', j))
         elif abs(dy) >= max(CLEAR_OFFSET, CLEAR_RATIO * abs(dx)):
-            found.append(Relation(i, 'above' if dy > 0 else 'below', j))
-    return tuple(found)
+            relations.append(Relation(i, 'above' if dy > 0 else 'below', j))
+    return tuple(relations)
 
 
 def find_groups(objects: Sequence[Object]) -> list[tuple[Phrase, tuple[int, ...]]]:
@@ -124,8 +125,8 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
     relations = set(graph.relations)
     for choice in itertools.product(*(_referents(phrase, graph.objects) for phrase in statement.phrases)):
         mentioned = [i for members in choice for i in members]
-        stated = {(choice[s][0], predicate, choice[o][0]) for s, predicate, o in statement.relations}
-        if len(set(mentioned)) == len(mentioned) and stated <= relations:
+        claims = {(choice[s][0], predicate, choice[o][0]) for s, predicate, o in statement.relations}
+        if len(set(mentioned)) == len(mentioned) and claims <= relations:
             return True
     return False
 

@@ -97,11 +97,12 @@ def read(text: str) -> Parsed | None:
     """
     text = ' '.join(tokenize(text))
     for template in TEMPLATES:
-        if found := _pattern(template).fullmatch(text):
+        if match := _pattern(template).fullmatch(text):
             break
     else:
         return None
-    fields, slots = found.groupdict(), grammar.SLOTS[template]
+    fields = match.groupdict()
+    slots = grammar.SLOTS[template]
     total = _phrase(fields['total']) if 'total' in fields else Phrase()
     if total[:3] != Phrase()[:3]:  # the total of shapes of one color or size is in no template
         return None
@@ -133,10 +134,10 @@ def falsify(caption: str, graph: SceneGraph, rng: np.random.Generator) -> dict[s
       Some of `KINDS` -> a caption that is false of the scene; without the kinds that change nothing.
     """
     parsed = read(caption)
-    changed = list(_changes(parsed))
+    changes = list(_changes(parsed))
     false = {}
-    for n in rng.permutation(len(changed)):
-        kind, template, statement = changed[n]
+    for n in rng.permutation(len(changes)):
+        kind, template, statement = changes[n]
         if kind not in false and not holds(statement, graph):
             false[kind] = grammar.render(template, statement, parsed.words)[0]
     return {kind: false[kind] for kind in KINDS if kind in false}
@@ -159,5 +160,5 @@ def _changes(parsed: Parsed) -> Iterator[tuple[str, str, Statement]]:
             yield 'replace_relation', template, statement.changed({}, {n: relation._replace(predicate=predicate)})
     if template in WITH_OBJECT:
         for properties in np.ndindex(*map(len, _VALUES.values())):
-            added = Phrase(*(values[n] for n, values in zip(properties, _VALUES.values(), strict=True)))
-            yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=(*statement.phrases, added))
+            longer = Phrase(*(values[n] for n, values in zip(properties, _VALUES.values(), strict=True)))
+            yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=(*statement.phrases, longer))

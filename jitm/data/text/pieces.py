@@ -79,8 +79,8 @@ class Pieces:
         Returns:
           The words, joined from their pieces and separated by blanks.
         """
-        kept = [int(i) for i in ids if self._tokenizer.id_to_token(int(i)) not in self.OMITTED]
-        return self._tokenizer.decode(kept, skip_special_tokens=False).strip()
+        words = [int(i) for i in ids if self._tokenizer.id_to_token(int(i)) not in self.OMITTED]
+        return self._tokenizer.decode(words, skip_special_tokens=False).strip()
 
     def unknown_words(self, caption: str) -> list[str]:
         """Returns the parts of a caption that have no pieces, each once."""
@@ -182,12 +182,12 @@ class BPE(Pieces):
             raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f'{path} has no merges: give the merges.txt or tokenizer.json of a CLIP') from error
-        known = set(_BYTE_PIECES)
+        pieces = set(_BYTE_PIECES)
         for number, merge in enumerate(merges, 1):
             parts = merge.split(' ')
-            if len(parts) != 2 or not known.issuperset(parts) or ''.join(parts) in known:
+            if len(parts) != 2 or not pieces.issuperset(parts) or ''.join(parts) in pieces:
                 raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
-            known.add(''.join(parts))
+            pieces.add(''.join(parts))
         return cls.of(merges, max_length)
 
     def encode(self, caption: str) -> np.ndarray:
@@ -273,7 +273,10 @@ def from_model(content: bytes) -> tokenizers.Tokenizer:
         read = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
         return [(field.field_number, field.data) for field in read]
 
-    pieces, unknown, kind, characters = [], 0, UNIGRAM, b''
+    pieces = []
+    unknown = 0
+    kind = UNIGRAM
+    characters = b''
     for number, value in fields(content):
         part = dict(fields(value)) if number in (1, 2, 3) else {}
         if number == 1:  # a piece: its text, its score and its kind

@@ -122,12 +122,12 @@ def load_folder(folder: str, max_length: int | None = None) -> WordPiece | Publi
     file = next((Path(folder, name) for name in READERS if Path(folder, name).is_file()), None)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(READERS)}: add the tokenizer that it was published with')
-    stated = read_tokenizer_config(Path(folder))
-    if stated.is_of(OF_SENTENCES) and stated.add_prefix_space is False:
+    config = read_tokenizer_config(Path(folder))
+    if config.is_of(OF_SENTENCES) and config.add_prefix_space is False:
         raise UserError(f"{folder} states 'add_prefix_space' false, which a {OF_SENTENCES[0]} is not read with")
     try:
-        tokenizer = READERS[file.name](file, stated)
-        _add_tokens(tokenizer, file, stated)
+        tokenizer = READERS[file.name](file, config)
+        _add_tokens(tokenizer, file, config)
     except OSError as error:
         raise UserError(f'{error.filename} cannot be read ({error.strerror}): download it again') from error
     except UserError:
@@ -140,15 +140,16 @@ def load_folder(folder: str, max_length: int | None = None) -> WordPiece | Publi
         tokenizer.normalizer = normalizers.Sequence([*filter(None, steps)])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    _check(tokenizer, file, stated)
+    _check(tokenizer, file, config)
     if max_length is not None:
         tokenizer.enable_truncation(max_length)
     return WordPiece((tokenizer.to_str(),)) if _is_of_a_bert(tokenizer) else PublishedPieces((tokenizer.to_str(),))
 
 
-def _check(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig) -> None:
+def _check(tokenizer: tokenizers.Tokenizer, file: Path, config: TokenizerConfig) -> None:
     """Raises a UserError unless a tokenizer has a piece for each id, and the start, the end and the padding stated."""
-    size, last = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values(), default=0)
+    size = tokenizer.get_vocab_size()
+    last = max(tokenizer.get_vocab().values(), default=0)
     if last >= size:
         problem = f'{size} distinct pieces with ids up to {last}, so that some ids have no piece'
         raise UserError(f'{file} has {problem}: give another tokenizer')
@@ -157,13 +158,13 @@ def _check(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig)
         raise UserError(f'{file} adds no start and end to a text: give the tokenizer of a BERT')
     if any(types := tokenizer.encode('a').type_ids):
         raise UserError(f'{file} gives tokens the types {types}, but jitm gives all the type 0: give another tokenizer')
-    if 'attention_mask' not in stated.model_input_names:
+    if 'attention_mask' not in config.model_input_names:
         raise UserError(f"{file} is without a mask by 'model_input_names' of tokenizer_config.json: add attention_mask")
-    wanted = dict(zip(('cls_token', 'sep_token'), ends, strict=True))
+    expected = dict(zip(('cls_token', 'sep_token'), ends, strict=True))
     if read_if_present(file.with_name('config.json')).get('model_type') in PADDED:
-        wanted['pad_token'] = 1
-    for key, number in wanted.items():
-        token = _text_of(getattr(stated, key))
+        expected['pad_token'] = 1
+    for key, number in expected.items():
+        token = _text_of(getattr(config, key))
         if token is not None and tokenizer.token_to_id(token) != number:
             problem = f"'{tokenizer.id_to_token(number)}' where tokenizer_config.json states the {key} '{token}'"
             raise UserError(f'{file} has {problem}: make them agree')
@@ -193,15 +194,15 @@ def transformer_config(folder: Path) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-def _add_tokens(tokenizer: tokenizers.Tokenizer, file: Path, stated: TokenizerConfig) -> None:
+def _add_tokens(tokenizer: tokenizers.Tokenizer, file: Path, config: TokenizerConfig) -> None:
     """Adds the tokens that `added_tokens.json` and `tokenizer_config.json` list and the tokenizer lacks."""
     listing = read_if_present(file.with_name('added_tokens.json'))
-    added = {number: {'content': text} for text, number in listing.items()}
-    added |= {int(number): fields for number, fields in (stated.added_tokens_decoder or {}).items()}
-    for number, fields in sorted(added.items()):
+    tokens = {number: {'content': text} for text, number in listing.items()}
+    tokens |= {int(number): fields for number, fields in (config.added_tokens_decoder or {}).items()}
+    for number, fields in sorted(tokens.items()):
         token = tokenizers.AddedToken(**fields)
-        known = tokenizer.get_added_tokens_decoder()
-        if number not in known and not (token.special and tokenizer.token_to_id(token.content) == number):
+        decoder = tokenizer.get_added_tokens_decoder()
+        if number not in decoder and not (token.special and tokenizer.token_to_id(token.content) == number):
             tokenizer.add_tokens([token])
         if tokenizer.token_to_id(token.content) != number:
             problem = f'the id {tokenizer.token_to_id(token.content)}, but it is added as {number}'
@@ -222,75 +223,75 @@ def _is_of_a_bert(tokenizer: tokenizers.Tokenizer) -> bool:
     return all(ours[key] == theirs[key] for key in OF_A_BERT)
 
 
-def _of_json(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
+def _of_json(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns a tokenizer as it is; a UserError if `tokenizer_config.json`, which has precedence, states another."""
     tokenizer = tokenizers.Tokenizer.from_str(file.read_text(encoding='utf-8'))
     content = parse_json(tokenizer.to_str())
-    wanted = {part: {'direction': 'Right'} for part in ('truncation', 'padding') if content[part]}
-    if stated.is_of(OF_WORDS):
-        expected = parse_json(_word_pieces(tokenizer.get_vocab(with_added_tokens=False), stated).to_str())
-        wanted |= {part: expected[part] for part in OF_A_BERT}
-    if stated.is_of(OF_BYTES):
-        splits = {'type': 'ByteLevel', 'add_prefix_space': bool(stated.add_prefix_space), 'use_regex': True}
-        wanted |= {'normalizer': {'type': None}, 'pre_tokenizer': splits}
-    for part, values in wanted.items():
+    required = {part: {'direction': 'Right'} for part in ('truncation', 'padding') if content[part]}
+    if config.is_of(OF_WORDS):
+        expected = parse_json(_word_pieces(tokenizer.get_vocab(with_added_tokens=False), config).to_str())
+        required |= {part: expected[part] for part in OF_A_BERT}
+    if config.is_of(OF_BYTES):
+        splits = {'type': 'ByteLevel', 'add_prefix_space': bool(config.add_prefix_space), 'use_regex': True}
+        required |= {'normalizer': {'type': None}, 'pre_tokenizer': splits}
+    for part, values in required.items():
         for key, value in values.items():
             actual = (content[part] or {}).get(key)
             if actual != value:
-                problem = f"'{part}.{key}' {actual!r}, but its tokenizer_class, {stated.tokenizer_class}, and "
+                problem = f"'{part}.{key}' {actual!r}, but its tokenizer_class, {config.tokenizer_class}, and "
                 problem += f'tokenizer_config.json stand for {value!r}'
                 raise UserError(f'{file} has {problem}: make them agree')
     return tokenizer
 
 
-def _check_class(file: Path, stated: TokenizerConfig, classes: tuple[str, ...]) -> None:
+def _check_class(file: Path, config: TokenizerConfig, classes: tuple[str, ...]) -> None:
     """Raises a UserError if pieces without a `tokenizer.json` are those of another class."""
-    if not stated.is_of((*classes, '')):
-        problem = f"and its tokenizer_config.json states the tokenizer_class '{stated.tokenizer_class}'"
+    if not config.is_of((*classes, '')):
+        problem = f"and its tokenizer_config.json states the tokenizer_class '{config.tokenizer_class}'"
         raise UserError(f'{file} has the pieces of a {classes[0]}, {problem}: add its tokenizer.json')
 
 
-def _of_words(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
+def _of_words(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a BERT or an MPNet; that of MPNet has other special pieces."""
-    _check_class(file, stated, OF_WORDS)
+    _check_class(file, config, OF_WORDS)
     words = split_lines(file.read_text(encoding='utf-8'))
-    tokenizer = _word_pieces({word: number for number, word in enumerate(words)}, stated)
-    ends = zip((stated.cls_token, stated.sep_token), (START, END) if words[0] == START else (CLS, SEP), strict=True)
+    tokenizer = _word_pieces({word: number for number, word in enumerate(words)}, config)
+    ends = zip((config.cls_token, config.sep_token), (START, END) if words[0] == START else (CLS, SEP), strict=True)
     start, end = (_text_of(token) or default for token, default in ends)
     ids = tokenizer.get_vocab()
     tokenizer.post_processor = processors.BertProcessing((end, ids[end]), (start, ids[start]))
     return tokenizer
 
 
-def _word_pieces(ids: dict[str, int], stated: TokenizerConfig) -> tokenizers.Tokenizer:
+def _word_pieces(ids: dict[str, int], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of word pieces as transformers makes it, but for the start and the end."""
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_text_of(stated.unk_token) or UNK))
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_text_of(config.unk_token) or UNK))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=stated.do_lower_case is not False,
-        strip_accents=stated.strip_accents,
-        handle_chinese_chars=stated.tokenize_chinese_chars,
+        lowercase=config.do_lower_case is not False,
+        strip_accents=config.strip_accents,
+        handle_chinese_chars=config.tokenize_chinese_chars,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
     return tokenizer
 
 
-def _of_bytes(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
+def _of_bytes(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a RoBERTa, whose pieces have bytes and their blanks, and capitals."""
-    _check_class(file, stated, OF_BYTES)
+    _check_class(file, config, OF_BYTES)
     ids = parse_json(read_bytes(file))
     merges = split_lines(file.with_name('merges.txt').read_text(encoding='utf-8'))
     pairs = [tuple(line.split(' ')) for line in merges if line and not line.startswith('#version')]
     tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(stated.add_prefix_space))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.add_prefix_space))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = _between(ids[START], ids[END])
     return tokenizer
 
 
-def _of_sentencepiece(file: Path, stated: TokenizerConfig) -> tokenizers.Tokenizer:
+def _of_sentencepiece(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of an XLM-R, in which special pieces take the place of the first three of the file."""
-    _check_class(file, stated, OF_SENTENCES)
+    _check_class(file, config, OF_SENTENCES)
     tokenizer = from_model(read_bytes(file))
     _, _, _, *pieces = parse_json(tokenizer.to_str())['model']['vocab']
     special = [(piece, 0.0) for piece in (START, PADDING, END, UNKNOWN)]

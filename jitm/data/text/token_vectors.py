@@ -72,7 +72,8 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
             f"{root} has no vectors of the tokens of '{split}', but config key 'data.token_vectors' is True: write "
             'them with jitm encode --texts, or set it to False'
         )
-    values, lengths = open_npy(path), open_npy(lengths_path, INTEGERS)
+    values = open_npy(path)
+    lengths = open_npy(lengths_path, INTEGERS)
     if values.ndim != 2 or lengths.shape != (len(captions),) or lengths.sum() != len(values):
         raise UserError(
             f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which do not fit {len(captions)} '
@@ -104,18 +105,18 @@ def add_vectors(tokens: Tokens, split: 'Split') -> Tokens:
 
 
 def check_encoders(
-    known: Mapping[str, Any] | None, other: Mapping[str, Any] | None, name: str, trained_on: object
+    trained: Mapping[str, Any] | None, stored: Mapping[str, Any] | None, name: str, trained_on: object
 ) -> None:
     """Raises a UserError unless two splits have vectors of tokens by one encoder, see `Split.encoded_by`.
 
     Args:
-      known: The encoder of the training split.
-      other: The encoder of the other split.
+      trained: The encoder of the training split.
+      stored: The encoder of the other split.
       name: The name of the other split.
       trained_on: The name of the training split, or the run directory, for the message.
     """
-    of = [(encoded_by or {}).get(ENTRY, {}) for encoded_by in (known, other)]
-    if any(of[0].get(key) != of[1].get(key) for key in ('network', 'parameters', 'vocabulary')):
+    encoders = [(encoded_by or {}).get(ENTRY, {}) for encoded_by in (trained, stored)]
+    if any(encoders[0].get(key) != encoders[1].get(key) for key in ('network', 'parameters', 'vocabulary')):
         raise UserError(
             f'{name} has vectors of tokens by another text encoder than {trained_on}: write them with jitm encode '
             '--texts from the same run'

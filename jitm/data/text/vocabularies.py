@@ -47,7 +47,8 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     if os.path.isdir(path):
         return load_folder(path, max_length)
     limit = {} if max_length is None else {'max_length': max_length}
-    content, model = b'', {}  # an error below says why a file cannot be read, or has no model
+    content = b''
+    model = {}  # an error below says why a file cannot be read, or has no model
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         content = read_bytes(path)
         model = dict(parse_json(content)['model']) if path.endswith('tokenizer.json') else {}
@@ -88,8 +89,8 @@ def _read_pickle(path: str) -> Vocabulary:
         if 'word2idx' in fields and 'idx2word' not in fields:
             fields = fields['word2idx']
         elif 'word2idx' in fields:
-            known = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
-            fields = {'idx': len(fields['word2idx'])} | known
+            tables = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
+            fields = {'idx': len(fields['word2idx'])} | tables
             if isinstance(words := fields['idx2word'], list):
                 fields['idx2word'] = dict(enumerate(words))
         text = json.dumps(_decoded(fields))

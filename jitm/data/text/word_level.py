@@ -79,7 +79,9 @@ def find_tokens(caption: str, tokens: Sequence[str]) -> list[tuple[int, int]]:
     Raises:
       ValueError: If these are not the tokens of the caption.
     """
-    plain, end, spans = ''.join(map(_plain, caption)), 0, []
+    plain = ''.join(map(_plain, caption))
+    end = 0
+    spans = []
     for token in tokens:
         letters = [_plain(character) for character in token if not unicodedata.combining(character)]
         pattern = r'\w+|\S' if token == '[UNK]' else ''.join(re.escape(letter) + _ACCENTS for letter in letters)

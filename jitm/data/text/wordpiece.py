@@ -63,8 +63,8 @@ class WordPiece(Pieces):
             words = _words_in(parse_json(text)) if path.endswith('.json') else split_lines(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
-        if missing := [piece for piece in SPECIAL_PIECES if piece not in words]:
-            raise UserError(f'{path} lacks {", ".join(missing)}: give the vocab.txt of a BERT')
+        if absent := [piece for piece in SPECIAL_PIECES if piece not in words]:
+            raise UserError(f'{path} lacks {", ".join(absent)}: give the vocab.txt of a BERT')
         if words[0] != PAD:
             raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1')
         if len(set(words)) < len(words):
@@ -112,7 +112,8 @@ def _is_cased(words: Sequence[str]) -> bool:
 
 def _words_in(content: Any) -> list[str]:
     """Returns the pieces of a `tokenizer.json`; raises a ValueError if their ids or their case are other ones."""
-    ids, lowercase = content['model']['vocab'], (content.get('normalizer') or {}).get('lowercase')
+    ids = content['model']['vocab']
+    lowercase = (content.get('normalizer') or {}).get('lowercase')
     words = sorted(ids, key=ids.get)
     if [ids[word] for word in words] != list(range(len(words))):
         raise ValueError('its ids have gaps')

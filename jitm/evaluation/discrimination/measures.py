@@ -100,7 +100,9 @@ class _Originals:
     """N captions of a split, to compare perturbed captions with; for the arguments see `evaluate`."""
 
     def __init__(self, scorer: PairScorer, split: Split, texts: np.ndarray, perplexity: bool):
-        self.scorer, self.split, self.images = scorer, split, split.image_of_text[texts]
+        self.scorer = scorer
+        self.split = split
+        self.images = split.image_of_text[texts]
         self.predicts_words = has_heads(scorer.run.model, WORD_HEADS)
         self.captions = join([scorer.run.vocabulary.encode(split.captions[t]) for t in texts])
         self.scores = scorer.score(self.images, self.captions)  # float32 [N], with the own images
@@ -142,27 +144,30 @@ class _Originals:
         """Evaluates the word predictions for perturbed captions as long as their originals."""
         predictions = self.scorer.predict_words(self.images[owners], perturbed)
         originals = _padded(self.captions, owners)
-        kept, words = _padded(perturbed) == originals, word_mask(perturbed.lengths, originals.shape[1])
+        unchanged = _padded(perturbed) == originals
+        words = word_mask(perturbed.lengths, originals.shape[1])
         return {
-            'word_discrimination': metrics.word_discrimination(predictions.match_prob, kept, words),
-            'word_correction': metrics.word_correction(predictions.corrections, originals, ~kept, words),
+            'word_discrimination': metrics.word_discrimination(predictions.match_prob, unchanged, words),
+            'word_correction': metrics.word_correction(predictions.corrections, originals, ~unchanged, words),
         }
 
     def _perplexities(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Computes pseudo-perplexities of the captions and of the first perturbed caption of each."""
         used, first = np.unique(owners, return_index=True)
-        scorer, images, perturbed = self.scorer, self.images[used], perturbed.take(first)
-        found = {'_captions': (self.captions.lengths[used], self.likelihoods[used])}
-        found[''] = perturbed.lengths, scorer.log_likelihoods(images, perturbed)
+        scorer = self.scorer
+        images = self.images[used]
+        perturbed = perturbed.take(first)
+        per_set = {'_captions': (self.captions.lengths[used], self.likelihoods[used])}
+        per_set[''] = perturbed.lengths, scorer.log_likelihoods(images, perturbed)
         if self.predicts_words:
             ids = _padded(perturbed)
             words = word_mask(perturbed.lengths, ids.shape[1])
             rows = zip(correct(ids, scorer.predict_words(images, perturbed), words), perturbed.lengths, strict=True)
             corrected = join([row[:length] for row, length in rows])
-            found['_corrected'] = perturbed.lengths, scorer.log_likelihoods(images, corrected)
+            per_set['_corrected'] = perturbed.lengths, scorer.log_likelihoods(images, corrected)
         return {
             f'pseudo_perplexity{key}': metrics.pseudo_perplexity(values, word_mask(lengths, values.shape[1]))
-            for key, (lengths, values) in found.items()
+            for key, (lengths, values) in per_set.items()
         }
 
 
@@ -179,8 +184,8 @@ def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> 
         statement is not None and holds(statement, split.graphs[image])
         for statement, image in zip(statements, images, strict=True)
     ]
-    others = np.mean([statement is None for statement in statements])
-    shares = {'false': 1 - np.mean(true) - others, 'true': np.mean(true), 'not_parsed': others}
+    unparsed = np.mean([statement is None for statement in statements])
+    shares = {'false': 1 - np.mean(true) - unparsed, 'true': np.mean(true), 'not_parsed': unparsed}
     return {name: 100 * float(share) for name, share in shares.items()}
 
 

@@ -96,15 +96,17 @@ def _hardest_captions(
     Returns:
       For each of the T captions the found one; none for the captions that are not in `texts`, or have no other image.
     """
-    tokens, found, every = read_tokens(scorer.run, split), [()] * split.num_texts, np.arange(split.num_texts)
+    tokens = read_tokens(scorer.run, split)
+    hardest = [()] * split.num_texts
+    every = np.arange(split.num_texts)
     for images in batches(np.unique(split.image_of_text[texts]), IMAGES):
         pairs = np.repeat(images, split.num_texts), tokens.take(np.tile(every, len(images)))
         scores = dict(zip(images, scorer.score(*pairs).reshape(len(images), -1), strict=True))
         for text in texts[np.isin(split.image_of_text[texts], images)]:
             image = split.image_of_text[text]
-            others = np.flatnonzero(split.image_of_text != image)
+            negatives = np.flatnonzero(split.image_of_text != image)
             if batch:
-                others = np.random.default_rng([seed, text]).permutation(others)[: batch - 1]
-            if len(others):
-                found[text] = (split.captions[others[np.argmax(scores[image][others])]],)
-    return tuple(found)
+                negatives = np.random.default_rng([seed, text]).permutation(negatives)[: batch - 1]
+            if len(negatives):
+                hardest[text] = (split.captions[negatives[np.argmax(scores[image][negatives])]],)
+    return tuple(hardest)

@@ -74,8 +74,8 @@ def allowed_hosts(host: str) -> list[str]:
     Args:
       host: The name or address that the explorer is bound to.
     """
-    found = [ipaddress.ip_address(address[0]) for *_, address in socket.getaddrinfo(host, None)]
-    local = all((getattr(address, 'ipv4_mapped', None) or address).is_loopback for address in found)
+    addresses = [ipaddress.ip_address(address[0]) for *_, address in socket.getaddrinfo(host, None)]
+    local = all((getattr(address, 'ipv4_mapped', None) or address).is_loopback for address in addresses)
     return sorted({*LOCAL_HOSTS, in_url(host)}) if local else ['*']
 
 
@@ -106,11 +106,14 @@ def make_app(site: Site, host: str) -> 'Starlette':
     def respond(make: Callable[[], str]) -> HTMLResponse:
         try:
             with lock:
-                page, status = make(), 200
+                page = make()
+                status = 200
         except UserError as error:
-            page, status = site.message(str(error)), 400
+            page = site.message(str(error))
+            status = 400
         except NotFound:
-            page, status = site.message('There is no such page.'), 404
+            page = site.message('There is no such page.')
+            status = 404
         return HTMLResponse(page, status, HEADERS)
 
     async def photo(request: Request) -> HTMLResponse:
@@ -148,9 +151,9 @@ def uploaded(body: bytes) -> tuple[str, bytes]:
     """
     if len(body) > MAX_BODY:
         raise UserError(f'the photo has more than {MAX_PHOTO // 2**20} MiB; give a smaller one')
-    boundary, _, rest = body.partition(b'\r\n')
-    headers, _, rest = rest.partition(b'\r\n\r\n')
-    photo = rest.rpartition(b'\r\n' + boundary)[0]
+    boundary, _, content = body.partition(b'\r\n')
+    headers, _, content = content.partition(b'\r\n\r\n')
+    photo = content.rpartition(b'\r\n' + boundary)[0]
     name = re.search(rb'filename="([^"]+)"', headers)
     if not name or not photo:
         raise UserError('no photo was sent; choose a file')

@@ -43,8 +43,11 @@ class Explored:
         Raises:
           UserError: If an image of the split cannot be read any more.
         """
-        self.name, self.run, self._data = str(run.run.workdir), run, data
-        self.has_index, self.view = isinstance(run.run.model, DualEncoder), view_of(run.run)
+        self.name = str(run.run.workdir)
+        self.run = run
+        self._data = data
+        self.has_index = isinstance(run.run.model, DualEncoder)
+        self.view = view_of(run.run)
         self._images: Encoding | Index = run.index(data) if self.has_index else run.encode_image(data)
         if self.has_index and self._images.unreadable:  # rows would differ from the split's
             name, problem = next(iter(self._images.unreadable.items()))
@@ -64,12 +67,12 @@ class Explored:
         rows = self._images.vectors if self.has_index else self._images
         return self._rank_captions(jax.tree.map(lambda x: x[image : image + 1], rows))
 
-    def _rank_captions(self, one: Encoding) -> list[Hit]:
+    def _rank_captions(self, encoded: Encoding) -> list[Hit]:
         """Returns all captions in descending order of their scores with an encoded image, or its vector [1, D]."""
         count = len(self._data.captions)
         if self.has_index:
-            return self._captions.top(one, count)[0]
-        return rank(self.run.similarity(one, self._captions)[0], count)
+            return self._captions.top(encoded, count)[0]
+        return rank(self.run.similarity(encoded, self._captions)[0], count)
 
     @functools.cached_property
     def doubtful(self) -> list[dict[str, Any]]:
@@ -89,10 +92,10 @@ class Explored:
         Raises:
           UserError: If the model cannot read photos, or this one.
         """
-        one = self.run.encode_image([photo])
+        encoded = self.run.encode_image([photo])
         if not self.has_index:
-            return [], self._rank_captions(one)
-        vector = self.run.vectors(one)
+            return [], self._rank_captions(encoded)
+        vector = self.run.vectors(encoded)
         return self._images.top(vector, len(self._images))[0], self._rank_captions(vector)
 
     @functools.cached_property
@@ -110,7 +113,8 @@ class Explored:
         """
         if self._outputs is None:
             return None
-        split, image_id = self._data, self._data.image_ids[image]
+        split = self._data
+        image_id = self._data.image_ids[image]
         score = next(hit.score for hit in self.rank_images(caption) if hit.index == image)
         pair = {
             'caption': caption,

@@ -60,8 +60,8 @@ class Site:
         """
         caption = check_caption(caption)
         if not caption:
-            some = evenly_spaced(IMAGES, len(self.data.image_ids))
-            results = [self._image_result(image) for image in some]
+            shown = evenly_spaced(IMAGES, len(self.data.image_ids))
+            results = [self._image_result(image) for image in shown]
             examples = sorted({result.note for result in results if result.note}, key=len)[:EXAMPLES]
             problem = '' if self._reads_photos else NO_PHOTOS
             return self._render('home', results=results, examples=examples, problem=problem)
@@ -131,7 +131,8 @@ class Site:
                 'words': self._words(run, image, caption) if caption else None,
             }
 
-        name, owners = self.data.names[image], self.data.image_of_text
+        name = self.data.names[image]
+        owners = self.data.image_of_text
         return self._render(
             'image',
             self.data.image_ids[image],
@@ -152,16 +153,17 @@ class Site:
         if not 0 <= text < len(self.data.captions):
             raise NotFound
         owners = self.data.image_of_text
-        caption, image = self.data.captions[text], int(owners[text])
+        caption = self.data.captions[text]
+        image = int(owners[text])
 
         def negatives(run: Explored) -> dict[str, Any]:
             images = run.rank_images(caption)
-            rank, own = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
+            rank, match = next((n, hit) for n, hit in enumerate(images, 1) if hit.index == image)
             harder = [hit for hit in images if hit.index != image][:NEGATIVES]
             captions = [hit for hit in run.rank_captions(image) if owners[hit.index] != image][:NEGATIVES]
             return {
                 'name': run.name,
-                'pair': self._image_result(image, caption, own.score, rank=rank, right=True),
+                'pair': self._image_result(image, caption, match.score, rank=rank, right=True),
                 'images': self._image_results(harder, NEGATIVES, caption),
                 'captions': self._caption_results(captions, image),
                 'command': self._search(run, NEGATIVES + 1, caption),
@@ -242,9 +244,10 @@ class Site:
         """Returns captions with links to their words on an image; on their own images if none is given."""
         results = []
         for hit in hits:
-            text, own = self.data.captions[hit.index], int(self.data.image_of_text[hit.index])
-            link = _image_link(own if image is None else image, text)
-            results.append(Result(text, hit.score, link=link, right=own == image))
+            text = self.data.captions[hit.index]
+            match = int(self.data.image_of_text[hit.index])
+            link = _image_link(match if image is None else image, text)
+            results.append(Result(text, hit.score, link=link, right=match == image))
         return results
 
     def _words(self, run: Explored, image: int, caption: str) -> dict[str, Any] | None:
