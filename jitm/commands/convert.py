@@ -19,12 +19,7 @@ accepts as `--workdir`. `--to` a system writes `model.safetensors` with the name
 checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
 vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
 
-`--to peft` writes the low-rank adapters of a run alone, as peft does; other targets have them merged, and `--to
-safetensors --separate` has them beside the weights. `--from peft` merges adapters, of jitm or of peft, with the weights
-of a run:
-
-    jitm convert --to peft runs/clip_b32_lora --out exported/adapters
-    jitm convert --from peft exported/adapters --base runs/clip_b32 --out runs/merged
+Low-rank adapters of a run are merged with its weights.
 
 `--to tfds` converts a `*_precomp` folder instead of a run to a TensorFlow data set for data.source
 tfds.load.
@@ -45,7 +40,7 @@ from jitm.config import schema
 from jitm.data.text.vocabularies import describe_vocabulary, to_file
 from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
-from jitm.importers import clip_weights, joint_checkpoints, peft, systems
+from jitm.importers import clip_weights, joint_checkpoints, systems
 from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
 from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
@@ -53,7 +48,7 @@ from jitm.importers.released import ReleasedModel
 from jitm.importers.siglip_weights import load_siglip
 from jitm.models.make import member_model
 from jitm.runs import hub
-from jitm.runs.run import Run, describe_run, export_run, load_run, read_params
+from jitm.runs.run import Run, export_run, load_run
 from jitm.training.weights import check_new, write_weights
 
 ARGUMENTS = 'PATH'
@@ -76,17 +71,13 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
-PEFT = 'peft'
-SOURCES = (*LOADERS, PEFT)
 AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, PEFT, 'tfds')  # our names, a system's, adapters, or data
+TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, 'tfds')  # our names, a system's, or data
 KIND = 'a converted run'
 FLAGS = {
     **shared.common('config'),
-    'from': shared.text(f'The system: {", ".join(SOURCES)}.'),
+    'from': shared.text(f'The system: {", ".join(LOADERS)}.'),
     'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
-    'base': shared.path(f'The run that --from {PEFT} merges adapters with.'),
-    'separate': shared.switch('Keep adapters beside the weights that they change. --to safetensors only.'),
     'out': shared.path('The run directory to make, or the folder with `--to`.'),
     'vocabulary': shared.path('The published vocabulary; the one beside the weights if not given.'),
     **shared.common('compilation_cache'),
@@ -100,16 +91,13 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     folder = Path(values.out)
     if bool(source) == bool(target):
         raise UserError('--from or --to is missing: give one of them, and not both')
-    for flag, name, choices in (('from', source, SOURCES), ('to', target, TARGETS)):
+    for flag, name, choices in (('from', source, LOADERS), ('to', target, TARGETS)):
         if name and name not in choices:
             raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, choices)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
-    shared.check_read(values, f'--from {PEFT}', source == PEFT, 'base')
-    shared.check_read(values, '--to safetensors', target == 'safetensors', 'separate')
-    if (target or source == PEFT) and (values.config or values.vocabulary):
-        kind = f'--to {target}' if target else f'--from {source}'
-        raise UserError(f'--config and --vocabulary do not apply to {kind}: leave them out')
+    if target and (values.config or values.vocabulary):
+        raise UserError(f'--config and --vocabulary do not apply to --to {target}: leave them out')
     if target == 'tfds':
         from jitm.data.images import tfds  # slow to import
 
@@ -117,14 +105,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         return
     if target:
         OutputFolder(folder, hub.KIND)  # raises an error for other folders
-        _export(target, load_run(words[0]), folder, values.separate)
+        _export(target, load_run(words[0]), folder)
         print(f'written      {folder}')
         return
     check_new(folder, KIND)
-    if source == PEFT:
-        _merge(words[0], values.base, folder)
-    else:
-        _import(source, words[0], folder, values)
+    _import(source, words[0], folder, values)
 
 
 def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> None:
@@ -139,16 +124,6 @@ def _import(name: str, path: str, folder: Path, values: flags.FlagValues) -> Non
         assumed = ', '.join(f'{key}={value}' for key, value in published.assumed.items())
         lines.append(f'assumed      {assumed}  (of the config: the checkpoint does not state them)')
     programs.print_run(folder, *lines)
-
-
-def _merge(path: str, base: str | None, folder: Path) -> None:
-    """Merges adapters with the weights of a run."""
-    if base is None:
-        raise UserError(f'--base is missing: give the run that --from {PEFT} merges the adapters with')
-    run = load_run(base)
-    params = peft.apply_adapters(path, member_model(run.config, run.member), run.variables['params'])
-    write_weights(describe_run(run), {**run.variables, 'params': params}, folder, KIND)
-    programs.print_run(folder)
 
 
 def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str, Any]:
@@ -190,10 +165,10 @@ def write_run(published: ReleasedModel, config: Mapping[str, Any], folder: Path)
     write_weights(run, published.variables, folder, KIND)
 
 
-def _export(target: str, run: Run, folder: Path, separate: bool) -> None:
+def _export(target: str, run: Run, folder: Path) -> None:
     """Writes a run as one folder, with the names of a target."""
     if target == 'safetensors':
-        export_run(run, folder, separate)
+        export_run(run, folder)
         return
     model = member_model(run.config, run.member)
     if target in AUTHORS:
@@ -201,8 +176,6 @@ def _export(target: str, run: Run, folder: Path, separate: bool) -> None:
         name, words = to_file(run.vocabulary)
         weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
         files = {name: words.encode(), 'model.safetensors': weights}
-    elif target == PEFT:
-        files = peft.export_adapters(model, read_params(run))
     else:
         files = clip_weights.export_clip(model, run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)

@@ -1,6 +1,6 @@
 """A trained model as a folder in the layout of the Hugging Face Hub, which `huggingface_hub.upload_folder` publishes.
 
-`model.safetensors` holds the variables, adapters merged or beside the others, `config.json` the config of the run and
+`model.safetensors` holds the variables with merged adapters, `config.json` the config of the run and
 the inputs that it expects, `vocabulary.json` the words, and `README.md` is the model card.
 """
 

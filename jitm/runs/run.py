@@ -16,7 +16,7 @@ from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_
 from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import check_local, expand
-from jitm.layers.lora import has_adapters, merge
+from jitm.layers.lora import merge
 from jitm.models.make import PACKAGES, make_model, member_model
 from jitm.models.matcher import Matcher
 from jitm.runs import hub, own_code
@@ -151,11 +151,6 @@ def _read_folder(folder: Path, step: int | None, member: str | None) -> Found:
     return run['step'], run['member'], variables, run
 
 
-def read_params(run: Run) -> chex.ArrayTree:
-    """Returns the parameters of a run as they are stored, with adapters that are not merged."""
-    return _read(run.workdir, run.step, run.member)[2]['params']
-
-
 def describe_run(run: Run) -> dict[str, Any]:
     """Returns the description of a run's model, for its checkpoints: config, vocabulary, and the inputs it expects."""
     config = {**run.config, 'evaluation': {**run.config['evaluation'], 'member': run.member}}
@@ -173,28 +168,24 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
 
 
-def export_run(run: Run, folder: Path, separate: bool = False) -> None:
+def export_run(run: Run, folder: Path) -> None:
     """Writes a model as a folder that `load_run` reads, in the layout of the Hugging Face Hub.
 
     Args:
       run: The model.
       folder: The folder, which is created.
-      separate: Whether its adapters are written beside the weights that they change, instead of merged with them.
 
     Raises:
-      UserError: If it cannot be written, the model is defined outside of jitm, or it has no adapters to separate.
+      UserError: If it cannot be written, or the model is defined outside of jitm.
     """
     if user_names := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
         problem = 'which is not in jitm, and an exported folder is read by jitm alone'
         model = next(iter(user_names.values()))
         raise UserError(f"{run.workdir} has the model '{model}', {problem}: publish the run directory with its module")
-    variables = {**run.variables, 'params': read_params(run)} if separate else run.variables
-    if separate and not has_adapters(variables['params']):
-        raise UserError(f'{run.workdir} has no adapters to separate from its weights: leave --separate out')
     described = describe_run(run) | {'step': run.step, 'member': run.member}
     name = member_model(run.config, run.member)['name']
     card = hub.write_card(describe_inputs(run), name, hub.last_report(run.workdir, run.step, run.member, run.digest))
-    hub.write_folder(folder, variables, described, card)
+    hub.write_folder(folder, run.variables, described, card)
 
 
 def read_split(

@@ -92,7 +92,6 @@ READ = {  # commands that read a folder or a file, of which they can make nothin
     'search --encoder': (*runs.SEARCH, '--encoder', FOLDER),
     'search --data_root': (*runs.SEARCH, '--data_root', FOLDER),
     'convert --vocabulary': ('convert', '--from', 'scan', 'run', '--out', 'new', '--vocabulary', FOLDER),
-    'convert --base': ('convert', '--from', 'peft', 'run', '--out', 'new', '--base', FOLDER),
     'average RUN': ('average', 'run', FOLDER, '--out', 'new'),
     'average --data_root': ('average', 'run', 'run', '--greedy', '--out', 'new', '--data_root', FOLDER),
     'sweep --workdir': ('sweep', '--config', 'config.py', '--sweep', 'seed=0,1', '--workdir', f'{FOLDER}/config.json'),

@@ -2,6 +2,7 @@
 
 import itertools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -14,10 +15,9 @@ from jitm.errors import InterruptedRun, UserError
 from jitm.layers.lora import LEAVES, merge
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import StopRequest
-from jitm.runs.run import describe_run, load_run
+from jitm.runs.run import load_run
 from jitm.training import loop
 from jitm.training.setup import set_up
-from jitm.training.weights import write_weights
 from tests.conftest import make_tiny_config
 from tests.same import assert_same_run
 
@@ -121,45 +121,9 @@ def test_a_member_that_does_not_train_has_no_adapters(config):
 
 
 @pytest.mark.slow
-def test_an_exported_folder_has_merged_or_separate_adapters(trained, tmp_path, capsys):
-    folders = {False: tmp_path / 'merged', True: tmp_path / 'separate'}
-    for separate, folder in folders.items():
-        flags = ['--to', 'safetensors', *(['--separate'] if separate else [])]
-        assert main(['convert', *flags, str(trained), '--out', str(folder)]) == 0
-        names = load_file(folder / 'model.safetensors').keys()
-        assert any(name.endswith('.lora_a') for name in names) == separate
-    runs = [load_run(folder) for folder in (trained, *folders.values())]
-    assert len({str(jax.tree.structure(run.variables)) for run in runs}) == 1
-    jax.tree.map(
-        lambda *leaves: [np.testing.assert_array_equal(leaves[0], x) for x in leaves], *(r.variables for r in runs)
-    )
-    # Adapters alone are written from the separate ones.
-    for name, run in (('first', trained), ('again', folders[True])):
-        assert main(['convert', '--to', 'peft', str(run), '--out', str(tmp_path / name)]) == 0
-    first, again = (load_file(tmp_path / name / 'adapter_model.safetensors') for name in ('first', 'again'))
-    assert first.keys() == again.keys()
-    assert all((first[name] == again[name]).all() for name in first)
-    capsys.readouterr()
-    assert main(['convert', '--to', 'peft', '--separate', str(trained), '--out', str(tmp_path / 'other')]) == 2
-    assert '--separate is not read without --to safetensors' in capsys.readouterr().err
-    merged, other = str(folders[False]), tmp_path / 'other'
-    assert main(['convert', '--to', 'safetensors', '--separate', merged, '--out', str(other)]) == 2
-    assert f'{merged} has no adapters to separate from its weights: leave --separate out' in capsys.readouterr().err
-    assert not other.exists()
-
-
-@pytest.mark.slow
-def test_adapters_are_exported_and_merged_with_a_base(trained, config, tmp_path, capsys):
-    base, setup = tmp_path / 'base', set_up(config)
-    before, run = setup.initial_state().members['target'], load_run(trained)
-    outside = {'image': run.variables['params']['image'], 'text': dict(run.variables['params']['text'])}
-    outside['text']['bert'] = before.params['text']['bert']
-    variables = {'params': jax.tree.map(np.asarray, merge(outside)), 'batch_stats': run.variables['batch_stats']}
-    write_weights(describe_run(run), variables, base, 'a converted run')
-    assert main(['convert', '--to', 'peft', str(trained), '--out', str(tmp_path / 'adapters')]) == 0
-    arguments = ['--from', 'peft', str(tmp_path / 'adapters'), '--base', str(base), '--out', str(tmp_path / 'merged')]
-    assert main(['convert', *arguments]) == 0
-    merged = load_run(tmp_path / 'merged').variables['params']
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), merged, run.variables['params'])
-    assert main(['convert', *arguments[:3], '--out', str(tmp_path / 'other')]) == 2
-    assert '--base is missing' in capsys.readouterr().err
+def test_an_exported_folder_has_merged_adapters(trained, tmp_path):
+    folder = tmp_path / 'exported'
+    assert main(['convert', '--to', 'safetensors', str(trained), '--out', str(folder)]) == 0
+    assert not any(name.endswith('.lora_a') for name in load_file(folder / 'model.safetensors'))
+    variables = [load_run(path).variables for path in (trained, folder)]
+    chex.assert_trees_all_equal(*variables)
