@@ -252,7 +252,7 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
       {key: the value in each config, `ABSENT` in configs without the key}.
     """
     keys = sorted(set().union(*configs), key=lambda key: (*_outside(key), key))
-    values = {key: [config.get(key, ABSENT) for config in configs] for key in keys}
+    values = {key: [flat.get(key, ABSENT) for flat in configs] for key in keys}
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
 
 
@@ -303,7 +303,8 @@ def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
     """Returns `key=value` for each value, or the values alone if the key is self-evident and unique in its section."""
-    section, *_, last = key.split('.')
+    section = key.partition('.')[0]
+    last = key.rpartition('.')[2]
     similar = [name for name in keys if (name.partition('.')[0], name.rpartition('.')[2]) == (section, last)]
     if last in SELF_EVIDENT and ABSENT not in values and similar == [key]:
         return [_shorten(value, values) for value in values]
