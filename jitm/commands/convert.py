@@ -15,9 +15,7 @@ and printed.
 
 With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
 `model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
-accepts as `--workdir`. `--to` a system writes `model.safetensors` with the names of the tensors in the authors'
-checkpoints, such as `model.0.fc.weight`, and the options of their script as JSON in the metadata `opt`, beside the
-vocabulary. `--to clip_transformers` writes a CLIP as a folder of transformers. `--from` reads these folders, too.
+accepts as `--workdir`. `--to clip_transformers` writes a CLIP as a folder of transformers, which `--from` reads, too.
 
 Low-rank adapters of a run are merged with its weights.
 
@@ -25,23 +23,21 @@ Low-rank adapters of a run are merged with its weights.
 tfds.load.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.numpy
 from absl import flags
 
 from jitm import configs
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.config import schema
-from jitm.data.text.vocabularies import describe_vocabulary, to_file
+from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.errors import UserError, did_you_mean
 from jitm.files.outputs import OutputFolder
 from jitm.importers import clip_weights, joint_checkpoints, systems
-from jitm.importers.authors import OPTIONS, export_checkpoint, load_checkpoint
+from jitm.importers.authors import load_checkpoint
 from jitm.importers.blip_weights import load_blip
 from jitm.importers.joint_checkpoints import load_joint
 from jitm.importers.released import ReleasedModel
@@ -71,8 +67,7 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
-AUTHORS = ('vsepp', 'scan', 'sgraf', 'vse_infinity')
-TARGETS = ('safetensors', *AUTHORS, clip_weights.TARGET, 'tfds')  # our names, a system's, or data
+TARGETS = ('safetensors', clip_weights.TARGET, 'tfds')  # our names, those of transformers, or data
 KIND = 'a converted run'
 FLAGS = {
     **shared.common('config'),
@@ -170,14 +165,7 @@ def _export(target: str, run: Run, folder: Path) -> None:
     if target == 'safetensors':
         export_run(run, folder)
         return
-    model = member_model(run.config, run.member)
-    if target in AUTHORS:
-        tensors, options = export_checkpoint(target, model, run.variables)
-        name, words = to_file(run.vocabulary)
-        weights = safetensors.numpy.save(tensors, {OPTIONS: json.dumps(options)})
-        files = {name: words.encode(), 'model.safetensors': weights}
-    else:
-        files = clip_weights.export_clip(model, run.variables, run.vocabulary)
+    files = clip_weights.export_clip(member_model(run.config, run.member), run.variables, run.vocabulary)
     output = OutputFolder(folder, hub.KIND)
     output.claim(files)
     for name, content in files.items():

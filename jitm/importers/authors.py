@@ -1,28 +1,25 @@
-"""Converts checkpoints of the authors' training scripts to configs and variables of our models, and back.
+"""Converts checkpoints of the authors' training scripts to configs and variables of our models.
 
 A checkpoint is a file of torch, or a safetensors file with the same names, such as 'model.0.fc.weight', whose metadata
 has the options as JSON.
 """
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import chex
 import numpy as np
 
 from jitm.config import build as config_lib
 from jitm.data.text.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from jitm.importers import key_maps, systems
-from jitm.importers.cnn_weights import FULLY_CONNECTED
+from jitm.importers import systems
 from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
-from jitm.importers.tensors import convert, export, rename, shape_of
+from jitm.importers.tensors import convert, rename, shape_of
 from jitm.types import Images
 
 OPTIONS = 'opt'  # the key of the training script's options in a checkpoint
@@ -172,57 +169,3 @@ def _read_vocabulary(vocabulary: str | None, path: str, tensors: Tensors, adds_m
     if len(words) != size:
         raise UserError(f'{vocabulary} has {len(words)} words, but {path} has {size}: give the vocabulary it came with')
     return words
-
-
-def export_checkpoint(
-    name: str, model: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the tensors of a model under the authors' names, and the options of their training script.
-
-    Args:
-      name: The name of the system, a key of `SYSTEMS`.
-      model: The config's `model`.
-      variables: 'params' and 'batch_stats'.
-
-    Raises:
-      UserError: If the authors' code has no such model.
-    """
-    system = SYSTEMS[name]
-    _check_model(system, model)
-    try:
-        tensors = export(variables, system.names)
-    except KeyError as error:
-        raise UserError(f"{system.title} has no '{error.args[0]}', which this run has") from None
-    for name in {f'{key_maps.NETWORK}.{layer}' for layer in FULLY_CONNECTED} & tensors.keys():
-        tensors[name] = tensors[name].reshape(len(tensors[name]), -1)
-    for zeros, like in system.names.zeros.items():
-        if like in tensors:
-            tensors[zeros] = np.zeros(len(tensors[like]), np.float32)
-    norms = [tensor.removesuffix('running_mean') for tensor in tensors if tensor.endswith('.running_mean')]
-    tensors |= {f'{norm}num_batches_tracked': np.zeros((), np.int64) for norm in norms}
-    options = {'embed_size': model['embed_dim']}
-    if 'word_dim' in model['text']:
-        options['word_dim'] = model['text']['word_dim']
-    for key, (option, values) in system.options.items():
-        theirs = {} if values is None else {ours: value for value, ours in values.items()}
-        options[option] = theirs.get(model[key], model[key])
-    return tensors, options | system.required
-
-
-def _check_model(system: ReleasedSystem, model: Mapping[str, Any]) -> None:
-    """Raises a UserError if a model differs from the system as released."""
-    if model['name'].partition('.')[0] != system.module:
-        raise UserError(f"the run has the model '{model['name']}', which is not {system.title}")
-    if isinstance(model.get('text', {}).get('size'), Mapping):
-        reason = f'of a folder, which {system.title} has not'
-        raise UserError(f'the run has the text encoder {reason}: convert it --to safetensors')
-    fixed = dict(system.fixed)
-    if system.photos and model['image']['name'] == systems.ENCODER:
-        fixed = {re.sub(r'^image\.', 'image.regions.', key): value for key, value in fixed.items()} | systems.FIXED
-    flat = config_lib.flatten(model)
-    for key, value in fixed.items():
-        if flat.get(key) != value:
-            raise UserError(
-                f'the run has model.{key} = {flat.get(key)!r}, but {system.title} as released has {value!r}: '
-                'convert it --to safetensors'
-            )

@@ -66,9 +66,6 @@ SGRAF = KeyMap(
     },
     # The bias of a key adds a constant to all edges of a node, which the softmax cancels.
     unread=r'.*\.num_batches_tracked|.*\.graph_key_w\.bias',
-    zeros={
-        f'model.2.SGR_module.{n}.graph_key_w.bias': f'model.2.SGR_module.{n}.graph_key_w.weight' for n in range(STEPS)
-    },
 )
 
 DBL = KeyMap(

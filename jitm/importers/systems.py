@@ -17,7 +17,6 @@ FEATURES = 'model.0.fc.weight'
 WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
 ENCODER = 'cnn.PixelEncoder'  # reads photos by a network before the encoder of features
 SIZE = 224  # pixels of the photos of VSE++
-FIXED = {'image.normalize_features': True, 'image.network.pooled': True}  # keys of the model, in VSE++'s code
 BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')
 _NOT = {True: False, False: True}
 _REGIONS = {'image.name': 'vision.RegionEncoder', 'image.mlp': 'none', 'text.name': 'text.GRUEncoder'}

@@ -42,14 +42,12 @@ class KeyMap(NamedTuple):
       variables: The path of a variable of ours -> its tensor, if `modules` does not imply it.
       networks: The prefix of our modules -> the prefix of the published ones, where the rest has torchvision's names.
       unread: A pattern of tensors that a file may have and that have no effect on the scores.
-      zeros: The name of such a tensor -> another one with the same number of rows; it is written as zeros.
     """
 
     modules: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
     networks: Mapping[str, str] = {}
     unread: str = r'.*\.num_batches_tracked'
-    zeros: Mapping[str, str] = {}
 
     def name(self, path: tuple[str, ...]) -> str:
         """Returns the published name of a variable.

@@ -96,10 +96,9 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--from', 'clip', 'PATH', 'PATH', '--out', 'NEW'], '2 paths are given'),
         (['--from', 'clip', 'PATH'], '--out is missing'),
         (['PATH', '--out', 'NEW'], '--from or --to is missing'),
-        (['--from', 'clip', '--to', 'scan', 'PATH', '--out', 'NEW'], 'give one of them, and not both'),
-        (['--to', 'scan', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
-        (['--to', 'scam', 'RUN', '--out', 'NEW'], "--to is 'scam', which is not a system, did you mean 'scan'"),
-        (['--to', 'scan', 'RUN', '--out', 'NEW'], "the run has the model 'clip.CLIP', which is not SCAN"),
+        (['--from', 'clip', '--to', 'tfds', 'PATH', '--out', 'NEW'], 'give one of them, and not both'),
+        (['--to', 'tfds', 'RUN', '--out', 'NEW', '--vocabulary', 'x.json'], '--config and --vocabulary do not apply'),
+        (['--to', 'safetensor', 'RUN', '--out', 'NEW'], "which is not a system, did you mean 'safetensors'"),
         (['--to', 'clip', 'RUN', '--out', 'NEW'], "--to is 'clip', which is not a system"),
         (
             ['--from', 'clip', 'PATH', '--out', 'NEW', '--config', 'scan'],

@@ -6,13 +6,11 @@ import chex
 import jax
 import numpy as np
 import pytest
-import safetensors
 
-from jitm.commands.cli import main
 from jitm.configs import vsepp
 from jitm.errors import UserError
 from jitm.importers import cnn_weights as importer
-from jitm.importers.authors import export_checkpoint, load_checkpoint
+from jitm.importers.authors import load_checkpoint
 from jitm.importers.tensors import export
 from jitm.layers import cnn
 from jitm.runs.run import load_run
@@ -54,7 +52,7 @@ def modules_of(tensors, features):
     return [images | as_stored(tensors), texts]
 
 
-def test_a_resnet_survives_both_directions(tmp_path, vocabulary, capsys):  # noqa: F811
+def test_a_resnet_is_read(tmp_path, vocabulary, capsys):  # noqa: F811
     variables, tensors = random_network('resnet-10')
     modules = modules_of(tensors, 512)
     path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, OPTIONS)
@@ -69,21 +67,10 @@ def test_a_resnet_survives_both_directions(tmp_path, vocabulary, capsys):  # noq
     assert (data['source'], data['image_size'], data['short_side']) == ('photos.load', 224, 256)
     assert set(run.config['initialize'].values()) == {''}
 
-    assert main(['convert', '--to', 'vsepp', str(tmp_path / 'run'), '--out', str(tmp_path / 'exported')]) == 0
-    with safetensors.safe_open(tmp_path / 'exported' / 'model.safetensors', 'numpy') as file:
-        got = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    want = {f'model.{n}.{key.replace("module.", "")}': x for n, part in enumerate(modules) for key, x in part.items()}
-    chex.assert_trees_all_equal(got, want)
-    assert convert('vsepp', str(tmp_path / 'exported'), tmp_path / 'again') == 0
-    again = load_run(tmp_path / 'again')
-    chex.assert_trees_all_equal(again.variables, run.variables)
-    assert again.config['model'] == run.config['model']
 
-
-def test_a_vgg_of_before_2017_survives_both_directions(tmp_path, vocabulary):  # noqa: F811
+def test_a_vgg_of_before_2017_is_read(tmp_path, vocabulary):  # noqa: F811
     variables, tensors = random_network('vgg19')
     images, texts = modules_of(tensors, 4096)
-    want = {f'model.0.{name.replace("module.", "")}': x for name, x in images.items()}
     # The classifier then started with dropout.
     images = {re.sub('(?<=classifier.)[03]', lambda n: str(int(n[0]) + 1), name): x for name, x in images.items()}
     assert 'cnn.classifier.4.weight' in images
@@ -97,8 +84,6 @@ def test_a_vgg_of_before_2017_survives_both_directions(tmp_path, vocabulary):  #
         'dtype': 'float32',
         'remat': False,
     }
-    exported, _ = export_checkpoint('vsepp', published.model, published.variables)
-    chex.assert_trees_all_equal({name: x for name, x in exported.items() if name.startswith('model.0.')}, want)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +116,3 @@ def test_data_of_another_kind_are_refused(tmp_path, vocabulary, capsys):  # noqa
     assert convert('vsepp', path, tmp_path / 'run', *photos) == 2
     assert "the model reads regions, which the data of --config ('photos.load') do not have" in capsys.readouterr().err
     assert not (tmp_path / 'run').exists()
-    model = vsepp.get_config('vsepp,vgg19,f30k').model.to_dict() | {'text_pooling': 'last'}
-    model['image']['network']['pooled'] = False
-    with pytest.raises(UserError, match=r'model\.image\.network\.pooled = False, but VSE\+\+ as released has True'):
-        export_checkpoint('vsepp', model, {})

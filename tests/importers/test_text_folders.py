@@ -17,7 +17,6 @@ from jitm.data.text.wordpiece import WordPiece
 from jitm.encoders.text_network import of_folder, restore
 from jitm.errors import UserError
 from jitm.files.packages import PACKAGES, located
-from jitm.importers.authors import export_checkpoint
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.pretrained import load_pretrained, replace
 from jitm.importers.text_folders import complete, load_dense, load_text_encoder, read_folder, read_pooling
@@ -329,12 +328,6 @@ def test_members_and_stages_have_their_folders_replaced(tmp_path):
     config['members']['anchor'] = {**config['members']['anchor'], 'model': anchor}
     with pytest.raises(UserError, match='all models of a run read one vocabulary: name one folder'):
         complete(config)
-
-
-def test_authors_have_no_such_text_encoder(tmp_path):
-    model = complete(config_of(write_folder(tmp_path / 'folder', WORDS)))['model']
-    with pytest.raises(UserError, match='the text encoder of a folder, which VSE-infinity has not: convert'):
-        export_checkpoint('vse_infinity', model, {})
 
 
 def test_a_folder_that_has_moved_is_named(tmp_path):

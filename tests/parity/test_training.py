@@ -10,7 +10,7 @@ import torch
 from jitm import configs
 from jitm.configs import common
 from jitm.devices import parallel
-from jitm.importers.authors import export_checkpoint
+from jitm.importers import systems, tensors
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
 from tests.parity.bounds import assert_within
@@ -90,8 +90,7 @@ def make_setup(preset: str, sum_epochs: int, folder: Path) -> Setup:
 
 def export(system: str, setup: Setup, state: TrainState) -> dict[str, np.ndarray]:
     """Returns the parameters with the names and shapes of PyTorch."""
-    tensors, _ = export_checkpoint(system, setup.plan.config['model'], state.members['target'].variables)
-    return tensors
+    return tensors.export(state.members['target'].variables, systems.SYSTEMS[system].names)
 
 
 def train(setup: Setup, state: TrainState) -> tuple[list[float], TrainState]:

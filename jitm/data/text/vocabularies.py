@@ -26,7 +26,7 @@ KINDS = {
     'subwords': Subwords,
     'pieces': PublishedPieces,
 }
-FILES = ('vocabulary.json', 'vocab.txt')  # named by `to_file`: words, word pieces
+FILES = ('vocabulary.json', 'vocab.txt')  # beside weights: words, word pieces
 
 
 def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
@@ -112,13 +112,6 @@ def _decoded(value: Any) -> Any:
 def kind_of(vocabulary: Tokenizer) -> str:
     """Returns the kind of a vocabulary, a key of `KINDS`."""
     return next(name for name, kind in KINDS.items() if isinstance(vocabulary, kind))
-
-
-def to_file(vocabulary: Vocabulary | WordPiece) -> tuple[str, str]:
-    """Returns the name and the text of a file that `load_vocabulary` reads."""
-    if isinstance(vocabulary, Vocabulary):
-        return FILES[0], vocabulary.to_json()
-    return FILES[1], '\n'.join(vocabulary.words) + '\n'
 
 
 def describe_vocabulary(vocabulary: Tokenizer) -> dict[str, str | list[str]]:
