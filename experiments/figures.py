@@ -1,11 +1,13 @@
 """The figures of docs/results and noise.md: rsum of stored rows, as SVG that follows the light or dark scheme."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import DOCS
 from experiments import catalog
-from jitm.pages.figures import new_figure, to_bytes
+from jitm.pages.figures import new_figure
 
 INK = '#333333'  # replaced by the color of the scheme
 SCHEMES = b'<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
@@ -73,6 +75,16 @@ FIGURES = {
         },
     ),
 }
+
+
+def to_bytes(figure: Any, kind: str) -> bytes:
+    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg', with equal bytes for equal figures."""
+    import matplotlib as mpl
+
+    buffer = io.BytesIO()
+    with mpl.rc_context({'svg.hashsalt': 'jitm'}):
+        figure.savefig(buffer, format=kind, metadata={'Date': None})
+    return buffer.getvalue()
 
 
 def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[float]]:

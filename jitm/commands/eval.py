@@ -142,8 +142,7 @@ def main(values: flags.FlagValues) -> None:
         runs = [load_run(workdir, values.step, member) for workdir in values.workdir for member in members]
         shortlist = _load_shortlist(values, runs)
         if values.explain:
-            for module in ('jinja2', 'matplotlib'):
-                require(module, extra='report')
+            require('jinja2', extra='report')
             text_network = explain.check(runs, values.encoder)
         shared.check_read(values, '--explain', values.explain, 'photos', 'encoder')
         photos = shared.photos_folder(values)
@@ -156,8 +155,8 @@ def main(values: flags.FlagValues) -> None:
         picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)
         if photos:
             picture(0)
-        figures = explanations.names(min(values.explain, split.num_texts)) if values.explain else []
-        folder.check(saved.names(values.save_sims, values.save_vectors) + figures)
+        explained_files = explanations.FILES if values.explain else ()
+        folder.check([*saved.names(values.save_sims, values.save_vectors), *explained_files])
         ground_truth = eccv.GroundTruth(split) if values.eccv else None
         if values.compare or values.compare_systems:
             protocol = describe_protocol(runs, split, values.folds, options)

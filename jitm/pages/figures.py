@@ -1,6 +1,5 @@
 """Figures of matplotlib: new ones, their bytes, and their files."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,6 @@ def new_figure(width: float, height: float, note: str = '') -> Any:
     if note:
         figure.supxlabel(note, fontsize='small', color='gray')
     return figure
-
-
-def to_bytes(figure: Any, kind: str) -> bytes:
-    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg', with equal bytes for equal figures."""
-    import matplotlib as mpl
-
-    buffer = io.BytesIO()
-    with mpl.rc_context({'svg.hashsalt': 'jitm'}):
-        figure.savefig(buffer, format=kind, metadata={'Date': None})
-    return buffer.getvalue()
 
 
 def check_output(output: Path) -> str:

@@ -1,4 +1,4 @@
-"""The attention of words on an image for the template `attention.html`."""
+"""The attention between the words of a caption and the regions of an image, for the templates of pages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,60 @@ from typing import Any
 
 import numpy as np
 
+from jitm.data.arrays import grid_boxes
 from jitm.pages.pictures import SMALL, png, uri
-from jitm.report.attention_figures import TITLES, heat, is_grid, top_regions
+from jitm.pages.render import Result
+
+TITLES = {
+    't2i': 'each word attends to regions (t2i): its weights add up to 1 over the regions',
+    'i2t': 'each region attends to words (i2t): its weights add up to 1 over the words',
+}
+MAX_BOXES = 3  # per word
+MIN_RELATIVE_WEIGHT = 0.5  # regions below this share of the word's largest weight get no box
+
+
+def top_regions(weights: Sequence[float]) -> list[int]:
+    """Returns the regions with the largest weights of a word: at most 3, none below half of the largest.
+
+    Args:
+      weights: [R].
+
+    Returns:
+      Indices of regions, in descending order of their weights.
+    """
+    order = sorted(range(len(weights)), key=lambda region: -weights[region])[:MAX_BOXES]
+    threshold = MIN_RELATIVE_WEIGHT * weights[order[0]]
+    return [region for region in order if weights[region] > 0 and weights[region] >= threshold]
+
+
+def shown_images(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the retrieved images of a pair in `explain.json`, and the right one, with its `rank`, if they lack it."""
+    if 'true_image' not in pair or any(hit['right'] for hit in pair['retrieved']):
+        return pair['retrieved']
+    right = {'image': pair['true_image'], 'image_id': pair['true_image_id'], 'right': True, 'rank': pair['rank']}
+    return [*pair['retrieved'], right]
+
+
+def results(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> list[Result]:
+    """Returns the images of a pair, see `shown_images`, with their pixels as pictures."""
+    shown = []
+    for rank, (hit, image) in enumerate(zip(shown_images(pair), pixels, strict=True), 1):
+        picture = '' if image is None else uri(png(image), 'png')
+        place = hit.get('rank', rank)
+        shown.append(Result(hit['image_id'], hit.get('score'), picture=picture, right=hit['right'], rank=place))
+    return shown
+
+
+def is_grid(boxes: np.ndarray) -> bool:
+    """Returns whether boxes [R, 4] are the cells of a square grid, row by row."""
+    cells = grid_boxes(len(boxes))
+    return cells is not None and np.allclose(boxes, cells, atol=1e-3)
+
+
+def heat(row: np.ndarray) -> np.ndarray:
+    """Returns the opacities of a word's weights [R] in a heat map; 0 where it has at most the mean of its weights."""
+    largest = row.max()
+    return 0.8 * np.clip((row - row.mean()) / max(largest - row.mean(), 1e-3 * largest, 1e-9), 0, 1)
 
 
 def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
@@ -18,8 +70,10 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
       pixels: Its image, uint8 [H, W, 3], or None.
     """
     boxes = None if pixels is None or pair['boxes'] is None else np.array(pair['boxes'])
-    maps = [_map(pair['words'], np.array(weights), boxes, name) for name, weights in pair['attention'].items()]
-    values = {'caption': pair['caption'], 'maps': maps, 'picture': ''}
+    maps = []
+    for name, weights in pair['attention'].items():
+        maps.append(_map(pair['words'][1:-1], np.array(weights)[1:-1], boxes, name))  # without the start and the end
+    values = {'caption': pair['caption'], 'maps': maps, 'picture': '', 'small': False}
     if boxes is None:
         return values
     height, width = pixels.shape[:2]
@@ -31,18 +85,18 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
 
 
 def _map(words: Sequence[str], weights: np.ndarray, boxes: np.ndarray | None, name: str) -> dict[str, Any]:
-    """Returns the words with the weights [W, R] of one direction as CSS; special tokens and punctuation are minor."""
+    """Returns the words with the weights [W, R] of a direction as CSS, each on its scale; punctuation is minor."""
     peaks = weights.max(axis=1)
-    last = len(words) - 1
     grid = boxes is not None and is_grid(boxes)
-    minor = [n in (0, last) or not any(map(str.isalnum, word)) for n, word in enumerate(words)]
+    minor = [not any(map(str.isalnum, word)) for word in words]
     first = max(range(len(words)), key=lambda n: (not minor[n], peaks[n]))
     largest = max(peaks[first], 1e-9)
 
     def regions(row: np.ndarray) -> list[str]:
+        shares = row / max(row.max(), 1e-9)
         if boxes is None or grid:
-            return [f'opacity: {opacity:.2f}' for opacity in (heat(row, largest) if grid else row / largest)]
-        edges = ((100 * boxes[region], row[region] / largest) for region in top_regions(row))
+            return [f'opacity: {opacity:.2f}' for opacity in (heat(row) if grid else shares)]
+        edges = ((100 * boxes[region], shares[region]) for region in top_regions(row))
         return [
             f'left: {x1:.1f}%; top: {y1:.1f}%; width: {x2 - x1:.1f}%; height: {y2 - y1:.1f}%; opacity: {opacity:.2f}'
             for (x1, y1, x2, y2), opacity in edges

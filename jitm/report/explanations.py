@@ -1,4 +1,4 @@
-"""Word-level outputs of a model as files: figures of attention, and mismatched words as lines and as a page.
+"""Word-level outputs of a model: attention as a page, and mismatched words as lines and as a page.
 
 The words and their corrections are shown as for TAGS-DC (Fan et al., 2022, figure 3).
 """
@@ -11,12 +11,11 @@ import numpy as np
 
 from jitm.files.outputs import OutputFolder
 from jitm.metrics import MATCH_THRESHOLD
-from jitm.pages.figures import to_bytes
 from jitm.pages.pictures import SMALL, png, uri
 from jitm.pages.render import render
-from jitm.report.attention_figures import draw, shown_images
+from jitm.report import attention_maps
 
-JSON, PAGE, INDEX = 'explain.json', 'explain.html', 'index.html'
+FILES = 'explain/explain.json', 'explain/index.html'
 EXPLANATION = (
     'The number below a word is the predicted probability, in percent, that it does not match the image. Words with at '
     f'least {100 * (1 - MATCH_THRESHOLD):.0f} are followed by the predicted correction. Words that were perturbed are '
@@ -115,49 +114,45 @@ def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[
     return {'caption': pair['caption'], 'verdict': pair['verdict'], 'pictures': pictures, 'words': list(_words(pair))}
 
 
-def names(count: int) -> list[str]:
-    """Returns the files that `write` may write for a number of pairs, relative to the output folder."""
-    digits = max(2, len(str(count - 1)))
-    return [f'explain/{name}' for name in (JSON, PAGE, INDEX, *(f'{number:0{digits}}.png' for number in range(count)))]
-
-
-def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> str:
-    """Writes `explain/explain.json`, and a page `explain.html` or, for attention, figures `00.png` ... on `index.html`.
+def attention_page(report: Mapping[str, Any], picture: Picture) -> str:
+    """Returns a self-contained HTML page of all pairs: the images found for a caption, and where each word attends.
 
     Args:
       report: The content of `explain.json`.
       picture: See `Picture`.
-      folder: The output folder; pages and figures of an older `write` are removed at the end.
+    """
+    pairs = []
+    for pair in report['pairs']:
+        pixels = [picture(hit['image']) for hit in attention_maps.shown_images(pair)]
+        words = attention_maps.shown(pair, pixels[0])
+        pairs.append({'verdict': pair['verdict'], 'images': attention_maps.results(pair, pixels), 'words': words})
+    title = f'Attention: {report["data"]}'
+    return render('attention_page.html', title=title, pairs=pairs, workdir=report['workdir'], step=report['step'])
+
+
+def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> str:
+    """Writes `explain/explain.json` and the page `explain/index.html`.
+
+    Args:
+      report: The content of `explain.json`.
+      picture: See `Picture`.
+      folder: The output folder; other files of an older `write` are removed at the end.
 
     Returns:
-      A sentence that names the folder.
+      A sentence that names the page.
 
     Raises:
       UserError: If jitm did not write an existing file, or a file cannot be written.
     """
+    described, index = FILES
     pairs = report['pairs']
-    described, html, index, *figures = names(len(pairs))
-    contents = [html] if 'mismatch' in pairs[0] else [*figures, index]
-
-    def content(name: str) -> bytes:
-        if name == html:
-            return page(report, picture).encode()
-        if name == index:  # the figures are files beside it
-            shown = zip((name.rpartition('/')[2] for name in figures), pairs, strict=True)
-            return render('figures.html', title=f'Attention: {report["data"]}', figures=shown, **report).encode()
-        if name == described:
-            return (json.dumps(report, ensure_ascii=False) + '\n').encode()
-        pair = pairs[figures.index(name)]
-        pixels = [picture(hit['image']) for hit in shown_images(pair)]
-        return to_bytes(draw(pair, None if pixels[0] is None else pixels), 'png')
-
-    contents.append(described)
-    folder.claim(contents)
-    for name in contents:
+    html = page(report, picture) if 'mismatch' in pairs[0] else attention_page(report, picture)
+    folder.claim(FILES)
+    for name, content in ((described, json.dumps(report, ensure_ascii=False) + '\n'), (index, html)):
         with folder.replacing(name) as file:
-            file.write(content(name))
-    folder.remove(name for name in folder.names if name.startswith('explain/') and name not in contents)
-    return f'{len(pairs)} pairs explained in {folder.path / "explain"}'
+            file.write(content.encode())
+    folder.remove(name for name in folder.names if name.startswith('explain/') and name not in FILES)
+    return f'{len(pairs)} pairs explained in {folder.path / index}'
 
 
 def show(report: Mapping[str, Any], color: bool) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.drills import runs
 
 NAMES = (
-    *('blocks/0123456789abcdef/0_0', 'explain/00.png', 'explain/explain.json', 'explain/explain.html'),  # jitm eval
+    *('blocks/0123456789abcdef/0_0', 'explain/explain.json', 'explain/index.html'),  # jitm eval
     *('metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz', 'words.json', 'words.html', 'choices.json'),
     *('manifest.json', 'vectors.npy', 'vectors-40703a8131575e05.npy', 'parts/0.npz', 'names.json'),  # jitm search
     *('state_0.npz', 'texts_of_image.npy', 'images_of_text.npy', 'found_0.npz'),  # jitm mine

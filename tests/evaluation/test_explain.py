@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import functools
 import json
 from pathlib import Path
 
@@ -22,8 +21,8 @@ from jitm.files.outputs import OWNED, OutputFolder
 from jitm.layers import text
 from jitm.metrics import Retrieved
 from jitm.pages.pictures import pixels_of
-from jitm.report import explanations
-from jitm.report.attention_figures import draw, is_grid, shown_images, top_regions
+from jitm.report import attention_maps, explanations
+from jitm.report.attention_maps import is_grid, shown_images, top_regions
 from jitm.runs.run import Run
 from jitm.serving.images import make_transform
 from jitm.training.loop import train_and_evaluate
@@ -210,70 +209,45 @@ def test_top_regions_by_hand():
     assert top_regions([0, 0]) == []
 
 
-def test_figure_has_boxes_for_every_word():
-    figure = draw(PAIR, np.zeros((2, 20, 40, 3), np.uint8))
-    figure.canvas.draw()
-    first, second, *panels = [panel for panel in figure.axes if panel.images]
-    assert [panel.get_title() for panel in (first, second)] == ['1. a.jpg', '2. c.jpg']
-    assert [panel.spines['left'].get_linewidth() > 2 for panel in (first, second)] == [False, True]
-    assert [panel.get_title() for panel in panels] == 2 * PAIR['words']
-    assert [len(panel.patches) for panel in panels] == [1, 2, 1, 1, 2, 0, 1, *7 * [2]]
-    assert [panel.get_xlabel() for panel in panels[:7]] == [
-        *('0.90', '0.60  0.40', '1.00', '1.00', '0.50  0.50', 'none', '0.70')
-    ]
-    (box,) = panels[0].patches
-    assert (box.get_xy(), box.get_width(), box.get_height()) == ((10, 10), 30, 10)
-    assert figure.get_suptitle() == 'costs $5 and $6\nretrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12'
+def test_words_have_boxes_on_scales_of_their_own():
+    shown = attention_maps.shown(PAIR, np.zeros((20, 40, 3), np.uint8))
+    words = shown['maps'][0]['words']
+    assert [word['text'] for word in words] == PAIR['words'][1:-1]
+    assert [len(word['regions']) for word in words] == [2, 1, 1, 2, 0]
+    assert words[0]['regions'][0] == 'left: 25.0%; top: 50.0%; width: 75.0%; height: 50.0%; opacity: 1.00'
+    assert words[0]['regions'][1].endswith('opacity: 0.67')
+    assert [word['first'] for word in words] == [False, True, False, False, False]
 
 
 def test_cells_of_a_grid_are_a_heat_map_on_the_image():
-    attention = {'t2i': [[0.1, 0.2, 0.3, 0.4], [0, 0, 1, 0]]}
-    pair = PAIR | {'words': ['a', 'dog'], 'attention': attention, 'boxes': grid_boxes(4).tolist()}
-    figure = draw(pair, np.zeros((2, 20, 40, 3), np.uint8))
-    figure.canvas.draw()
-    panels = [panel for panel in figure.axes if len(panel.images) == 2]
-    assert [panel.get_title() for panel in panels] == ['a', 'dog']
-    for panel, weights in zip(panels, attention['t2i'], strict=True):
-        photo, cells = panel.images
-        np.testing.assert_array_equal(cells.get_array(), np.reshape(weights, (2, 2)))
-        assert photo.get_extent() == cells.get_extent()
-        assert cells.get_clim() == (0, 1)  # of all words
-        assert not panel.patches
+    attention = {'t2i': [[1, 0, 0, 0], [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 0], [1, 0, 0, 0]]}
+    pair = PAIR | {'words': ['[CLS]', 'a', 'dog', '[SEP]'], 'attention': attention, 'boxes': grid_boxes(4).tolist()}
+    (shown,) = attention_maps.shown(pair, np.zeros((20, 40, 3), np.uint8))['maps']
+    assert shown['columns'] == 2
+    opacities = [[float(region.removeprefix('opacity: ')) for region in word['regions']] for word in shown['words']]
+    np.testing.assert_allclose(opacities, [[0, 0, 0.27, 0.8], [0, 0, 0.8, 0]], atol=0.005)
     assert is_grid(grid_boxes(9))
     assert not is_grid(grid_boxes(9)[::-1])
     assert not is_grid(np.array(PAIR['boxes']))
 
 
-def test_a_single_image_is_not_repeated():
-    figure = draw(PAIR, np.zeros((1, 20, 40, 3), np.uint8))
-    assert [panel.get_title() for panel in figure.axes if panel.images] == 2 * PAIR['words']
-
-
-def test_figure_shows_the_right_image_of_a_wrong_retrieval():
-    """It is none of the best images: it follows them, in a green frame and with its rank."""
+def test_the_right_image_of_a_wrong_retrieval_follows():
     wrong = [hit | {'right': False} for hit in PAIR['retrieved']]
     pair = PAIR | {'retrieved': wrong, 'true_image': 7, 'true_image_id': 'b.jpg', 'rank': 12}
-    assert [hit['image'] for hit in shown_images(pair)] == [0, 3, 7]
-    figure = draw(pair, np.zeros((3, 20, 40, 3), np.uint8))
-    figure.canvas.draw()
-    panels = [panel for panel in figure.axes if panel.images][:3]
-    assert [panel.get_title() for panel in panels] == ['1. a.jpg', '2. c.jpg', '12. b.jpg']
-    assert [panel.get_xlabel() for panel in panels] == ['0.5', '0.25', 'the right image']
-    assert [panel.spines['left'].get_linewidth() > 2 for panel in panels] == [False, False, True]
+    results = attention_maps.results(pair, [np.zeros((2, 2, 3), np.uint8)] * 3)
+    assert [(result.text, result.rank, result.right) for result in results] == [
+        ('a.jpg', 1, False),
+        ('c.jpg', 2, False),
+        ('b.jpg', 12, True),
+    ]
     assert shown_images(PAIR | {'true_image': 3, 'true_image_id': 'c.jpg', 'rank': 2}) == PAIR['retrieved']
 
 
-@pytest.mark.parametrize(
-    ('boxes', 'pixels'), [(PAIR['boxes'], None), (None, None), (None, np.zeros((2, 4, 4, 3), np.uint8))]
-)
-def test_figure_without_boxes_is_a_heat_map(boxes, pixels):
-    figure = draw(PAIR | {'boxes': boxes}, pixels)
-    figure.canvas.draw()
-    maps = [panel for panel in figure.axes if panel.images][0 if pixels is None else 2 :]
-    assert len(maps) == 2
-    for panel, weights in zip(maps, PAIR['attention'].values(), strict=True):
-        np.testing.assert_array_equal(panel.images[0].get_array(), weights)
-        assert [label.get_text() for label in panel.get_yticklabels()] == PAIR['words']
+@pytest.mark.parametrize(('boxes', 'pixels'), [(PAIR['boxes'], None), (None, np.zeros((4, 4, 3), np.uint8))])
+def test_words_without_boxes_are_rows_of_regions(boxes, pixels):
+    shown = attention_maps.shown(PAIR | {'boxes': boxes}, pixels)
+    assert (shown['picture'], [part['columns'] for part in shown['maps']]) == ('', [2, 2])
+    assert shown['maps'][0]['words'][0]['regions'] == ['opacity: 0.67', 'opacity: 1.00']
 
 
 @pytest.fixture
@@ -282,49 +256,38 @@ def folder(tmp_path):
     return OutputFolder(tmp_path / 'new', EVALUATION)
 
 
-def test_write_json_and_figures(split, report, folder):
+def test_write_json_and_page(split, report, folder):
     path = folder.path / 'explain'
-    assert explanations.write(report, split.pixels.__getitem__, folder) == f'2 pairs explained in {path}'
+    message = explanations.write(report, split.pixels.__getitem__, folder)
+    assert message == f'2 pairs explained in {path / "index.html"}'
     assert json.loads((path / 'explain.json').read_text()) == report
-    assert {file.name for file in path.glob('*.png')} == {'00.png', '01.png'}
-    assert (path / '01.png').read_bytes().startswith(b'\x89PNG')
     page = (path / 'index.html').read_text()
-    assert page.index('src="00.png"') < page.index('src="01.png"')
+    assert page.index(report['pairs'][0]['caption']) < page.index(report['pairs'][1]['caption'])
     assert report['pairs'][1]['verdict'] in page
+    assert page.count('src="data:image/png;base64,') == 2 + sum(len(shown_images(pair)) for pair in report['pairs'])
 
 
-def test_figures_show_photos_of_a_folder(split, report, folder, tmp_path):
-    (tmp_path / 'photos').mkdir()
+def test_photos_of_a_folder_are_shown_as_a_model_sees_them(split, tmp_path):
     for image_id in split.image_ids:
-        Image.new('RGB', (40, 20), 'red').save(tmp_path / 'photos' / f'{image_id}.png')
-    assert pixels_of(split, 1, tmp_path / 'photos').shape == (20, 40, 3)
-    view = make_transform(16, {}).evaluate
-    assert pixels_of(split, 1, tmp_path / 'photos', view).shape == (16, 16, 3)  # as a model sees it
-    explanations.write(report, functools.partial(pixels_of, split, photos=tmp_path / 'photos'), folder)
-    assert np.any((np.asarray(Image.open(folder.path / 'explain' / '00.png'))[..., :3] == [255, 0, 0]).all(-1))
+        Image.new('RGB', (40, 20), 'red').save(tmp_path / f'{image_id}.png')
+    assert pixels_of(split, 1, tmp_path).shape == (20, 40, 3)
+    assert pixels_of(split, 1, tmp_path, make_transform(16, {}).evaluate).shape == (16, 16, 3)
 
 
-@pytest.mark.slow
-def test_only_own_figures_are_removed(split, report, folder):
+def test_only_own_files_are_replaced_and_removed(split, report, folder):
     explanations.write(report, split.pixels.__getitem__, folder)
     (folder.path / 'explain' / '07.png').write_text('mine')
     explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels.__getitem__, folder)
-    assert {path.name for path in (folder.path / 'explain').iterdir()} == {
-        'explain.json',
-        'index.html',
-        '00.png',
-        '07.png',
-    }
-    assert (folder.path / 'explain' / '07.png').read_text() == 'mine'
+    assert {path.name for path in (folder.path / 'explain').iterdir()} == {'explain.json', 'index.html', '07.png'}
 
 
-def test_a_figure_of_somebody_else_is_not_replaced(split, report, folder):
+def test_a_page_of_somebody_else_is_not_replaced(split, report, folder):
     folder.claim(['metrics.json'])
     (folder.path / 'explain').mkdir()
-    (folder.path / 'explain' / '01.png').write_text('mine')
-    with pytest.raises(UserError, match=r'explain/01\.png was not written by jitm; move it'):
+    (folder.path / 'explain' / 'index.html').write_text('mine')
+    with pytest.raises(UserError, match=r'explain/index\.html was not written by jitm; move it'):
         explanations.write(report, split.pixels.__getitem__, folder)
-    assert [path.name for path in (folder.path / 'explain').iterdir()] == ['01.png']
+    assert [path.name for path in (folder.path / 'explain').iterdir()] == ['index.html']
 
 
 @pytest.mark.slow
@@ -339,7 +302,7 @@ def test_a_full_disk_removes_nothing(split, report, folder, monkeypatch):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(Path, 'replace', full)
-    with pytest.raises(UserError, match=r'00\.png cannot be written: No space left on device; make room, or'):
+    with pytest.raises(UserError, match=r'explain\.json cannot be written: No space left on device; make room, or'):
         explanations.write(report | {'pairs': report['pairs'][:1]}, split.pixels.__getitem__, folder)
     assert {path: path.read_bytes() for path in (folder.path / 'explain').iterdir()} == before
 
@@ -358,10 +321,10 @@ def test_command_explains(tiny_config, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(['eval', f'--workdir={tmp_path / "run"}', '--explain=2', '--save_sims']) == 0
     folder = tmp_path / 'run' / 'eval' / 'dev'
-    assert f'2 pairs explained in {folder / "explain"}' in capsys.readouterr().out
+    assert f'2 pairs explained in {folder / "explain" / "index.html"}' in capsys.readouterr().out
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     sims = np.load(folder / 'sims.npy')
     assert [pair['text'] for pair in pairs] == [0, 25]
     assert [pair['image'] for pair in pairs] == np.argmax(sims, axis=0)[[0, 25]].tolist()
-    assert (folder / 'explain' / '01.png').exists()
+    assert (folder / 'explain' / 'index.html').exists()
     assert not (folder / 'blocks').exists()

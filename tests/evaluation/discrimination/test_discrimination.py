@@ -519,10 +519,10 @@ def test_page_replaces_older_files(explained, split, tmp_path):
     folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
     with folder.replacing('explain/00.png') as file:
         file.write(b'older')
-    assert explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path}'
-    assert {file.name for file in path.iterdir()} == {'explain.json', 'explain.html'}
+    assert explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path / "index.html"}'
+    assert {file.name for file in path.iterdir()} == {'explain.json', 'index.html'}
     assert json.loads((path / 'explain.json').read_text()) == explained
-    page = Page((path / 'explain.html').read_text())
+    page = Page((path / 'index.html').read_text())
     assert page.texts['small'][0] == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
     assert explanations.show(explained, color=False).count('retrieved dev-00000') == 2
 
