@@ -16,7 +16,8 @@ def keep_freed_memory() -> None:
 
     By default glibc returns large arrays to the system as soon as they are freed. Without glibc nothing changes.
     """
-    if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):
+    mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
+    if mallopt:
         mallopt(M_TRIM_THRESHOLD, LARGEST)
         mallopt(M_MMAP_THRESHOLD, LARGEST)
 

@@ -117,7 +117,8 @@ def did_you_mean(name: str, names: Iterable[str], meant: Mapping[str, str] = Map
       `, did you mean 'x'?` with the nearest known name; if none is near the list of up to `LISTED` known names, or ''.
     """
     names = sorted(names)
-    if nearest := difflib.get_close_matches(name, [*names, *meant], n=1):
+    nearest = difflib.get_close_matches(name, [*names, *meant], n=1)
+    if nearest:
         return f", did you mean '{meant.get(nearest[0], nearest[0])}'?"
     return f'; known are {", ".join(names)}' if 0 < len(names) <= LISTED else ''
 

@@ -51,7 +51,8 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str | No
     overrides = {}
     while words:
         word = words.pop(0)
-        if match := re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', word, re.DOTALL):
+        match = re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', word, re.DOTALL)
+        if match:
             negated, key, value = match.groups()
             if value is None and not negated and words and not words[0].startswith('--'):
                 value = words.pop(0)

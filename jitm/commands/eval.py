@@ -121,7 +121,8 @@ def _print_report(report: Mapping[str, Any]) -> None:
     for run, inputs in zip(protocol['runs'], protocol['inputs'], strict=True):
         print(f'{run["workdir"]}, step {run["step"]}, {run["member"]}')
         print(f'  {_describe_inputs(inputs)}')
-        if progress := unfinished(Path(run['workdir'])):
+        progress = unfinished(Path(run['workdir']))
+        if progress:
             print(f'  not finished: this run is at {progress}')
     if 'shortlist' in protocol:
         print(_describe_shortlist(protocol['shortlist'], report['metrics']))

@@ -201,7 +201,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         query = {'caption': caption, 'image': values.image, 'captions': captions}
         result = answer(run, index, images, values.top_k, **query, **reranking)
         for model in filter(None, (run, second)):
-            if unknown := model.describe_unknown_words(caption):
+            unknown = model.describe_unknown_words(caption)
+            if unknown:
                 print(printable(unknown), file=sys.stderr)
         return result
 

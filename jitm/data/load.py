@@ -128,7 +128,8 @@ def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
         raise UserError(f'{wrong} fails with {names.describe(error)}') from error
     if not isinstance(loaded, Split):
         raise UserError(f'{wrong} returns no jitm.data.splits.Split but {type(loaded).__name__}: return a Split')
-    if problem := loaded.problem():
+    problem = loaded.problem()
+    if problem:
         raise UserError(f'{wrong} returns a split {problem}')
     if loaded.regions is not None:
         check_finite(loaded.regions, loaded.name)

@@ -148,7 +148,8 @@ def read_encoded_by(root: str, split: str) -> dict[str, Any] | None:
     try:
         entry = parse_json(read_bytes(os.path.join(root, MANIFEST)))[split]
         encoder = {key: entry[key] for key in sorted(ENCODED_BY)}
-        if (texts := entry.get(token_vectors_lib.ENTRY)) is not None:
+        texts = entry.get(token_vectors_lib.ENTRY)
+        if texts is not None:
             encoder[token_vectors_lib.ENTRY] = {key: texts[key] for key in token_vectors_lib.ENCODED_BY}
         return encoder
     except (OSError, ValueError, TypeError, KeyError):
@@ -219,7 +220,8 @@ def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: 
     """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
     if name_texts(ids, texts):
         image_of_text = np.cumsum([0, *map(operator.ne, ids, ids[1:])], dtype=np.int32)
-        if (counted := image_of_text[-1] + 1) != images:
+        counted = image_of_text[-1] + 1
+        if counted != images:
             raise UserError(
                 f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}, but their '
                 f'ids name {counted} images one after another: put the captions of an image together'
@@ -255,7 +257,8 @@ def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) 
     image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
     if image_of_text is None:
         return None
-    if len(absent := np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)):
+    absent = np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)
+    if len(absent):
         raise UserError(f'{path} gives image {absent[0]} no caption: every image needs one')
     return image_of_text
 

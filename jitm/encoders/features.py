@@ -56,7 +56,8 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
         raise UserError(f'{split.name} has no files to cut ten crops from: use --crops 1')
     pixels = jax.ShapeDtypeStruct((1, 1, *split.pixels.shape[1:]), np.uint8)
     features = jax.eval_shape(functools.partial(features_of, network.model), pixels, network.variables)
-    if (regions := features.shape[1]) > 1:
+    regions = features.shape[1]
+    if regions > 1:
         raise UserError(f'ten crops need one vector per image, but the network returns {regions} cells: use --crops 1')
     if split.pixels.transform.short_side > split.pixels.transform.image_size:
         return []
@@ -179,7 +180,8 @@ def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter
             append(features[:, 0] if regions == 1 else features)
             written += len(features)
             report(len(features))
-        if (boxes := grid_boxes(regions)) is not None:
+        boxes = grid_boxes(regions)
+        if boxes is not None:
             writer.write_array('boxes.npy', boxes)
 
 
@@ -203,7 +205,8 @@ def _check_folder(
         if name not in manifest:
             raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
         recorded = config_lib.flatten(manifest[name])
-        if differing := [key for key, value in expected.items() if key not in recorded or recorded[key] != value]:
+        differing = [key for key, value in expected.items() if key not in recorded or recorded[key] != value]
+        if differing:
             raise UserError(
                 f'{path} has other features than these ({", ".join(differing)}): choose another folder, or remove the '
                 'file'

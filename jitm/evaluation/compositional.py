@@ -214,7 +214,8 @@ def _summarize(group: str, category: str, decided: Sequence[Mapping[str, bool]])
 
     row = {'test': group, 'category': category, 'choices': len(decided)}
     for name in (*SCORES, 'ties'):
-        if len(right := [decision[name] for decision in decided if name in decision]) == len(decided):
+        right = [decision[name] for decision in decided if name in decision]
+        if len(right) == len(decided):
             row[name] = 100 * float(np.mean(right))
             ends = binomtest(sum(right), len(right)).proportion_ci(LEVEL, method='wilson')
             row[f'{name}_interval'] = [100 * float(end) for end in ends]

@@ -107,7 +107,8 @@ def writing(path: Path, remedy: str = 'make room, or choose another folder') -> 
     try:
         yield
     except Exception as error:
-        if (reason := _reason(error)) is None:
+        reason = _reason(error)
+        if reason is None:
             raise
         raise UserError(f'{path} cannot be written: {reason}; {remedy}') from None
 

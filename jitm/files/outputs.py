@@ -121,7 +121,8 @@ class OutputFolder:
         Raises:
           UserError: If the folder cannot be written.
         """
-        if not (removed := set(names).intersection(self.names)):
+        removed = set(names).intersection(self.names)
+        if not removed:
             return
         with self._changing() as claimed:
             for name in removed:

@@ -120,7 +120,8 @@ def _recognize(
         network = systems.recognize_network(path, tensors) if system.photos else None
         section['image'] = systems.with_network(section['image'], network)
     for option, value in system.required.items():
-        if (stored := checkpoint.option(option, value)) != value:
+        stored = checkpoint.option(option, value)
+        if stored != value:
             raise UserError(
                 f'{path} was trained with {option}={stored!r}, but {system.title} has {value!r} here: convert '
                 'another one'

@@ -243,7 +243,8 @@ def load_bert(path: str, params: chex.ArrayTree, size: BERTSize | None = None) -
     variant = _check_config(file, size or _size_of(params)) if file.is_file() else VARIANTS['bert']
     new_name = functools.partial(rename, ((rf'^{variant.prefix}\.', ''), *OLD_NAMES))
     tensors = dict(open_checkpoint(path, 'a BERT', variant.names.pattern(), new_name).tensors)
-    if read := tensors.get(WORDS):
+    read = tensors.get(WORDS)
+    if read:
         tensors[WORDS] = functools.partial(_rows_of_tokens, read, path, params['embeddings']['words']['embedding'])
     return convert(path, tensors, {'params': params}, variant.names, 'a BERT of this size')['params']
 

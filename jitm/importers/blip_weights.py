@@ -137,7 +137,8 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     temperature = tensors.get('temp', lambda: np.array(TEMPERATURE))
     tensors['logit_scale'] = lambda: -np.log(temperature())
     for name in ('class_embedding', 'position_embedding'):  # which have leading axes of size 1
-        if (stored := f'{_VISION}.embeddings.{name}') in tensors:
+        stored = f'{_VISION}.embeddings.{name}'
+        if stored in tensors:
             tensors[stored] = functools.partial(_squeezed, tensors[stored])
 
     files = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())

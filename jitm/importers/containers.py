@@ -182,7 +182,8 @@ def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
 def _describe(leaves: Mapping[str, tuple], stored: Collection[str], model: str) -> str:
     """Describes the content of a file without the wanted weights."""
     for name in stored:
-        if _is_unread(leaf := leaves[name][1]):
+        leaf = leaves[name][1]
+        if _is_unread(leaf):
             content = f"'{name}'" if name else 'its content'
             return f"{content} is an object of '{leaf.origin}', which is not read; save its state_dict()"
     parts = zip(*(name.split('.')[:-1] for name in stored), strict=False)
@@ -258,7 +259,8 @@ def _open(file: pathlib.Path) -> dict[str, Any]:
     for name in sorted({*map(str, places.values())}):
         check_within(name, str(file))
         content |= _open(file.with_name(name))
-    if absent := places.keys() - content.keys():
+    absent = places.keys() - content.keys()
+    if absent:
         raise UserError(f'{file} names {list_names(absent)}, which its files lack: download them again')
     return content
 

@@ -55,7 +55,8 @@ class KeyMap(NamedTuple):
         Raises:
           KeyError: If the published model has no such variable.
         """
-        if tensor := _find(self.variables, '/'.join(path)):
+        tensor = _find(self.variables, '/'.join(path))
+        if tensor:
             return tensor
         module = '/'.join(path[:-1])
         leaf = LEAVES.get(path[-1])

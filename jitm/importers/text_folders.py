@@ -314,7 +314,8 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
     """Completes the config of a stage, see `complete`; `weights` is False for one that starts from another run."""
-    if not (path := _named_folder(config)):
+    path = _named_folder(config)
+    if not path:
         return config
     _check_unset(config)
     if not Path(located(path)).is_dir():
@@ -360,7 +361,8 @@ def _named_folder(config: Mapping[str, Any]) -> str:
 def _check_unset(config: Mapping[str, Any]) -> None:
     """Raises a UserError if a key is set that a folder replaces."""
     for section, key in (('vocabulary', 'path'), ('initialize', 'bert')):
-        if value := config[section][key]:
+        value = config[section][key]
+        if value:
             problem = "is set, but 'model.text.path' names a folder that has it: set one of them to ''"
             raise UserError(f"config key '{section}.{key}' '{value}' {problem}")
 

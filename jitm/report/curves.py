@@ -79,7 +79,8 @@ def draw_curves(
     for by_quantity, (column, label) in zip(curves, arranged, strict=True):
         dashes, color = styles[label]
         for quantity, panel in zip(quantities, panels[:, columns.index(column)], strict=True):
-            if joined := by_quantity.get(quantity):
+            joined = by_quantity.get(quantity)
+            if joined:
                 (handles[label],) = panel.plot(joined.epochs, joined.mean, linestyle=dashes, color=color)
                 panel.fill_between(joined.epochs, joined.low, joined.high, color=color, alpha=0.2, linewidth=0)
     for quantity, row in zip(quantities, panels, strict=True):

@@ -133,7 +133,8 @@ def read_run_log(workdir: Path) -> RunLog:
     config = check_saved(config, workdir)
     if description and (different := differences(description['config'], config)):
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(different)}); restore it')
-    if sources := own_code.read(workdir):
+    sources = own_code.read(workdir)
+    if sources:
         config |= {'own_code': hash_json(sources)[:8]}
     lines = read_metrics(workdir)
     if any(not {'epoch', 'part'} <= line.keys() for line in lines):
@@ -145,7 +146,8 @@ def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
     split = config['evaluation']['split']
     metrics = {}
     paths = (folder / METRICS for folder in folders_of(workdir, split, config['evaluation']))
-    if report := next((path for path in paths if path.exists()), None):
+    report = next((path for path in paths if path.exists()), None)
+    if report:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             metrics = parse_json(report.read_bytes())['metrics']
     return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
@@ -172,7 +174,8 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
     """
     members = [member['init_from'] for member in config['members'].values() if member.get('init_from')]
     runs = {path: ['init_from', path] for path in members}
-    if candidates := config['offline']['path']:
+    candidates = config['offline']['path']
+    if candidates:
         runs[candidates] = ['candidates', *(read_manifest(Path(candidates)) or {}).get('workdirs', [])]
     origins = {}
     for path, (kind, *workdirs) in runs.items():
@@ -238,7 +241,8 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
             run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
         )
         keys = config_keys(config)
-        if (group := next((group for group_keys, group in groups if group_keys == keys), None)) is None:
+        group = next((group for group_keys, group in groups if group_keys == keys), None)
+        if group is None:
             groups.append((keys, group := []))
         group.append(run)
     words = distinguish([keys for keys, _ in groups])

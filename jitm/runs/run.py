@@ -178,7 +178,8 @@ def export_run(run: Run, folder: Path) -> None:
     Raises:
       UserError: If it cannot be written, or the model is defined outside of jitm.
     """
-    if user_names := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
+    user_names = config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False)
+    if user_names:
         problem = 'which is not in jitm, and an exported folder is read by jitm alone'
         model = next(iter(user_names.values()))
         raise UserError(f"{run.workdir} has the model '{model}', {problem}: publish the run directory with its module")

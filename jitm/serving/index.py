@@ -151,7 +151,8 @@ def update(
     """
     output = OutputFolder(folder, KIND)
     names = reader.names
-    if (index := _read_current(reader, output, model, batch_size)) is not None:
+    index = _read_current(reader, output, model, batch_size)
+    if index is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
         # The known images: entries by name, and vectors by checksum.

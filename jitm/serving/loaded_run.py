@@ -248,7 +248,8 @@ class LoadedRun:
             does not apply, or torch is needed and not installed.
         """
         self.check_vectors()
-        if wrong := [name for name, value in others.items() if value is not None]:
+        wrong = [name for name, value in others.items() if value is not None]
+        if wrong:
             names = inspect.signature(self.encode).parameters.keys() - {'others'}
             raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], names)}')
         if (inputs is None) == (sentences is None):

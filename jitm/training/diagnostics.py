@@ -103,7 +103,8 @@ def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, c
     """
     metrics = {}
     for name, ranking in rankings.items():
-        if (mined := ranking.offline_scores) is not None:
+        mined = ranking.offline_scores
+        if mined is not None:
             valid = ranking.negatives.any(axis=1)
             harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives) + ROUNDING)
             active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
@@ -205,6 +206,7 @@ def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
     norms = {'gradient_norm': optax.tree.norm(gradients)}
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     for name in MODULES:
-        if below := [leaf for path, leaf in leaves if jax.tree_util.DictKey(name) in path]:
+        below = [leaf for path, leaf in leaves if jax.tree_util.DictKey(name) in path]
+        if below:
             norms[f'{name}_gradient_norm'] = optax.tree.norm(below)
     return norms

@@ -177,7 +177,8 @@ class Logs:
     def train(self, step: int, epoch: float, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of one training step, after `step` steps."""
         line = self._write(step, 'train', metrics, epoch)
-        if warning := self._monitor.update(line):
+        warning = self._monitor.update(line)
+        if warning:
             self.say(f'WARNING step {step}: {warning}')
         self._shown = [f'{key} {metrics[f"{self._monitor.member}/{key}"]:.3g}' for key in ('loss', 'gap')]
         if self.pace.rate:

@@ -228,7 +228,8 @@ def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...])
     own_model = keywords.pop('model', None)
     rule_name = keywords.pop('rule', 'gradient')
     options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
-    if adapters := keywords.pop('lora', {}):
+    adapters = keywords.pop('lora', {})
+    if adapters:
         options['lora'] = bind(LoRA, adapters, where=f'{where}.lora')()
     make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
     if rule_name not in RULES:

@@ -35,7 +35,8 @@ def _runs(path: Path, length: int) -> Iterator[Path]:
 
 
 def _matches(pattern: str, path: Path, roots: Mapping[Path, int]) -> bool:
-    if percent := LOWER.fullmatch(pattern):
+    percent = LOWER.fullmatch(pattern)
+    if percent:
         place = place_of(path, roots)
         return place is not None and place.group <= place.layers * int(percent[1]) // 100
     names = pattern.split('/')

@@ -119,7 +119,8 @@ def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = Fals
     if stages.mines:
         check_top_h(setups[0].data.train, **stages.top_h)
         for key, mined in stages.top_h.items():
-            if (num_needed := stages.second['offline'][key]) > mined:
+            num_needed = stages.second['offline'][key]
+            if num_needed > mined:
                 raise UserError(f"config key 'offline.{key}' is {num_needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")

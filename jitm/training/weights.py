@@ -91,7 +91,8 @@ def load_from_run(
     different = [line for line in different if not line.partition(':')[0].endswith('.dtype')]
     if run.vocabulary.hash != vocabulary.hash and not different:  # a difference of the models is the better reason
         raise UserError(f'{key}: {member.init_from} has another vocabulary; set vocabulary.path to its')
-    if lost := set(old.get('heads', ())) - set(new.get('heads', ())):
+    lost = set(old.get('heads', ())) - set(new.get('heads', ()))
+    if lost:
         different.append(f'model.heads: without {", ".join(sorted(lost))}')
     loaded = {part: traverse_util.flatten_dict(values) for part, values in run.variables.items()}
     expected = {part: traverse_util.flatten_dict(variables[part]) for part in loaded}

@@ -36,7 +36,8 @@ def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code:
         old = parse_json(path.read_bytes())
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
-    if different := config_lib.differences(config_lib.check_saved(old, workdir), config):
+    different = config_lib.differences(config_lib.check_saved(old, workdir), config)
+    if different:
         key = f'members.{config["evaluation"]["member"]}.init_from'
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(different)}); choose the old values, or a '

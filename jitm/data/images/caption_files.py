@@ -176,9 +176,11 @@ def _read_table(path: Path, columns: Columns) -> list[Row]:
     for delimiter in DELIMITERS:
         names = [_unquote(name) for name in first.split(delimiter)]
         names = [name if name in columns.image + columns.caption else name.lower() for name in names]
-        if header := columns.known(names):
+        header = columns.known(names)
+        if header:
             break
-        if named := NAMED[delimiter].match(first):
+        named = NAMED[delimiter].match(first)
+        if named:
             numbered = re.match(rf'\s*\d+\s*{re.escape(delimiter)}', first[named.end() :])
             names = [columns.image[0], *(['number'] if numbered else []), columns.caption[0]]
             break
@@ -187,7 +189,8 @@ def _read_table(path: Path, columns: Columns) -> list[Row]:
     text = read_text(path)
     rows = _csv_rows(text, delimiter, len(names)) or [*_lines(path, text, delimiter, names, columns)]
     rows = [(f'{path}, line {number}', dict(zip(names, fields, strict=True))) for number, fields in rows[header:]]
-    if wrong := next((where for where, row in rows if not header and not row.get('number', '0').isdecimal()), None):
+    wrong = next((where for where, row in rows if not header and not row.get('number', '0').isdecimal()), None)
+    if wrong:
         raise UserError(f'{wrong} has no number of its caption, but line 1 has one: add a header such as image,caption')
     image = next(name for name in columns.image if name in names)
     return [(where, row | {image: re.sub(r'#\d+$', '', row[image])}) for where, row in rows]

@@ -74,7 +74,8 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     tops = [str(folder)]  # and the linked folders, after all others
     for top in tops:
         for parent, folders, files in os.walk(top, onerror=errors.append):
-            if (real := os.path.realpath(parent)) in seen:
+            real = os.path.realpath(parent)
+            if real in seen:
                 folders.clear()
                 continue
             seen.add(real)
@@ -87,7 +88,8 @@ def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     }
     if os.curdir in problems:
         raise UserError(f'{folder} {problems[os.curdir]}')
-    if not (names := sorted([*names, *problems])):
+    names = sorted([*names, *problems])
+    if not names:
         unread = describe_unread(folder.rglob('*'), UNREAD)
         raise UserError(f'{folder} has no image files ({", ".join(SUFFIXES)}){unread}; give a folder with photos')
     return names, problems
@@ -147,7 +149,8 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
     try:
         with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
             for entry in filter(tarfile.TarInfo.isfile, archive):
-                if (name := os.path.normpath(entry.name)) in members:
+                name = os.path.normpath(entry.name)
+                if name in members:
                     raise UserError(f'{path} has two files {name}: rename one of them')
                 members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
     except (OSError, tarfile.TarError) as error:
@@ -196,7 +199,8 @@ class _Folder:
     def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
         """Returns the photos of shards whose stem matches the split, or else of files with captions."""
         shards = [path for path in _files(folder) if path.suffix.lower() == '.tar']
-        if shards := [path for path in shards if belongs is None or belongs(path.stem)]:
+        shards = [path for path in shards if belongs is None or belongs(path.stem)]
+        if shards:
             listed, members = zip(*map(beside_in_tar, shards), strict=True)
             if not any(listed) and (inside := [*itertools.chain(*members)]):
                 raise UserError(
@@ -220,18 +224,22 @@ class _Folder:
             if path := _one(root, tables := self.tables(root / name for name in group)):
                 return Listing(tables[path], [path.parent, root])
         general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
-        if path := _one(root, [path for path, listed in general.items() if any(image.split for image in listed)]):
+        path = _one(root, [path for path, listed in general.items() if any(image.split for image in listed)])
+        if path:
             if whole:
                 raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
             return Listing(general[path], _folders(root))
         for group in map(set, groups):
             tables = self.tables(places, lambda stem, group=group: bool(_words(stem) & group))
-            if path := _one(root, tables):
+            path = _one(root, tables)
+            if path:
                 return Listing(tables[path], _folders(root, path.stem.removeprefix('captions_')))
             shards = [self.photos(root, lambda stem, group=group: bool(_words(stem) & group))]
-            if parts := [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]:
+            parts = [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]
+            if parts:
                 return parts[0]
-        if not (path := _one(root, general)):
+        path = _one(root, general)
+        if not path:
             return self.photos(root) if whole else None
         images = general[path] if whole else _in_list(path, general[path], self, names)
         return Listing(images, _folders(root))
@@ -239,7 +247,8 @@ class _Folder:
 
 def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[str]) -> list[Listed]:
     """Returns the images in a folder of the split, or that `trainImages.txt` or `train.txt` lists."""
-    if inside := [image for image in images if image.name.partition('/')[0] in names]:
+    inside = [image for image in images if image.name.partition('/')[0] in names]
+    if inside:
         return inside
     root = folder.root
     named = re.compile(rf'(?:.*(?:{"|".join(names)})Images|(?:{"|".join(names)})(?:_images)?)\.txt')
@@ -252,7 +261,8 @@ def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[
     lines = map(str.strip, split_lines(read_text(lists[0])))
     listed_names = dict.fromkeys(folder.relative(line) for line in lines if line)
     listed = {image.name for image in images}
-    if absent := next((name for name in listed_names if name not in listed), None):
+    absent = next((name for name in listed_names if name not in listed), None)
+    if absent:
         raise UserError(f"{path} has no caption of {absent}, an image of the split '{names[0]}': add one")
     return [image for image in images if image.name in listed_names]
 
@@ -299,7 +309,8 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    if (listing := folder.find(names, whole)) is None:
+    listing = folder.find(names, whole)
+    if listing is None:
         image, caption = (' or '.join(synonyms) for synonyms in columns)
         unread = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
         unread += describe_unread(root.rglob('*'), UNREAD)
@@ -308,7 +319,8 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
             f'that of captions {caption}, or set config keys data.image_column and data.caption_column; without '
             'splits, set data.held_out'
         )
-    if divided := {image.split for image in listing.images} - {''}:
+    divided = {image.split for image in listing.images} - {''}
+    if divided:
         split_names = {*names, *((RESTVAL,) if restval and split == 'train' else ())}
         if split_names.isdisjoint(divided):
             path = listing.images[0].where.partition(',')[0]

@@ -194,7 +194,8 @@ def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
             f'{where} has no captions, nor has any other image: write them, or name their column or key by '
             'data.caption_column'
         )
-    if left_out := len(merged) - len(with_captions):
+    left_out = len(merged) - len(with_captions)
+    if left_out:
         logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
     return with_captions
 
@@ -224,6 +225,7 @@ def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, s
     order = sorted(captions, key=lambda name: hashlib.sha256(f'{seed}/{name}'.encode()).digest())
     count = max(1, round(held_out * len(order)))
     parts = {'test': order[:count], 'dev': order[count : 2 * count], 'train': order[2 * count :]}
-    if not (part := {*parts.get('dev' if split in DEV else split, ())}):
+    part = {*parts.get('dev' if split in DEV else split, ())}
+    if not part:
         raise UserError(f"data.held_out={held_out} leaves none of {len(order)} images for the split '{split}'")
     return {name: captions[name] for name in captions if name in part}

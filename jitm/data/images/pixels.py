@@ -132,7 +132,8 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
         digest.update(line.encode(errors='surrogateescape'))
     checked = cache_home() / 'checked_photos' / digest.hexdigest()
     with contextlib.suppress(OSError):
-        if result := checked.read_text():
+        result = checked.read_text()
+        if result:
             return result
     result = check()
     with contextlib.suppress(OSError, UserError):  # without a cache they are checked again

@@ -216,11 +216,13 @@ def write(root: str, folder: Path) -> Path:
     tensorflow_datasets.display_progress_bar(sys.stderr.isatty())
     with tempfile.TemporaryDirectory() as unused:
         builder.download_and_prepare(download_dir=unused)
-    if os.path.exists(manifest := os.path.join(root, precomp.MANIFEST)):
+    manifest = os.path.join(root, precomp.MANIFEST)
+    if os.path.exists(manifest):
         with output.replacing(str(version.relative_to(folder) / precomp.MANIFEST)) as file:
             file.write(Path(manifest).read_bytes())
     for name in splits:
-        if os.path.exists(vectors := os.path.join(root, name + precomp.TEXTS[0])):
+        vectors = os.path.join(root, name + precomp.TEXTS[0])
+        if os.path.exists(vectors):
             logging.warning('%s is left out: a TensorFlow data set has no vectors of tokens', vectors)
     return version
 

@@ -63,7 +63,8 @@ def read(split: Split, *, noise_file: str) -> Split:
             f'{split.num_images - 1}, so the file belongs to other data'
         )
     images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
-    if len(absent := np.setdiff1d(split.image_of_text, images)):
+    absent = np.setdiff1d(split.image_of_text, images)
+    if len(absent):
         raise UserError(f'{noise_file} leaves image {absent[0]} of {split.name} no caption: every image needs one')
     return _mixed(split, images)
 

@@ -81,7 +81,8 @@ def read_concreteness(path: str) -> dict[str, float]:
     scores = {}
     for number, line in enumerate(split_lines(read_text(path, 'give the path of a list of words')), 1):
         try:
-            if words := line.rsplit(maxsplit=1):
+            words = line.rsplit(maxsplit=1)
+            if words:
                 word, score = words
                 scores[word] = float(score)
         except ValueError:
@@ -218,7 +219,8 @@ def _noun_phrase(caption: str, graph: CaptionGraph, thing: int) -> Span:
     previous = max((end for _, end in graph.objects if end <= start), default=0)
     attributes = [graph.attributes[attribute] for described, attribute in graph.described if described == thing]
     start = min([span[0] for span in attributes if previous <= span[0] < start], default=start)
-    if determiner := _DETERMINER.search(caption[previous:start]):
+    determiner = _DETERMINER.search(caption[previous:start])
+    if determiner:
         start = previous + determiner.start()
     return start, stop
 

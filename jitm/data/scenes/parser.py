@@ -97,7 +97,8 @@ def read(text: str) -> Parsed | None:
     """
     text = ' '.join(tokenize(text))
     for template in TEMPLATES:
-        if match := _pattern(template).fullmatch(text):
+        match = _pattern(template).fullmatch(text)
+        if match:
             break
     else:
         return None

@@ -156,7 +156,8 @@ def _check(tokenizer: tokenizers.Tokenizer, file: Path, config: TokenizerConfig)
     ends = tokenizer.encode('').ids
     if len(ends) != 2:  # the start and the end
         raise UserError(f'{file} adds no start and end to a text: give the tokenizer of a BERT')
-    if any(types := tokenizer.encode('a').type_ids):
+    types = tokenizer.encode('a').type_ids
+    if any(types):
         raise UserError(f'{file} gives tokens the types {types}, but jitm gives all the type 0: give another tokenizer')
     if 'attention_mask' not in config.model_input_names:
         raise UserError(f"{file} is without a mask by 'model_input_names' of tokenizer_config.json: add attention_mask")

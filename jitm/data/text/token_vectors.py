@@ -97,7 +97,8 @@ def add_vectors(tokens: Tokens, split: 'Split') -> Tokens:
     Raises:
       UserError: If the split has no vectors, or has vectors of other tokens.
     """
-    if (vectors := split.token_vectors) is None:
+    vectors = split.token_vectors
+    if vectors is None:
         raise UserError(f'{split.name} has no vectors of tokens: write them with jitm encode --texts')
     if not np.array_equal(tokens.lengths, vectors.lengths):
         raise UserError(f'{split.name} has vectors of other tokens: write them again with jitm encode --texts')

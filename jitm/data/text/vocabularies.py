@@ -91,7 +91,8 @@ def _read_pickle(path: str) -> Vocabulary:
         elif 'word2idx' in fields:
             tables = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
             fields = {'idx': len(fields['word2idx'])} | tables
-            if isinstance(words := fields['idx2word'], list):
+            words = fields['idx2word']
+            if isinstance(words, list):
                 fields['idx2word'] = dict(enumerate(words))
         text = json.dumps(_decoded(fields))
     except OSError as error:

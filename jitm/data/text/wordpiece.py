@@ -63,7 +63,8 @@ class WordPiece(Pieces):
             words = _words_in(parse_json(text)) if path.endswith('.json') else split_lines(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
-        if absent := [piece for piece in SPECIAL_PIECES if piece not in words]:
+        absent = [piece for piece in SPECIAL_PIECES if piece not in words]
+        if absent:
             raise UserError(f'{path} lacks {", ".join(absent)}: give the vocab.txt of a BERT')
         if words[0] != PAD:
             raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1')
