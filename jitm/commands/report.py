@@ -128,7 +128,7 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         groups,
         hits_of,
         examples,
-        others=incomparable,
+        incomparable=incomparable,
         split_name=values.split,
         data_root=values.data_root,
         command=shared.repeated('report', values, [str(workdir) for workdir in workdirs]),

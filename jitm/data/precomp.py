@@ -288,13 +288,15 @@ def _name_images(
     first = np.unique(image_of_text, return_index=True)[1]
     text_of_id: dict[str, int] = {}
     for text, name in enumerate(ids if name_texts(ids, texts) else ()):
-        own = first[image_of_text[text]]
-        other = text_of_id.setdefault(name, text)
-        if ids[own] != name or image_of_text[other] != image_of_text[text]:
-            of, are = (own, 'one image') if ids[own] != name else (other, 'different images')
+        row = first[image_of_text[text]]
+        relation = 'one image'
+        if ids[row] == name:
+            row = text_of_id.setdefault(name, text)
+            relation = 'different images'
+        if ids[row] != name or image_of_text[row] != image_of_text[text]:
             raise UserError(
-                f"{path}, lines {of + 1} and {text + 1} are '{ids[of]}' and '{name}', but these captions have {are} in "
-                f'{evidence}: correct one of the files'
+                f"{path}, lines {row + 1} and {text + 1} are '{ids[row]}' and '{name}', but these captions have "
+                f'{relation} in {evidence}: correct one of the files'
             )
     return tuple(ids[text] for text in first)
 

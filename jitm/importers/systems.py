@@ -140,11 +140,11 @@ def recognize_network(path: str, tensors: Tensors) -> dict[str, Any] | None:
     layers = [f'{key_maps.NETWORK}.layer{layer}' for layer in range(1, 5)]
     blocks = tuple(count_blocks(tensors, layer) for layer in layers)
     has_bottlenecks = f'{layers[0]}.0.conv3.weight' in tensors
-    for depth, known in networks.RESNETS.items():
-        if known == blocks and (depth >= networks.BOTTLENECKS) == has_bottlenecks:
+    for depth, blocks_of_depth in networks.RESNETS.items():
+        if blocks_of_depth == blocks and (depth >= networks.BOTTLENECKS) == has_bottlenecks:
             return {'name': 'cnn.ResNet', 'depth': depth, 'train_norm': False, **sizes}
-    known = ', '.join(map(str, networks.RESNETS))
-    raise UserError(f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {known} layers')
+    depths = ', '.join(map(str, networks.RESNETS))
+    raise UserError(f'{path} has a ResNet with {blocks} blocks: give a checkpoint with one of {depths} layers')
 
 
 def regions_of(image: Mapping[str, Any]) -> Mapping[str, Any]:

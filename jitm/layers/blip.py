@@ -30,11 +30,11 @@ class NormalizedViT(ViT):
         tokens = self._blocks()(self._tokens(images, use_bias=True), None)
         return layer_norm(None, 'norm_out', self.epsilon)(tokens.astype(jnp.float32))
 
-    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
         states = self.states(images)
-        return self.projection(states[:, 0]) if whole else states[:, 1:]
+        return self.projection(states[:, 0]) if pooled else states[:, 1:]
 
 
 class MultimodalBERT(CausalTransformer):
@@ -63,8 +63,8 @@ class MultimodalBERT(CausalTransformer):
         tokens = layer_norm(DTYPES[self.dtype], 'norm_in', self.epsilon)(self._embed(texts.ids))
         return self._blocks()(tokens, texts.mask, context=image).astype(jnp.float32)
 
-    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
         """Returns the projected state of the first token, or the states of all."""
         del train
         states = self.states(texts)
-        return self.projection(states[:, 0]) if whole else states
+        return self.projection(states[:, 0]) if pooled else states

@@ -83,7 +83,7 @@ class ModifiedResNet(Tower):
     normalize_features = False  # `features` are written as they are
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
         """Returns the pooled and projected cells, or the cells."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % STRIDE:
@@ -100,7 +100,7 @@ class ModifiedResNet(Tower):
                 stride = 2 if layer > 0 and n == 0 else 1
                 x = _Bottleneck(self.stem_dim * 2**layer, stride, self.dtype, name=f'layer{layer + 1}_{n}')(x, train)
         cells = einops.rearrange(x.astype(jnp.float32), 'i h w c -> i (h w) c')
-        return self._pool(cells) if whole else cells
+        return self._pool(cells) if pooled else cells
 
     def _pool(self, cells: chex.Array) -> chex.Array:
         """Pools cells [I, R, C] with one query, their mean: [I, D]."""

@@ -50,7 +50,7 @@ class CausalTransformer(TransformerTower):
         return nn.Dense(self.embed_dim, use_bias=use_bias, kernel_init=scale, name='projection')(states)
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
         """Returns the projected state of the last token, or the states of all."""
         del train
         blocks = self._blocks()
@@ -59,7 +59,7 @@ class CausalTransformer(TransformerTower):
         mask = jnp.tri(length, dtype=bool)[None]
         tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, profile=texts.profile), texts)
         norm_out = layer_norm(None, 'norm_out', self.epsilon)
-        if not whole:
+        if not pooled:
             return norm_out(tokens.astype(jnp.float32))
         last = norm_out(tokens[jnp.arange(len(tokens)), texts.lengths - 1].astype(jnp.float32))
         return self._project(last, use_bias=False)

@@ -48,7 +48,7 @@ class PooledViT(ViT):
     epsilon = EPSILON
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
         """Returns the pooled states of the patches, or the states."""
         del train
         blocks = self._blocks()
@@ -59,7 +59,7 @@ class PooledViT(ViT):
         positions = self.param('positions', scale, (tokens.shape[1], self.hidden_dim))
         tokens = blocks(tokens + positions.astype(tokens.dtype), None).astype(jnp.float32)
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens)
-        if not whole:
+        if not pooled:
             return tokens
         return AttentionPooling(self.num_heads, self.mlp_dim, self.activation, name='pooling')(tokens)
 
@@ -84,7 +84,7 @@ class PaddedTransformer(CausalTransformer):
         return TextFormat(None, self.max_length)
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
         del train
         blocks = self._blocks()
@@ -94,7 +94,7 @@ class PaddedTransformer(CausalTransformer):
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
         states = blocks(self._embed(ids), None).astype(jnp.float32)
         norm_out = layer_norm(None, 'norm_out', EPSILON)
-        if not whole:
+        if not pooled:
             states = states.at[jnp.arange(len(states)), texts.lengths - 1].set(states[:, -1])
             return norm_out(states[:, :length])
         return self._project(norm_out(states[:, -1]), use_bias=True)

@@ -104,13 +104,13 @@ class BERTEncoder(Tower):
         return self.sizes.hidden
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
         """Maps the pieces of T texts, special ones included, to float32 [T, L, D], or their states; 0 where padded."""
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')
         bert = BERT(self.vocab_size, self.sizes, self.dropout, DTYPES[self.dtype], name='bert')
         states = bert(texts, train).astype(jnp.float32)
-        if not whole:
+        if not pooled:
             return states
         if self.dense is not None:
             states = self.dense(states, texts.mask)[:, None]

@@ -30,11 +30,11 @@ class Tower(nn.Module):
 
     def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
         """Encodes N images or texts as float32 [N, D], or each of their tokens: [N, K, D]."""
-        return self._encode(inputs, train, whole=True)
+        return self._encode(inputs, train, pooled=True)
 
     def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
         """Returns the last states of the patches, cells or tokens of N images or texts, float32 [N, K, H]."""
-        return self._encode(inputs, train, whole=False)
+        return self._encode(inputs, train, pooled=False)
 
 
 class TransformerTower(Tower):
@@ -124,15 +124,15 @@ class ViT(TransformerTower):
         return tokens + positions.astype(dtype)
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, whole: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
         blocks = self._blocks()
         tokens = layer_norm(DTYPES[self.dtype], 'norm_in', EPSILON)(self._tokens(images, use_bias=False))
         tokens = blocks(tokens, None)
-        tokens = tokens[:, 0] if whole else tokens[:, 1:]
+        tokens = tokens[:, 0] if pooled else tokens[:, 1:]
         tokens = layer_norm(None, 'norm_out', EPSILON)(tokens.astype(jnp.float32))
-        if not whole:
+        if not pooled:
             return tokens
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         return nn.Dense(self.embed_dim, use_bias=False, kernel_init=scale, name='projection')(tokens)

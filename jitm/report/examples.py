@@ -89,7 +89,7 @@ class Shown:
 def read_examples(
     groups: Sequence[Group],
     evaluated: Mapping[int, Sequence[Matrix]],
-    found: Mapping[int, Hits],
+    hits_of: Mapping[int, Hits],
     split_name: str,
     count: int,
     *,
@@ -101,7 +101,7 @@ def read_examples(
     Args:
       groups: All groups.
       evaluated: The similarities of some of them, by index.
-      found: Their hits, by index.
+      hits_of: Their hits, by index.
       split_name: The split of the similarities, such as 'dev'.
       count: Examples of each kind.
       data_root: The data folder, if it has moved since training.
@@ -115,8 +115,8 @@ def read_examples(
     """
     if len(evaluated) < 2 or not count:
         return None
-    best = max(found, key=lambda n: found[n].rsum())
-    pair = best, next(n for n in found if n != best)
+    best = max(hits_of, key=lambda n: hits_of[n].rsum())
+    pair = best, next(n for n in hits_of if n != best)
     first, second = (evaluated[n][0] for n in pair)
     runs = [groups[n].runs[0] for n in pair]
     problems = []

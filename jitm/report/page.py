@@ -22,10 +22,10 @@ HEADERS = {'i2t': 'image to text', 't2i': 'text to image'}
 
 def page(
     groups: Sequence[Group],
-    found: Mapping[int, bootstrap.Hits],
+    hits: Mapping[int, bootstrap.Hits],
     examples: Shown | None,
     *,
-    others: Sequence[Matrix],
+    incomparable: Sequence[Matrix],
     split_name: str,
     data_root: str | None,
     command: str,
@@ -34,9 +34,9 @@ def page(
 
     Args:
       groups: Runs that have been validated.
-      found: The hits of the groups whose saved similarities are compared, by index.
+      hits: The hits of the groups whose saved similarities are compared, by index.
       examples: See `read_examples`.
-      others: Saved similarities of other data, whose groups are not compared.
+      incomparable: Saved similarities of other data, whose groups are not compared.
       split_name: The split of the similarities.
       data_root: The data folder, if it has moved since training.
       command: The command that writes the page.
@@ -48,7 +48,8 @@ def page(
       UserError: If a run has no validation or no line of training.
     """
     runs = [run for group in groups for run in group.runs]
-    counted = (f'{len(found):,} {noun}{"s" * (len(found) > 1)}' for found, noun in ((groups, 'group'), (runs, 'run')))
+    counts = (len(groups), 'group'), (len(runs), 'run')
+    counted = (f'{count:,} {noun}{"s" * (count > 1)}' for count, noun in counts)
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
         'report.html',
@@ -56,18 +57,18 @@ def page(
         data=', '.join(roots),
         num_groups=len(groups),
         names=[group.name for group in groups],
-        lead=_lead(groups, found),
+        lead=_lead(groups, hits),
         standings=_standings(groups),
         validated_on=_validated_on(runs),
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
         charts=charts(groups),
-        left_out=', '.join(f'{matrix.path} of {matrix.protocol["data"]}' for matrix in others),
+        left_out=', '.join(f'{matrix.path} of {matrix.protocol["data"]}' for matrix in incomparable),
         split=split_name,
-        images=len(next(iter(found.values())).texts) if found else 0,
+        images=len(next(iter(hits.values())).texts) if hits else 0,
         resamples=bootstrap.RESAMPLES,
-        differences=_differences(groups, found),
+        differences=_differences(groups, hits),
         commands=_lacking(runs, split_name, data_root),
         examples=examples,
         directions=DIRECTIONS,
@@ -76,16 +77,16 @@ def page(
     )
 
 
-def headline(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits], split_name: str) -> list[str]:
+def headline(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits], split_name: str) -> list[str]:
     """Returns lines for a terminal: the differences of rsum from the first group that has similarities."""
-    first, *more = found or [0]
+    first, *more = hits or [0]
     lines = []
     for n in more:
-        result = bootstrap.difference(found[n], found[first])
+        result = bootstrap.difference(hits[n], hits[first])
         interval = f'{bootstrap.LEVEL:.0%} interval over the images {result.low:+.1f} to {result.high:+.1f}'
-        change = f'{result.rsum:+.1f} from {groups[first].name} ({found[first].rsum():.1f}; {interval})'
-        lines.append(f'{groups[n].name}: rsum {found[n].rsum():.1f} on {split_name}, {change}')
-    if more and any(len(groups[n].runs) == 1 for n in found):
+        change = f'{result.rsum:+.1f} from {groups[first].name} ({hits[first].rsum():.1f}; {interval})'
+        lines.append(f'{groups[n].name}: rsum {hits[n].rsum():.1f} on {split_name}, {change}')
+    if more and any(len(groups[n].runs) == 1 for n in hits):
         lines.append('a group has one seed: how much other seeds differ is not known')
     return lines
 
@@ -149,12 +150,12 @@ def _lacking(runs: Sequence[RunLog], split_name: str, data_root: str | None) -> 
     ]
 
 
-def _differences(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> Table:
+def _differences(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) -> Table:
     """Returns the paired bootstrap of each two groups that have similarities."""
     rows = []
-    for pair in itertools.combinations(found, 2):
-        result = bootstrap.difference(*(found[n] for n in pair))
-        names = (Cell(groups[n].name, note=f'{found[n].rsum():.1f}{_one_seed(groups[n])}') for n in pair)
+    for pair in itertools.combinations(hits, 2):
+        result = bootstrap.difference(*(hits[n] for n in pair))
+        names = (Cell(groups[n].name, note=f'{hits[n].rsum():.1f}{_one_seed(groups[n])}') for n in pair)
         several = all(len(groups[n].runs) > 1 for n in pair)
         difference = Cell(_signed(result.rsum), best=several and _excludes_0(result))
         rows.append((*names, difference, _interval(result), f'{result.ahead:.1%}'))
@@ -164,12 +165,12 @@ def _differences(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -
     return Table(caption, columns, rows)
 
 
-def _lead(groups: Sequence[Group], found: Mapping[int, bootstrap.Hits]) -> dict[str, Any] | None:
+def _lead(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) -> dict[str, Any] | None:
     """Returns the difference between the two groups of the highest rsum; None without two groups to compare."""
-    if len(found) < 2:
+    if len(hits) < 2:
         return None
-    first, second = sorted(found, key=lambda n: -found[n].rsum())[:2]
-    result = bootstrap.difference(found[first], found[second])
+    first, second = sorted(hits, key=lambda n: -hits[n].rsum())[:2]
+    result = bootstrap.difference(hits[first], hits[second])
     return {
         'first': groups[first].name,
         'second': groups[second].name,

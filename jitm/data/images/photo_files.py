@@ -215,18 +215,18 @@ class _Folder:
         listed = [] if belongs else beside(folder)
         return Listing(listed, [folder]) if listed else None
 
-    def find(self, names: Sequence[str], whole: bool) -> Listing | None:
+    def find(self, names: Sequence[str], undivided: bool) -> Listing | None:
         """Returns the images of a split, by the first of its names or else by the others, or of the whole data set."""
         root = self.root
         places = [self.root, self.root / 'annotations']
-        groups = [] if whole else [group for group in (names[:1], names[1:]) if group]
+        groups = [] if undivided else [group for group in (names[:1], names[1:]) if group]
         for group in groups:
             if path := _one(root, tables := self.tables(root / name for name in group)):
                 return Listing(tables[path], [path.parent, root])
-        general = self.tables(places, bool if whole else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
+        general = self.tables(places, bool if undivided else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
         path = _one(root, [path for path, listed in general.items() if any(image.split for image in listed)])
         if path:
-            if whole:
+            if undivided:
                 raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
             return Listing(general[path], _folders(root))
         for group in map(set, groups):
@@ -240,8 +240,8 @@ class _Folder:
                 return parts[0]
         path = _one(root, general)
         if not path:
-            return self.photos(root) if whole else None
-        images = general[path] if whole else _in_list(path, general[path], self, names)
+            return self.photos(root) if undivided else None
+        images = general[path] if undivided else _in_list(path, general[path], self, names)
         return Listing(images, _folders(root))
 
 
@@ -291,7 +291,7 @@ def _folders(root: Path, *names: str) -> list[Path]:
     return [*(root / name for name in names), root, *inner, *(root / 'images' / name for name in names)]
 
 
-def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -> Listing:
+def read(root: Path, split: str, restval: bool, columns: Columns, undivided: bool) -> Listing:
     """Finds the captions of a folder and reads one split.
 
     Args:
@@ -299,7 +299,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
       split: The name of the split, such as 'train'; the names in `DEV` are the same.
       restval: Whether 'train' includes images of the split `restval`.
       columns: The names of columns and keys.
-      whole: Whether all images of a data set without splits are read instead.
+      undivided: Whether all images of a data set without splits are read instead.
 
     Raises:
       UserError: If there are no captions of a known format, a file is damaged, or an image is outside of the folder
@@ -309,7 +309,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, whole: bool) -
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    listing = folder.find(names, whole)
+    listing = folder.find(names, undivided)
     if listing is None:
         image, caption = (' or '.join(synonyms) for synonyms in columns)
         unread = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''

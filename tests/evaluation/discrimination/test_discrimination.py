@@ -519,7 +519,9 @@ def test_page_replaces_older_files(explained, split, tmp_path):
     folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
     with folder.replacing('explain/00.png') as file:
         file.write(b'older')
-    assert explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path / "index.html"}'
+    assert (
+        explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path / "index.html"}'
+    )
     assert {file.name for file in path.iterdir()} == {'explain.json', 'index.html'}
     assert json.loads((path / 'explain.json').read_text()) == explained
     page = Page((path / 'index.html').read_text())
