@@ -24,7 +24,7 @@ from benchmarks.train_step import write_random_data
 from jitm import configs
 from jitm.configs import common
 from jitm.data.text.wordpiece import MASK, SPECIAL_PIECES
-from jitm.devices import parallel
+from jitm.devices import parallel, policy
 from jitm.training.setup import set_up
 
 SETTINGS = (
@@ -107,7 +107,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
     """Measures each setting."""
-    parallel.CPU_TILE_FLOATS = parallel.TILE_FLOATS['gpu']
+    policy.TILE_FLOATS['cpu'] = policy.TILE_FLOATS['gpu']
     with tempfile.TemporaryDirectory() as name:
         write_files(Path(name))
         for setting in args.settings:

@@ -21,7 +21,7 @@ from benchmarks.__main__ import NAMES
 from experiments import __main__ as experiments
 from experiments import tables as written
 from jitm.data.scene_graphs import parse
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.layers.transformer import SIZES
 from tests.conftest import CACHE, ROOT
 from tests.losses import formulas
@@ -252,7 +252,7 @@ def test_features_that_are_dropped_from_the_cache_are_kept_on_disk(tmp_path):
 
 @pytest.mark.slow
 def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, measured):
-    monkeypatch.setattr(parallel, 'CPU_TILE_FLOATS', parallel.CPU_TILE_FLOATS)
+    monkeypatch.setitem(policy.TILE_FLOATS, 'cpu', policy.TILE_FLOATS['cpu'])
     small, large = (
         measured('memory', '--settings', 'vsepp:vsepp,f30k', f'--batch_size={size}')[-1] for size in (4, 64)
     )

@@ -19,12 +19,6 @@ from jitm.types import Precision
 T = TypeVar('T')
 AXIS = 'batch'
 
-# Size of the largest array while a tile of pairs is scored, in floats. A CPU's cache should hold it. On a TPU, SCAN's
-# tile has 128 texts then, as many as lanes: the compiler expects 2.8 times the time for its scores at 2^20, 1.7 at
-# 2^22, 1.1 at 2^26. On a GPU a pass over it should take longer than the start of a kernel.
-CPU_TILE_FLOATS = 2**20
-TILE_FLOATS = {'tpu': 2**24, 'gpu': 2**26}
-
 _target: tuple[jax.Device, ...] = ()  # see `compiling_for`
 
 
@@ -73,11 +67,6 @@ def memory_bytes() -> int:
     """Returns the memory of a device in bytes; 0 where it is not known."""
     device = _local_devices()[0]
     return (device.memory_stats() or {}).get('bytes_limit', 0) if device in jax.local_devices() else 0
-
-
-def tile_floats() -> int:
-    """Returns the maximum size of the largest array while a tile of pairs is scored, in floats."""
-    return CPU_TILE_FLOATS if platform() == 'cpu' else TILE_FLOATS[platform()]
 
 
 def any_process(flag: bool) -> bool:

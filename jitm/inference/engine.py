@@ -15,14 +15,13 @@ import numpy as np
 
 from jitm.data.splits import LENGTH_MULTIPLE, bucket, pad_texts
 from jitm.data.text.word_level import Tokens
-from jitm.devices import parallel
+from jitm.devices import parallel, policy
 from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.types import DTYPES, Precision
 
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
-SHORT_CALL = 16  # texts of a call on a CPU, where products have a row for each word of each text
 SHORTEST, FREQUENT, LONG_MULTIPLE = 8, 24, 12  # lengths, see `Engine.own_length`
 COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
@@ -131,10 +130,9 @@ class Engine:
         self.precision = precision
         self.is_dual = isinstance(model, DualEncoder)
         self.images_per_call = IMAGES_PER_CALL * parallel.num_local_devices()
-        # A recurrent encoder multiplies one word of each caption at a time, so that a call needs more captions.
         recurrent = model.text_format.max_length is None
-        short = parallel.platform() == 'cpu' and not recurrent
-        self.texts_per_call = (SHORT_CALL if short else TEXTS_PER_CALL) * parallel.num_local_devices()
+        texts = policy.texts_per_call(TEXTS_PER_CALL, recurrent)
+        self.texts_per_call = texts * parallel.num_local_devices()
 
     def compiled(self, function: Callable[..., chex.ArrayTree], *static: Hashable) -> Callable[..., chex.ArrayTree]:
         """Returns a compiled function of a model, such as `score`: `(rows, variables, ...) -> leaves [N, ...]`.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.errors import UserError
 from jitm.layers import normalization
 from jitm.layers.attention import EPSILON
@@ -91,9 +91,9 @@ class GraphReasoning(nn.Module):
         def step(nodes: chex.Array, parameters: tuple[chex.Array, ...]) -> tuple[chex.Array, None]:
             return _reason(nodes, nodes, mask, *parameters), None
 
-        if steps:  # an accelerator compiles them as one, since its compiler takes a second for each product
+        if steps:
             stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
-            nodes, _ = jax.lax.scan(step, nodes, stacked, unroll=parallel.platform() == 'cpu')
+            nodes, _ = jax.lax.scan(step, nodes, stacked, unroll=policy.unroll())
         return _reason(nodes[:, :, :1], nodes, mask, *last)[:, :, 0]
 
     def _parameters(self, n: int, size: int) -> tuple[chex.Array, ...]:

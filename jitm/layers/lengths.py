@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.devices.recompute import keeping_share
 from jitm.types import Elements, Profile, Texts
 
@@ -31,7 +31,7 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
       The results of all texts.
     """
     unpacked = texts.replace(profile=None)
-    if texts.profile is None or len(texts.mask) % texts.profile[0][1] or parallel.platform() == 'tpu':
+    if texts.profile is None or len(texts.mask) % texts.profile[0][1] or not policy.cut_texts():
         return function(unpacked)
     order = longest_first(texts)
     segments = groups(texts.profile, len(texts.mask))

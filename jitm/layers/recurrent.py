@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.layers.linear import Linear
 from jitm.types import Profile
 
@@ -221,14 +221,13 @@ class GRU(nn.Module):
         """Reads every sequence of [N, L, D] up to its length, int [N].
 
         On a CPU, sequences that have a profile are sorted by their lengths, and those that have ended are read no
-        further. A profile of another number of sequences is ignored. Accelerators take as long for fewer sequences, and
-        their compilers half a minute for each segment.
+        further. A profile of another number of sequences is ignored.
 
         Returns the state after each element [N, L, H], zero where padded; for two directions the mean of both states.
         """
         count, length = x.shape[:2]
         order = None
-        if profile and profile[0][1] == count and parallel.platform() == 'cpu':
+        if profile and profile[0][1] == count and policy.cut_sequences():
             order = jnp.argsort(lengths, descending=True)
             x = x[order]
             lengths = jnp.asarray(lengths)[order]

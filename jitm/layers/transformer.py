@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.devices.recompute import recompute
 from jitm.errors import ArgumentError, UserError
 from jitm.layers import lengths
@@ -253,11 +253,11 @@ class Transformer(nn.Module):
 
     def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *arguments: Any) -> chex.Array:
         names = [f'block_{n}' for n in range(self.layers)]
-        if self.is_initializing() or parallel.platform() == 'cpu':
+        if self.is_initializing() or policy.unroll():
             for name in names:
                 tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, *arguments)
             return tokens
-        # Compilers of accelerators take minutes for 12 blocks outside of a loop. 'rbg' is the generator of the device.
+        # 'rbg' is the generator of the device.
         layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
         drops = train and self.options.dropout > 0
         bits = jax.random.bits(self.make_rng('dropout'), (self.layers, 4)) if drops else None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jitm.devices import collectives, parallel
+from jitm.devices import collectives, policy
 from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.lengths import at_own_length, by_length
@@ -197,7 +197,7 @@ class NAAF(CrossAttentionMatcher):
         scalar = jnp.zeros((), images.gram.dtype)
         pair = jnp.zeros(2, images.gram.dtype)
         start = Statistics(threshold=scalar, safe_threshold=scalar, count=scalar, mean=pair, squares=pair)
-        one_by_one = parallel.platform() == 'cpu'
+        one_by_one = policy.one_text_at_a_time()
         size = 1 if one_by_one else len(texts.mask)
         score_texts = at_own_length if one_by_one else functools.partial(by_length, axis=1)
 

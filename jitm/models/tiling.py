@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.devices.recompute import keep_within, recompute
 
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]
@@ -23,7 +23,7 @@ PAIRS = 128  # scored again at once by accelerators; a published batch has as ma
 
 def pairs_at_once(floats_per_pair: float) -> int:
     """Returns the number of pairs to score at once: the nearest power of two."""
-    return 2 ** max(0, round(math.log2(parallel.tile_floats() / floats_per_pair)))
+    return 2 ** max(0, round(math.log2(policy.tile_floats() / floats_per_pair)))
 
 
 def floats_of_pair(images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
@@ -46,9 +46,9 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
     """
     copied = floats_of_pair(images, texts)
     tile = pairs_at_once(floats_per_pair + copied)
-    if parallel.platform() == 'cpu':
-        return tile, SPARSE
-    return min(tile, PAIRS), float(SPARSE * copied < floats_per_pair)
+    if policy.one_gradient():
+        return min(tile, PAIRS), float(SPARSE * copied < floats_per_pair)
+    return tile, SPARSE
 
 
 def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:

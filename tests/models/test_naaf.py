@@ -88,7 +88,7 @@ def test_thresholds_are_recorded_and_reset_for_each_batch():
 def test_tiles_of_texts_have_the_thresholds_of_one_after_the_other(seed, monkeypatch):
     images, captions = map(padded, make_pairs(count=24, noise=1.2, seed=seed))
     want, left = train(images, captions)
-    monkeypatch.setattr(naaf.parallel, 'platform', lambda: 'gpu')
+    monkeypatch.setattr(parallel, 'platform', lambda: 'gpu')
     scores, thresholds = train(images, captions)
     assert left['threshold'] > 0.1
     np.testing.assert_allclose(scores, want, atol=1e-6)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.devices import parallel
+from jitm.devices import parallel, policy
 from jitm.losses import anchored, offline, ranking
 from jitm.models import tiling
 from jitm.models.tiled import TiledMatcher
@@ -43,7 +43,7 @@ def test_sparse_and_dense_gradients_agree(monkeypatch, name):
 
 
 def check_gradients(monkeypatch, name):
-    monkeypatch.setattr(parallel, 'CPU_TILE_FLOATS', 1000)  # several tiles
+    monkeypatch.setitem(policy.TILE_FLOATS, 'cpu', 1000)  # several tiles
     model, (images, texts) = MATCHERS[name], make_inputs(BATCH, BATCH)
     variables = {'batch_stats': {}} | jax.tree.map(np.float64, random_variables(model, images, texts))
 

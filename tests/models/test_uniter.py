@@ -9,7 +9,7 @@ from flax import linen as nn
 
 import jitm
 from jitm.data import scenes
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.models.make import model_keys
@@ -66,7 +66,7 @@ def test_padded_slots_are_not_looked_at_even_between_text_and_image(variables):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles of four pairs, which do not divide the pairs of these tests."""
-    monkeypatch.setattr(parallel, 'tile_floats', lambda: 4 * 10 * 512)
+    monkeypatch.setattr(policy, 'tile_floats', lambda: 4 * 10 * 512)
 
 
 def direct(model, images, texts, train=False):

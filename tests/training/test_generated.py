@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jitm.devices import parallel
+from jitm.devices import policy
 from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
@@ -227,7 +227,7 @@ def test_difficulty_is_a_histogram_of_score_differences():
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_images(params, monkeypatch):
     """A tile holds one image's captions: twelve images take the memory of two, apart from inputs and results."""
-    monkeypatch.setattr(parallel, 'tile_floats', lambda: 6 * 11 * 512)
+    monkeypatch.setattr(policy, 'tile_floats', lambda: 6 * 11 * 512)
     source = generate_captions(SYNTHESIS, {})
 
     def memory(images):
