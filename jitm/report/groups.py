@@ -131,7 +131,9 @@ def read_run_log(workdir: Path) -> RunLog:
             return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)
-    if description and (different := differences(description['config'], config)):
+    different = differences(description['config'], config) if description else []
+    different = [line for line in different if ': absent -> ' not in line]  # a default that a resumed run has since
+    if different:
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(different)}); restore it')
     sources = own_code.read(workdir)
     if sources:
