@@ -230,10 +230,10 @@ def table(report: Sequence[Mapping[str, Any]]) -> str:
         return _number(row.get(name)) + (' ({:.1f} to {:.1f})'.format(*ends) if ends else '')
 
     names = ('test', 'category', 'choices')
-    cells = [
-        [*(str(row.get(name, '')) for name in names), *(cell(row, name) for name in (*SCORES, 'ties'))]
-        for row in report
-    ]
+    cells = []
+    for row in report:
+        scores = [cell(row, name) for name in (*SCORES, 'ties')]
+        cells.append([*(str(row.get(name, '')) for name in names), *scores])
     return tables.table([*names, *SCORES, 'ties'], cells)
 
 

@@ -62,11 +62,11 @@ def load_pretrained(
 
     def load(root: tuple[str, ...], read: Callable[[Variables], Variables]) -> None:
         """Reads the variables of the module at a path."""
-        below = {
-            part: {path[len(root) :]: leaf for path, leaf in leaves.items() if path[: len(root)] == root}
-            for part, leaves in flat.items()
-        }
-        for part, tree in read({part: traverse_util.unflatten_dict(leaves) for part, leaves in below.items()}).items():
+        below = {}
+        for part, leaves in flat.items():
+            inside = {path[len(root) :]: leaf for path, leaf in leaves.items() if path[: len(root)] == root}
+            below[part] = traverse_util.unflatten_dict(inside)
+        for part, tree in read(below).items():
             loaded[part] |= {root + path: leaf for path, leaf in traverse_util.flatten_dict(tree).items()}
 
     if bert:

@@ -59,13 +59,11 @@ class PairSearch:
             padding = block.shape[axis] - len(array)
             return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
 
-        previous = [
-            tuple(padded(array[index], axis, 0) for array in lists)
-            for axis, (lists, index) in enumerate(((state.i2t, rows), (state.t2i, columns)))
-        ]
+        of_images = tuple(padded(array[rows], 0, 0) for array in state.i2t)
+        of_texts = tuple(padded(array[columns], 1, 0) for array in state.t2i)
         image_of_text = padded(self._split.image_of_text[columns], 1, -2)
         ids = padded(rows.astype(np.int32), 0, -1), padded(columns.astype(np.int32), 1, -1)
-        images, texts, positives = jax.device_get(rank_block(*previous, block, *ids, image_of_text))
+        images, texts, positives = jax.device_get(rank_block(of_images, of_texts, block, *ids, image_of_text))
         for lists, index, new in ((state.i2t, rows, images), (state.t2i, columns, texts)):
             for merged, part in zip(lists, new, strict=True):
                 merged[index] = part[: len(index)]
@@ -133,11 +131,11 @@ class ProductSearch:
 
     def blocks(self) -> dict[tuple[str, int], int]:
         """Returns the direction and the first query of each block -> the number of its pairs."""
-        return {
-            (direction, start): len(candidates) * min(self._queries, len(queries) - start)
-            for direction, (queries, candidates) in self._sides.items()
-            for start in range(0, len(queries), self._queries)
-        }
+        blocks = {}
+        for direction, (queries, candidates) in self._sides.items():
+            for start in range(0, len(queries), self._queries):
+                blocks[direction, start] = len(candidates) * min(self._queries, len(queries) - start)
+        return blocks
 
     def _excluded(self, direction: str, queries: np.ndarray, padded_count: int) -> np.ndarray:
         """Returns the ids int32 [N, P] that are not negatives of queries [N]: their positives, and the padding.

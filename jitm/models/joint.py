@@ -77,14 +77,12 @@ class JointEncoder(Matcher):
     def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
         """Adds the heads that trained parameters, by their paths, lack: copies of others, as `head_sources` states."""
         names = {path[0] for path in params}
-        copies = {
-            (f'{head}_head', *path[1:]): value
-            for head, source in self.head_sources.items()
-            if head in self.heads and f'{head}_head' not in names
-            for path, value in params.items()
-            if path[0] == f'{source}_head'
-        }
-        return {**params, **copies}
+        complete = dict(params)
+        for head, source in self.head_sources.items():
+            if head in self.heads and f'{head}_head' not in names:
+                copied = {path[1:]: value for path, value in params.items() if path[0] == f'{source}_head'}
+                complete |= {(f'{head}_head', *path): value for path, value in copied.items()}
+        return complete
 
 
 def has_heads(model: Matcher, heads: Sequence[str]) -> bool:

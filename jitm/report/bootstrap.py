@@ -70,10 +70,11 @@ def hits(matrices: Sequence[Matrix], recalls_at: Sequence[int] = RECALLS_AT) -> 
     image_of_text = matrices[0].image_of_text
     if len(matrices[0].sims) == 1:
         raise UserError(f'{matrices[0].path} has one image, and so none to compare runs on; give a matrix of more')
-    i2t, t2i = (
-        100 * np.mean([np.sum(np.less.outer(ranked, recalls_at), axis=1) for ranked in way], axis=0)
-        for way in zip(*(ranks(matrix.sims, image_of_text) for matrix in matrices), strict=True)
-    )
+
+    def mean_hits(ranked: Sequence[np.ndarray]) -> np.ndarray:
+        return 100 * np.less.outer(np.stack(ranked), recalls_at).sum(axis=2).mean(axis=0)
+
+    i2t, t2i = map(mean_hits, zip(*(ranks(matrix.sims, image_of_text) for matrix in matrices), strict=True))
     return Hits(i2t, np.bincount(image_of_text, t2i), np.bincount(image_of_text))
 
 

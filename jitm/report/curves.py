@@ -34,13 +34,11 @@ def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
     Returns:
       (column, label) of each group.
     """
-    split_words = [
-        tuple(
-            ', '.join(word for key, word in group.words.items() if key.startswith('model.') == of_model)
-            for of_model in (True, False)
-        )
-        for group in groups
-    ]
+    split_words = []
+    for group in groups:
+        of_model = [word for key, word in group.words.items() if key.startswith('model.')]
+        remaining = [word for key, word in group.words.items() if not key.startswith('model.')]
+        split_words.append((', '.join(of_model), ', '.join(remaining)))
     models = {model for model, _ in split_words}
     if all(map(all, split_words)) and len(models) < len(groups):
         return split_words
@@ -67,7 +65,8 @@ def draw_curves(
     import matplotlib as mpl
 
     arranged = arrange(groups)
-    quantities = [quantity for quantity in titles if any(quantity in curves_of_group for curves_of_group in curves)]
+    drawn = set().union(*curves)
+    quantities = [quantity for quantity in titles if quantity in drawn]
     columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
     styles = itertools.product(('-', '--', ':', '-.'), mpl.color_sequences['petroff10'])
     styles = dict(zip(labels, itertools.cycle(styles), strict=False))

@@ -49,12 +49,13 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     of_matrices = [ranks(matrix.sims, matrix.image_of_text) for matrix in matrices]
     for direction, (a, b) in zip(DIRECTIONS, zip(*of_matrices, strict=True), strict=True):
         right = np.stack([a == 0, b == 0], axis=1)
-        counts = np.array([[np.sum((right == (x, y)).all(axis=1)) for y in (False, True)] for x in (False, True)])
-        kinds = [np.flatnonzero((right == kind).all(axis=1)).tolist() for kind in ((True, False), (False, True))]
-        examples = (
-            {queries[n]: retrieved(matrices, direction, queries[n], 1) for n in evenly_spaced(count, len(queries))}
-            for queries in kinds
-        )
+        counts = np.zeros((2, 2), int)
+        np.add.at(counts, tuple(right.T.astype(int)), 1)
+        examples = []
+        for kind in ((True, False), (False, True)):
+            queries = np.flatnonzero((right == kind).all(axis=1)).tolist()
+            chosen = [queries[n] for n in evenly_spaced(count, len(queries))]
+            examples.append({query: retrieved(matrices, direction, query, 1) for query in chosen})
         comparisons[direction] = Comparison(counts, tuple(examples))
     return comparisons
 
@@ -129,8 +130,9 @@ def read_examples(
     else:
         raise UserError(f'{problems[0]}; --queries 0 leaves out the examples, which need the captions')
     comparisons = compare(first, second, count)
-    images = {image for example in comparisons['i2t'].examples for image in example}
-    images |= {hit.top[0] for example in comparisons['t2i'].examples for hits in example.values() for hit in hits}
+    images = set().union(*comparisons['i2t'].examples)
+    for example in comparisons['t2i'].examples:
+        images |= {hit.top[0] for hit in itertools.chain(*example.values())}
     if split.pixels is None and photos is None:
         roots = [data_root, *(run.config['data'].get('root') for run in runs)]
         photos = next(filter(None, (recorded_photos(split, root) for root in roots)), None)
@@ -150,9 +152,10 @@ def read_examples(
 def outcomes(shown: Shown) -> Table:
     """Returns the numbers of queries for which both groups are right, one of them, or none."""
     first, second = shown.names
-    rows = [
-        (name, *(f'{comparison.counts[outcome]:,}' for comparison in shown.comparisons.values()))
-        for name, outcome in (('both', (1, 1)), (f'only {first}', (1, 0)), (f'only {second}', (0, 1)), ('none', (0, 0)))
-    ]
+    names = {'both': (1, 1), f'only {first}': (1, 0), f'only {second}': (0, 1), 'none': (0, 0)}
+    rows = []
+    for name, outcome in names.items():
+        counts = [comparison.counts[outcome] for comparison in shown.comparisons.values()]
+        rows.append((name, *(f'{count:,}' for count in counts)))
     columns = [Column('right'), *(Column(DIRECTIONS[direction][1]) for direction in shown.comparisons)]
     return Table('Number of queries by the groups that are right', columns, rows)

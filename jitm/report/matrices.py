@@ -89,15 +89,12 @@ def names_of(matrices: Sequence[Matrix]) -> list[str]:
     They are the names of the run directories, with the models' names if these are not distinct, else paths.
     """
 
-    def names(*keys: str) -> list[str]:
-        return [
-            ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in matrix.protocol['runs'])
-            if matrix.protocol
-            else ''
-            for matrix in matrices
-        ]
+    def name(matrix: Matrix, keys: Sequence[str]) -> str:
+        runs = matrix.protocol['runs'] if matrix.protocol else ()
+        return ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in runs)
 
-    for candidates in (names('workdir'), names('workdir', 'member')):
+    for keys in (('workdir',), ('workdir', 'member')):
+        candidates = [name(matrix, keys) for matrix in matrices]
         if all(candidates) and len({*candidates}) == len(candidates):
             return candidates
     return [str(matrix.path) for matrix in matrices]
@@ -186,7 +183,7 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
       The groups on the most common data, the first of ties; and a matrix of each group on other data.
     """
     data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
-    shared = collections.Counter(captions for of_group in data.values() for captions in of_group)
+    shared = collections.Counter(itertools.chain(*data.values()))
     usual = max(shared, key=shared.get, default='')
     alike = {n: matrices for n, matrices in evaluated.items() if data[n] == {usual}}
     unlike = []

@@ -102,7 +102,8 @@ def _runs(groups: Sequence[Group]) -> Table:
         epochs = [f'{total}' if done >= total else f'{done:g} of {total}' for done, total in last]
         seconds = [row['train_seconds'] for row in numbers]
         minutes = mean_and_deviation([] if None in seconds else [second / 60 for second in seconds], '.1f')
-        seeds, steps = ([f'{row[key]:{form}}' for row in numbers] for key, form in (('seed', ''), ('steps', ',')))
+        seeds = [str(row['seed']) for row in numbers]
+        steps = [f'{row["steps"]:,}' for row in numbers]
         several = ', '.join(seeds), ', '.join(dict.fromkeys(epochs)), ', '.join(dict.fromkeys(steps))
         rows.append((group.name, group.run_names, *several, minutes))
     return Table('Runs; minutes without validation, as far as they were logged', columns, rows)
@@ -111,10 +112,9 @@ def _runs(groups: Sequence[Group]) -> Table:
 def _keys(groups: Sequence[Group]) -> Table:
     """Returns the config keys in which the groups differ."""
     columns = [Column('key'), *(Column(group.name, text=True) for group in groups)]
-    rows = [
-        (Cell(key, code=True), *('absent' if value is ABSENT else str(value) for value in values))
-        for key, values in differing_keys([config_keys(group.runs[0].config) for group in groups]).items()
-    ]
+    rows = []
+    for key, values in differing_keys([config_keys(group.runs[0].config) for group in groups]).items():
+        rows.append((Cell(key, code=True), *('absent' if value is ABSENT else str(value) for value in values)))
     return Table('All config keys in which the groups differ', columns, rows)
 
 

@@ -51,13 +51,16 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
     return validations
 
 
+def _rsums(group: Group) -> dict[int, float | None]:
+    """Returns the best rsum of each seed."""
+    return {run.config['seed']: run.best_validation().get('rsum') for run in group.runs}
+
+
 def seed_differences(group: Group, baseline: Group) -> list[float]:
     """Returns how much the best validation rsum of a group exceeds another's on the same data, for common seeds."""
     if not group.runs[0].has_data_of(baseline.runs[0]):
         return []
-    rsums, baseline_rsums = (
-        {run.config['seed']: run.best_validation().get('rsum') for run in runs.runs} for runs in (group, baseline)
-    )
+    rsums, baseline_rsums = map(_rsums, (group, baseline))
     return [rsums[seed] - baseline_rsums[seed] for seed in rsums if None not in (rsums[seed], baseline_rsums.get(seed))]
 
 

@@ -19,8 +19,11 @@ def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
       UserError: If a run has no validation, or no epoch has a validation of all runs.
     """
     runs = list(runs)
-    lines = [[line for line in run.require_validations() if 'rsum' in line] for run in runs]
-    curves_of = {name: by_epoch([{line['epoch']: line[name] for line in seed} for seed in lines]) for name in TITLES}
+
+    def by_epoch_of(run: RunLog, name: str) -> dict[float, float]:
+        return {line['epoch']: line[name] for line in run.require_validations() if 'rsum' in line}
+
+    curves_of = {name: by_epoch([by_epoch_of(run, name) for run in runs]) for name in TITLES}
     if not curves_of['rsum'].epochs:
         names = ', '.join(str(run.workdir) for run in runs)
         raise UserError(f'{names} have no validation of the same epoch, whose mean could be shown; leave some out')

@@ -151,10 +151,10 @@ def _graph(record: Mapping[str, Any], caption: str) -> CaptionGraph:
 
 
 def _phrases_of_tree(tree: Mapping[str, Any], spans: Sequence[Span]) -> dict[str, tuple[Span, ...]]:
-    phrases = {kind: [node['ids'] for node in tree[name] if node['ids']] for name, kind in _TREE.items()}
-    if any(position < 0 for ids in phrases.values() for indices in ids for position in indices):
-        raise ValueError
-    return {
-        kind: tuple((spans[min(indices)][0], spans[max(indices)][1]) for indices in ids)
-        for kind, ids in phrases.items()
-    }
+    phrases = {}
+    for name, kind in _TREE.items():
+        ids = [node['ids'] for node in tree[name] if node['ids']]
+        if any(min(indices) < 0 for indices in ids):
+            raise ValueError
+        phrases[kind] = tuple((spans[min(indices)][0], spans[max(indices)][1]) for indices in ids)
+    return phrases

@@ -6,7 +6,7 @@ are in one folder, so that a proxy may serve them below a path of its own.
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -173,21 +173,15 @@ class Site:
 
     def doubtful(self) -> str:
         """Returns the page of the pairs that are most likely mismatched by each run."""
-        runs = [
-            {
-                'name': run.name,
-                'pairs': [
-                    dataclasses.replace(
-                        self._image_result(pair['image'], score=pair['doubt']),
-                        note=pair['caption'],
-                        link=f'pair?row={pair["text"]}',
-                    )
-                    for pair in run.doubtful
-                ],
-                'command': shlex.join(('jitm', 'audit', '--workdir', run.name, *self.flags, '--rounds', '1')),
-            }
-            for run in self.runs
-        ]
+
+        def result(pair: Mapping[str, Any]) -> Result:
+            image = self._image_result(pair['image'], score=pair['doubt'])
+            return dataclasses.replace(image, note=pair['caption'], link=f'pair?row={pair["text"]}')
+
+        runs = []
+        for run in self.runs:
+            command = shlex.join(('jitm', 'audit', '--workdir', run.name, *self.flags, '--rounds', '1'))
+            runs.append({'name': run.name, 'pairs': list(map(result, run.doubtful)), 'command': command})
         return self._render(
             'doubtful', 'Doubtful pairs', runs=runs, group=min(doubtful_pairs.PAIRS, self.data.num_texts)
         )
