@@ -34,7 +34,7 @@ class Section(NamedTuple):
       function: The function or class of a section without a name.
       own: Which objects of modules of the user may be named, see `names.resolve`; None for none.
       default: The name where there is none; None if it must be given.
-      optional: Whether the name may be '', or without a name the section empty, for nothing.
+      nothing: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
       shares: Those of them that may be keys instead.
       wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`.
@@ -47,7 +47,7 @@ class Section(NamedTuple):
     function: Callable | None = None
     own: Callable[[Any], bool] | None = None
     default: str | None = None
-    optional: bool = False
+    nothing: str | Mapping[str, Any] | None = None
     takes: Collection[str] = ()
     shares: Collection[str] = ()
     wraps: Callable[[Callable], Callable] | None = None
@@ -55,7 +55,7 @@ class Section(NamedTuple):
     makes: tuple[type, str] = (object, '')
 
     def functions(self, node: Mapping[str, Any], where: str, imports: bool = True) -> list[Callable]:
-        """Returns the function that a section names, and the one that wraps it; none if its name is ''.
+        """Returns the function that a section names, and the one that wraps it; none if its name stands for nothing.
 
         Args:
           node: The section.
@@ -70,7 +70,7 @@ class Section(NamedTuple):
         check_keys(node, node, where=where, required=[self.key] if self.default is None else [])
         name, key = node.get(self.key, self.default), f'{where}.{self.key}'
         check_value(key, name, str)
-        if self.optional and not name:
+        if name == self.nothing:
             return []
         if isinstance(self.package, str):
             named = names.resolve(self.package, name, where=key, own=self.own, imports=imports)
@@ -164,7 +164,7 @@ def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True
     """
     config = copy.deepcopy(dict(config))
     for path, section, node in find_sections(config, sections):
-        if section.optional and not node:
+        if node == section.nothing:
             continue
         try:
             functions = section.functions(node, path, imports)
@@ -193,12 +193,12 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
       imports: Whether a module of the user is imported, see `names.resolve`.
 
     Returns:
-      The function; if another one wraps it, that. None if the name is '', or an optional section empty.
+      The function; if another one wraps it, that. None if it stands for nothing.
 
     Raises:
       UserError: If a key is unknown (naming the nearest), missing or of a wrong value.
     """
-    if section.optional and not node:
+    if node == section.nothing:
         return None
     functions = section.functions(node, where, imports)
     given = {key: value for key, value in node.items() if key != section.key}

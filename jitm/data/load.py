@@ -50,7 +50,7 @@ def is_loader(value: Any) -> bool:
     return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
 
 
-_LOADER = Section('source', 'jitm.data', optional=True, takes=('split',))
+_LOADER = Section('source', 'jitm.data', nothing='', takes=('split',))
 DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), also=tuple(CHANGES))
 
 

@@ -24,11 +24,11 @@ MODEL = Section(
     'name',
     'jitm.models',
     own=is_module,
-    optional=True,
+    nothing={},
     takes=('parent', 'name', 'vocab_size', 'embed_dim'),
     shares=('embed_dim',),
 )
-MODULE = MODEL._replace(package='jitm.layers', optional=False)
+MODULE = MODEL._replace(package='jitm.layers')
 SECTIONS = {'model': MODEL, 'model.**': MODULE, 'members.*.model': MODEL, 'members.*.model.**': MODULE}
 
 
@@ -67,7 +67,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     read = set()
 
     def build(section: Section, node: Mapping[str, Any], where: str) -> Any:
-        section = section._replace(own=section.own if own else None, optional=False)
+        section = section if own else section._replace(own=None)
         parameters = parameters_of(section.functions(node, where, imports)[0])
         node = dict(node)
         for key, value in node.items():

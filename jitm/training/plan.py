@@ -35,7 +35,7 @@ from jitm.training.objective import (
     token_terms,
 )
 from jitm.training.optimizer import frozen_modules
-from jitm.training.sections import PARTS, SECTIONS
+from jitm.training.sections import PARTS, SECTIONS, with_defaults
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
@@ -108,6 +108,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     Raises:
       UserError: If a key or a name is wrong, or two keys do not fit together.
     """
+    config = with_defaults(config, imports=True)
     parts = build(config, PARTS)
     terms, factors = make_terms(config['terms'], parts), config['optimizer'].get('factors', {})
     members = make_members(config['members'], parts, frozen_modules(factors))

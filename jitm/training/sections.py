@@ -28,7 +28,7 @@ PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     'initialize': pretrained.DECLARED,
     'terms.*': objective.DECLARED,
     'members.*': members.DECLARED,
-    'members.*.lora': Section(function=LoRA, optional=True),
+    'members.*.lora': Section(function=LoRA, nothing={}),
     'optimizer': optimizer.DECLARED,
 }
 _TEXT = make.MODULE._replace(also=(text_folders.read_folder,))

@@ -313,6 +313,6 @@ DECLARED = Section(
     'source',
     __name__,
     own=callable,
-    optional=True,
+    nothing='',
     makes=(Labels, 'an object with init, of_batch and after_batch'),
 )
