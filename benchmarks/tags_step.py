@@ -25,6 +25,7 @@ from benchmarks.members import seconds
 from benchmarks.results import Row
 from benchmarks.scoring import matmul_gflops
 from jitm import configs
+from jitm.config.section import build
 from jitm.data.pairs.masking import Masking
 from jitm.devices import parallel
 from jitm.errors import UserError
@@ -32,6 +33,7 @@ from jitm.layers.transformer import SIZES, BERTSize
 from jitm.models import make as make_lib
 from jitm.models.matcher import Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic
+from jitm.training import sections
 from jitm.training.objective import DIRECTIONS, make_terms, objective, token_terms
 from jitm.training.source import Context, Source, View
 from jitm.training.sources.generated import generate_captions
@@ -127,7 +129,7 @@ def random_inputs(counts: Counts, positives: int, words: int, regions: int, voca
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
     """Returns a function `(params, inputs, key)` for each of `PARTS`, with the terms of the paper."""
     config = configs.load(SETTING).to_dict()
-    terms = make_terms(config['terms'])
+    terms = make_terms(config['terms'], build({'terms': config['terms']}, sections.PARTS))
     synthesis = Synthesis(**config['synthesis'] | {'num_samples': samples, 'num_hard': counts.num_hard})
     retrieval = shortlist(0, counts.num_hard, context=Context(terms, 1 + counts.candidates))
     words = token_terms(terms)

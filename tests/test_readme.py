@@ -17,9 +17,9 @@ from flax import traverse_util
 import jitm
 from jitm import configs
 from jitm.commands import cli
-from jitm.commands.sections import override
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
+from jitm.training.sections import override
 from tests.conftest import ROOT, environment
 from tests.importers.test_clip_weights import write_published
 

@@ -17,8 +17,9 @@ from jitm.models.make import make_model
 from jitm.synthesis.generator import Synthesis
 from jitm.training import stages
 from jitm.training.loop import train_and_evaluate
-from jitm.training.objective import RankingTerm, make_terms
+from jitm.training.objective import RankingTerm
 from tests.configs.settings import load, one_of_each_word
+from tests.training.models import make_terms
 
 
 def test_names_are_not_empty():

@@ -20,21 +20,18 @@ from flax import linen as nn
 from jitm import losses
 from jitm.config.build import parameters_of
 from jitm.config.hints import BOUNDS, KINDS
-from jitm.config.schema import EvaluationKeys, MemberKeys, RunKeys, VocabularyKeys
-from jitm.data.pairs.augmentation import Augmentation
+from jitm.config.schema import EvaluationKeys, RunKeys
 from jitm.data.pairs.cider import Relevance
-from jitm.data.pairs.masking import Masking
-from jitm.data.pairs.mined_lists import OfflineNegatives
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.scenes import SceneSplit
 from jitm.data.splits import Split
 from jitm.models.make import is_module
-from jitm.synthesis.generator import Synthesis
-from jitm.training.members import RULES
+from jitm.training.members import RULES, make_member
+from jitm.training.sections import PARTS
 from jitm.training.source import Source
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
-SUPPLIED = ('name', 'parent', 'split', 'vocab_size')  # not by the config
+SUPPLIED = {'name', 'parent', 'split', 'vocab_size'}  # not by the config
 INTRODUCTION = """# Config options
 
 `--config.KEY=VALUE` of `jitm train` changes a key, such as `--config.terms.ranking.margin=0.3`.
@@ -47,12 +44,8 @@ function or class, and its [arguments](#arguments-by-name) are keys of the same 
 """
 HEAD = '| key | default | |\n|---|---|---|\n'
 SECTIONS = {
-    'vocabulary': VocabularyKeys,
-    'augmentation': Augmentation,
-    'offline': OfflineNegatives,
-    'members.*': MemberKeys,
-    'masking': Masking,
-    'synthesis': Synthesis,
+    **{key: section.function for key, section in PARTS.items() if section.function},
+    'members.*': make_member,
     'evaluation': EvaluationKeys,
     'run': RunKeys,
 }
@@ -133,7 +126,7 @@ def values(hint: Any) -> str:
     return KINDS[origin][1] if origin in KINDS else ''
 
 
-def arguments(function: Callable) -> Iterator[tuple[str, str, str]]:
+def arguments(function: Callable, supplied: Iterable[str] = ()) -> Iterator[tuple[str, str, str]]:
     """Yields name, values and default of each argument of a function or class that a config can set."""
     if typing.is_typeddict(function):
         hints = typing.get_type_hints(function, include_extras=True)
@@ -141,7 +134,7 @@ def arguments(function: Callable) -> Iterator[tuple[str, str, str]]:
     else:
         parameters = [(name, one.annotation, one.default) for name, one in parameters_of(function).items()]
     for name, hint, default in parameters:
-        if (permitted := values(hint)) not in ('', 'None') and name not in SUPPLIED:
+        if (permitted := values(hint)) not in ('', 'None') and name not in SUPPLIED.union(supplied):
             yield name, permitted, '' if default is inspect.Parameter.empty else f'`{default!r}`'
 
 
@@ -187,16 +180,17 @@ def named() -> dict[str, Iterable[tuple[str, Callable]]]:
     }
 
 
-def table(function: Callable) -> str:
+def table(function: Callable, supplied: Iterable[str] = ()) -> str:
     """Returns the table of the arguments of a function or class, '' if a config sets none."""
-    rows = [f'| `{name}` | {permitted} | {default} |' for name, permitted, default in arguments(function)]
+    rows = [f'| `{name}` | {permitted} | {default} |' for name, permitted, default in arguments(function, supplied)]
     return '\n'.join(['| key | value | default |', '|---|---|---|', *rows, '', '']) if rows else ''
 
 
 def page() -> str:
     """Returns the page in Markdown."""
     parts = [INTRODUCTION, defaults((CONFIGS / 'default.py').read_text()), '## Types and ranges\n\n']
-    parts += [f'### {key}\n\n{table(function)}' for key, function in SECTIONS.items()]
+    for key, function in SECTIONS.items():
+        parts.append(f'### {key}\n\n{table(function, PARTS[key].takes if key in PARTS else ())}')
     parts.append('## Arguments by name\n\nA key without a default is required.\n\n')
     for key, found in named().items():
         parts.append(f'### {key}\n\n')

@@ -173,7 +173,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     if 'config' in values and values.config is not None:
         values['config'].value = read_config(values.config)
     if given:
-        from jitm.commands.sections import override  # imports jax, which not every command needs
+        from jitm.training.sections import override  # imports jax, which not every command needs
 
         values['config'].value = override(values.config, given)
     for required in getattr(command, 'REQUIRED', ()):

@@ -16,7 +16,6 @@ from urllib.parse import quote
 from absl import flags
 
 from jitm.commands import flags as shared
-from jitm.commands.sections import override
 from jitm.config.build import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
@@ -26,6 +25,7 @@ from jitm.runs.interrupt import interruptible
 from jitm.runs.log import read_metrics
 from jitm.runs.progress import ProgressPrinter
 from jitm.training import stages
+from jitm.training.sections import override
 
 SAME_TRAINING = 'run.', 'evaluation.'  # keys of these sections change no parameter
 NAME_BYTES = 255  # the longest name in the usual file systems

@@ -25,13 +25,13 @@ FLAGS = shared.common('config', 'workdir', 'accept_changed_code', 'compilation_c
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
-    from jitm.config.build import own_names  # imports jax, which a wrong flag and --help do not need
+    from jitm.config.section import own_names  # imports jax, which a wrong flag and --help do not need
     from jitm.models.make import member_model
-    from jitm.training.plan import PACKAGES
+    from jitm.training.sections import SECTIONS
 
     split, best, first = config['evaluation']['split'], result['best'], result['first']
     read = {'data': config['data'], 'model': member_model(config, config['evaluation']['member'])}
-    own = own_names(read, PACKAGES).values()
+    own = own_names(read, SECTIONS).values()
     words = [] if split == shared.SPLIT else ['--split', split]
     words += [word for module in dict.fromkeys(map(module_of, own)) for word in ('--import', module)]
     before = f' (before training: rsum {first["rsum"]:.1f})' if first else ''

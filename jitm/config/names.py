@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -111,6 +112,7 @@ def _public(module: ModuleType) -> list[str]:
     return [key for key, value in public.items() if callable(value) and value.__module__ == module.__name__]
 
 
+@functools.cache
 def _modules(package: str) -> dict[str, str]:
     """Returns the dotted paths of the modules of a package and its folders by their names; none if it is a module."""
     path = getattr(importlib.import_module(package), '__path__', ())

@@ -1,40 +1,18 @@
-"""The keys of `--config.key=value`: keys of a config, and arguments of the functions and classes that it configures."""
+"""The keys of `--config.key=value`: those of a config with every default."""
 
 import ast
 import copy
 import difflib
-import inspect
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
-from jitm.config import names
-from jitm.config.build import flatten, parameters_of
+from jitm.config.build import flatten
 from jitm.config.hints import check_value
 from jitm.config.schema import FIRST, check_shared
+from jitm.config.section import Sections, complete, find_section
 from jitm.errors import UserError, did_you_mean
 
-
-class Section(NamedTuple):
-    """The functions or classes that a section of a config configures.
-
-    Attributes:
-      key: The key that names a function or class.
-      package: The package of the function or class.
-      own: Whether it may be defined in a module of the user.
-      further: Functions and classes whose arguments are keys too, whatever is named.
-      kept: Further keys that stay where another function or class is named.
-    """
-
-    key: str
-    package: str
-    own: bool = False
-    further: tuple[Callable, ...] = ()
-    kept: tuple[str, ...] = ()
-
-
-Sections = Mapping[str, Section]  # pattern of the dotted key -> its section
 SHORT = {'lr': 'learning_rate', 'wd': 'weight_decay', 'bs': 'batch_size', 'dim': 'embed_dim'}
 BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 SWITCHES = {  # pattern -> keys; a key that fits the pattern has no effect unless one of these is set
@@ -53,10 +31,10 @@ READ_WITH = {  # pattern -> a key of the same section, and its values with which
 
 
 def override(config: Mapping[str, Any], given: Mapping[str, str | None], sections: Sections) -> dict[str, Any]:
-    """Returns a config with the given values.
+    """Returns a config with every default, and the given values.
 
-    A key may be missing from the config if it is an argument of the section's function or class. Where another one is
-    named, keys of the section that are not its arguments are left out.
+    Names come first. Where a section names another function or class than before, its keys that are no arguments of
+    that are left out.
 
     Args:
       config: The config of a preset.
@@ -71,23 +49,30 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
         name.
     """
     config = copy.deepcopy(dict(config))
-    for key in sorted(given, key=lambda key: (key.count('.'), not _is_name(key, sections))):  # names come first
+    named = sorted((key for key in given if _is_name(key, sections)), key=lambda key: key.count('.'))
+    for key in named:
         check_shared(key)
         path, _, leaf = key.rpartition('.')
-        section, known = _enter(config, path, sections), _arguments(config, path, sections)
-        numbers = _maps_names(config, path, sections)
-        if section is None or not (leaf in section or leaf in known or _is_name(key, sections) or numbers):
-            raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
-        present = section[leaf] if leaf in section else known[leaf].default if leaf in known else 0.0 if numbers else ''
-        section[leaf] = _parse(key, given[key], present)
-        if _is_name(key, sections):
-            kept = {leaf, *_section(path, sections).kept, *_arguments(config, path, sections)}
-            for other in section.keys() - kept:
-                del section[other]
-    for key in given:
+        section, node = find_section(path, sections), _enter(config, path, sections)
+        if node is None:
+            raise UserError(f"config key '{key}' is unknown{_hint(config, key, {}, sections)}")
+        node[leaf] = _parse(key, given[key], '')
+        for other in node.keys() - {leaf, *section.takes, *section.arguments(section.functions(node, path))}:
+            del node[other]
+    for path in (key.rpartition('.')[0] for key in named):
+        for shared in find_section(path, sections).shares:
+            if not _reads(config, path, shared, sections):
+                _find(config, path).pop(shared, None)
+    config = complete(config, sections)
+    for key in (key for key in given if key not in named):
+        check_shared(key)
         path, _, leaf = key.rpartition('.')
-        if leaf == 'name' and _section(path, sections).kept and not _reads(config, path, 'embed_dim', sections):
-            _find(config, path).pop('embed_dim', None)
+        node = _enter(config, path, sections)
+        known = _keys(node, key, sections)
+        if leaf not in known:
+            raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
+        node[leaf] = _parse(key, given[key], known[leaf])
+    for key in given:
         if reason := unread(config, key):
             raise UserError(f"config key '{key}' {reason}")
     return config
@@ -115,17 +100,11 @@ def unread(config: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def _section(path: str, sections: Sections) -> Section | None:
-    """Returns the function or class that a section names; None if it names none."""
-    path = path.removeprefix(FIRST)
-    return next((section for pattern, section in sections.items() if fnmatchcase(path, pattern)), None)
-
-
 def _is_name(key: str, sections: Sections) -> bool:
     """Returns whether a dotted key names a function or class."""
     path, _, leaf = key.rpartition('.')
-    section = _section(path, sections)
-    return section is not None and leaf == section.key
+    section = find_section(path, sections)
+    return section is not None and leaf == section.key != ''
 
 
 def _find(config: Mapping[str, Any], path: str) -> Any:
@@ -137,48 +116,40 @@ def _find(config: Mapping[str, Any], path: str) -> Any:
 
 
 def _enter(config: dict[str, Any], path: str, sections: Sections) -> dict[str, Any] | None:
-    """Returns a section; an empty one is made if it is an argument of the enclosing section's function."""
+    """Returns a section, which is made if it is declared within another one; None if there is none."""
     node, (parent, _, leaf) = _find(config, path), path.rpartition('.')
-    if node is None and leaf in _arguments(config, parent, sections):
+    if node is None and find_section(path, sections) and find_section(parent, sections):
         node = _find(config, parent)[leaf] = {}
     return node if isinstance(node, dict) else None
 
 
-def _arguments(config: Mapping[str, Any], path: str, sections: Sections) -> dict[str, inspect.Parameter]:
-    """Returns the arguments of a section's function or class."""
-    section, node = _section(path, sections), _find(config, path)
-    if section is None or not isinstance(node, Mapping):
+def _keys(node: Mapping[str, Any] | None, key: str, sections: Sections) -> dict[str, Any]:
+    """Returns the keys that the section of a key may have with their values, or with defaults."""
+    path, _, leaf = key.rpartition('.')
+    section, outer = (find_section(name, sections) for name in (path, path.rpartition('.')[0]))
+    if node is None:
         return {}
-    functions = list(section.further)
-    if name := node.get(section.key):
-        own = callable if section.own else None
-        functions.append(names.resolve(section.package, name, where=f'{path}.{section.key}', own=own))
-    return {key: one for function in functions for key, one in parameters_of(function).items()}
-
-
-def _maps_names(config: Mapping[str, Any], path: str, sections: Sections) -> bool:
-    """Returns whether a section is an argument that maps any name to a number, as `optimizer.factors` does."""
-    parent, _, leaf = path.rpartition('.')
-    argument = _arguments(config, parent, sections).get(leaf)
-    return argument is not None and typing.get_origin(argument.annotation) is Mapping
+    if section is None:
+        return {**({leaf: 0.0} if outer else {}), **node}  # within a section: a dict of numbers, as `optimizer.factors`
+    known = section.arguments(section.functions(node, path)) if section.key in ('', *node) else {}
+    return {name: parameter.default for name, parameter in known.items()} | dict(node)
 
 
 def _reads(config: Mapping[str, Any], path: str, argument: str, sections: Sections) -> bool:
-    """Returns whether a section's function or class, or that in a nested section, has an argument."""
-    inner = (f'{path}.{key}' for key, value in _find(config, path).items() if isinstance(value, dict))
-    return argument in _arguments(config, path, sections) or any(
-        _reads(config, one, argument, sections) for one in inner
-    )
+    """Returns whether the function of a section, or that of a nested one, has an argument."""
+    node, section = _find(config, path), find_section(path, sections)
+    inner = [f'{path}.{key}' for key, value in node.items() if isinstance(value, dict)]
+    reads = section is not None and argument in section.arguments(section.functions(node, path))
+    return reads or any(_reads(config, nested, argument, sections) for nested in inner)
 
 
-def _hint(config: Mapping[str, Any], key: str, arguments: Mapping[str, Any], sections: Sections) -> str:
-    """Returns a hint to append to a message about an unknown key of a section with these arguments."""
+def _hint(config: Mapping[str, Any], key: str, known: Mapping[str, Any], sections: Sections) -> str:
+    """Returns a hint to append to a message about an unknown key, where the section has these."""
     path, _, leaf = key.rpartition('.')
-    section, node = _section(path, sections), _find(config, path)
+    section, node = find_section(path, sections), _find(config, path)
     if not isinstance(node, Mapping):
         nearest = difflib.get_close_matches(key, flatten(config), n=1, cutoff=0.7)
         return f", did you mean '{nearest[0]}'?" if nearest else did_you_mean(key, config)
-    known = [*{**node, **arguments}]
     if nearest := difflib.get_close_matches(leaf, known, n=1, cutoff=0.7):
         return f", did you mean '{f'{path}.{nearest[0]}'.lstrip('.')}'?"
     if found := find_key(config, leaf):

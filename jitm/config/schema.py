@@ -1,6 +1,7 @@
 """The config keys that are not arguments of a function, and the check of a whole config.
 
-The type and range of any other key are the type hint of the argument that it sets, such as `margin: Margin`.
+The type and range of any other key are the type hint of the argument that it sets, such as `margin: Margin`; see
+`jitm.config.section`.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,6 @@ from jitm.config.hints import check_value
 from jitm.errors import UserError
 from jitm.files import check_local, expand
 from jitm.types import DTYPES, Count, Index, Precision
-
-
-class VocabularyKeys(TypedDict):
-    """The section `vocabulary`."""
-
-    path: str
-    min_count: Count
 
 
 class EvaluationKeys(TypedDict):
@@ -42,17 +36,6 @@ class RunKeys(TypedDict):
     activations_mb: Index | None
 
 
-class MemberKeys(TypedDict, total=False):
-    """The keys of every member; others are arguments of its rule."""
-
-    rule: str
-    of: str
-    init_from: str
-    learn_from: tuple[str, ...]
-    lora: dict
-    model: dict
-
-
 class StageConfig(TypedDict):
     """The config of one of two stages. A section `dict` configures functions or classes, whose hints are checked."""
 
@@ -62,14 +45,14 @@ class StageConfig(TypedDict):
     drop_last: bool
     precision: Precision
     length_multiple: Count
-    vocabulary: VocabularyKeys
+    vocabulary: dict
     augmentation: dict
     relevance: dict
     labels: dict
     offline: dict
     model: dict
-    initialize: dict[str, str]
-    members: dict[str, MemberKeys]
+    initialize: dict
+    members: dict[str, dict]
     candidates: dict
     masking: dict
     scene_graphs: dict

@@ -1,5 +1,6 @@
 """The data that a config names: splits, the relevance of captions, and scene graphs."""
 
+import functools
 import inspect
 import itertools
 import os
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jitm.config import names
-from jitm.config.build import bind, bind_named, choose
+from jitm.config.section import Bound, Section, bind
 from jitm.data.arrays import check_finite
 from jitm.data.pairs import noise
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
@@ -44,6 +45,15 @@ PUBLISHED = "docs/data.md says where data are published, and presets with the op
 MOVED = 'the run keeps the path given for training: from another folder, give --data_root (data_root= in Python)'
 
 
+def is_loader(value: Any) -> bool:
+    """Whether a value is a function whose first argument is `split`."""
+    return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
+
+
+_LOADER = Section('source', 'jitm.data', nothing='', takes=('split',))
+DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), also=tuple(CHANGES))
+
+
 def load_split(
     data: Mapping[str, Any], split: str, root: str | None = None, noisy: bool = False, imports: bool = False
 ) -> Split:
@@ -72,7 +82,7 @@ def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> S
     for change, keys in CHANGES.items():
         part = {key: data[key] for key in keys if key in data}
         if part and (noisy or change is sample_images):
-            train = bind(change, part, where='data', later=('split',))(train)
+            train = bind(Section(function=change, takes=('split',)), part, 'data')(train)
     return train
 
 
@@ -85,8 +95,7 @@ def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = 
       imports: Whether the module of a source of the user is imported; only for a config that the user wrote.
 
     Returns:
-      The function from the name of a split, such as 'dev'. It raises a UserError if the data cannot be read, or if a
-      source of the user fails or returns no consistent split.
+      The function from the name of a split, such as 'dev', see `load_whole`.
 
     Raises:
       UserError: If a key is wrong, or a root is given but the source reads no folder.
@@ -95,44 +104,42 @@ def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = 
         if 'root' not in data:
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
-    source, keywords = choose(data, 'source', where='data')
-    keywords = {key: value for key, value in keywords.items() if key not in TRAIN_KEYS}
-    load = names.resolve('jitm.data', source, where='data.source', own=is_loader, imports=imports)
-    bound = bind(load, keywords, where='data', later=('split',))
-
-    def load_whole(split: str) -> Split:
-        if not isinstance(split, str) or split != os.path.basename(split):
-            raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
-        try:
-            return _load_own(bound, source, split) if names.is_own(load) else bound(split)
-        except UserError as error:
-            if os.path.exists(keywords.get('root', '.')):
-                raise
-            raise UserError(f'{error}; {PUBLISHED if imports or root is not None else MOVED}') from None
-
-    return load_whole
+    remedy = PUBLISHED if imports or root is not None else MOVED
+    return functools.partial(load_whole, bind(DATA, data, 'data', imports), remedy=remedy)
 
 
-def is_loader(value: Any) -> bool:
-    """Whether a value is a function whose first argument is `split`."""
-    return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
+def load_whole(load: Bound, split: str, remedy: str = PUBLISHED) -> Split:
+    """Loads a split as it is stored.
 
+    Args:
+      load: The function that a config names.
+      split: The name of the split.
+      remedy: The end of an error where there is no folder of the data.
 
-def _load_own(load: Callable[[str], Split], source: str, split: str) -> Split:
-    wrong = f"config key 'data.source' is '{source}', but for the split '{split}' it"
+    Raises:
+      UserError: If the data cannot be read, or a source of the user fails or returns no consistent split.
+    """
+    if not isinstance(split, str) or split != os.path.basename(split):
+        raise UserError(f"the split is '{split}'; give the name of one, such as dev, and its folder as data.root")
     try:
         loaded = load(split)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f'{wrong} fails with {names.describe(error)}') from error
+        if names.is_own(load.func):
+            _check_own(loaded, f"{load.name}, but for the split '{split}' it returns")
+        return loaded
+    except UserError as error:
+        if os.path.exists(load.keywords.get('root', '.')):
+            raise
+        raise UserError(f'{error}; {remedy}') from None
+
+
+def _check_own(loaded: Any, wrong: str) -> None:
+    """Raises a UserError unless a source of the user has returned a consistent split."""
     if not isinstance(loaded, Split):
-        raise UserError(f'{wrong} returns no jitm.data.splits.Split but {type(loaded).__name__}: return a Split')
+        raise UserError(f'{wrong} no jitm.data.splits.Split but {type(loaded).__name__}: return a Split')
     if problem := loaded.problem():
-        raise UserError(f'{wrong} returns a split {problem}')
+        raise UserError(f'{wrong} a split {problem}')
     if loaded.regions is not None:
         check_finite(loaded.regions, loaded.name)
-    return loaded
 
 
 def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_count: Count) -> Tokenizer:
@@ -157,12 +164,15 @@ def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_coun
     return split.token_vectors.vocabulary
 
 
+SECTIONS = {
+    'data': DATA,
+    'relevance': _LOADER,
+    'scene_graphs': _LOADER,
+    'vocabulary': Section(function=make_vocabulary, takes=('split', 'max_length')),
+}
+
+
 def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[CaptionGraph] | None:
     """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
-    load = bind_loader(graphs, 'scene_graphs')
+    load = bind(_LOADER, graphs, 'scene_graphs')
     return load and load(split)
-
-
-def bind_loader(section: Mapping[str, Any], where: str) -> Callable | None:
-    """Returns the function `split -> data` of a section dict(source=, ...) with the key `where`; None for source ''."""
-    return bind_named(section, 'source', 'jitm.data', where=where, later=('split',), optional=True)

@@ -13,11 +13,13 @@ import numpy as np
 
 from jitm.config import build as config_lib
 from jitm.config import schema
+from jitm.config.section import bind
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import describe, expand, hash_arrays
 from jitm.files.packages import PACKAGES
-from jitm.importers.pretrained import load_pretrained, replace
+from jitm.importers import pretrained
+from jitm.importers.pretrained import replace
 from jitm.inference.engine import pad
 from jitm.layers.normalization import l2_normalize
 from jitm.models.make import make_model, member_model, model_keys
@@ -184,8 +186,7 @@ def of_config(
         if weights:
             weights = weights if weights in PACKAGES else str(Path(weights).absolute())
             names = {**dict.fromkeys(config['initialize'], ''), 'image': weights}
-            load = config_lib.bind(load_pretrained, names, where='initialize', later=('variables', 'words', 'model'))
-            loaded = load(variables, (), model)
+            loaded = bind(pretrained.DECLARED, names, 'initialize')(variables, (), model)
             variables = {part: replace(variables[part], values) for part, values in loaded.items()}
         variables = _image_part(variables)
     described = {

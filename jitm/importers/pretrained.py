@@ -11,6 +11,7 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
+from jitm.config.section import Section
 from jitm.errors import ArgumentError, UserError
 from jitm.files import open_file
 from jitm.importers.bert_weights import load_bert
@@ -88,6 +89,9 @@ def load_pretrained(
         logging.warning('%s has vectors of %d of the %d words', word_vectors, found, len(words))
         loaded['params'][path] = vectors
     return loaded
+
+
+DECLARED = Section(function=load_pretrained, takes=('variables', 'words', 'model'))
 
 
 def _module(flat: dict[tuple[str, ...], chex.Array], name: str, argument: str) -> tuple[str, ...]:

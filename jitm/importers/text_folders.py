@@ -325,7 +325,7 @@ def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
     folder = read_folder(path)
     config = _with_models(config, lambda model: _replaced(model, path, folder))
     read = {'bert': folder.path}
-    if any('dense' in (model.get('text') or {}) for model in _models(config)):
+    if any((model.get('text') or {}).get('dense') for model in _models(config)):
         read['dense'] = read_pooling(path).weights
     if not weights or all(member.get('init_from') or member.get('of') for member in config['members'].values()):
         read = {}

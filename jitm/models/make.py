@@ -7,18 +7,29 @@ from typing import Any
 
 from flax import linen as nn
 
-from jitm.config import names
-from jitm.config.build import bind, choose, parameters_of
-from jitm.config.hints import check_value
+from jitm.config.build import parameters_of
+from jitm.config.hints import check_keys, check_value
+from jitm.config.section import Section, bind
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Matcher
 from jitm.types import Count
 
-PACKAGES = {  # pattern of a config key that names a class of models -> the package of those of jitm
-    'model.name': 'jitm.models',
-    'members.*.model.name': 'jitm.models',
-    '*model.*.name': 'jitm.layers',
-}
+
+def is_module(value: Any) -> bool:
+    """Whether a value is a class of models or of their modules."""
+    return isinstance(value, type) and issubclass(value, nn.Module)
+
+
+MODEL = Section(
+    'name',
+    'jitm.models',
+    own=is_module,
+    nothing={},
+    takes=('parent', 'name', 'vocab_size', 'embed_dim'),
+    shares=('embed_dim',),
+)
+MODULE = MODEL._replace(package='jitm.layers')
+SECTIONS = {'model': MODEL, 'model.**': MODULE, 'members.*.model': MODEL, 'members.*.model.**': MODULE}
 
 
 def member_model(config: Mapping[str, Any], member: str) -> Mapping[str, Any]:
@@ -33,11 +44,6 @@ def heads_of(model: Mapping[str, Any]) -> Sequence[str]:
     heads = model.get('heads', ())
     check_value('model.heads', heads, tuple[str, ...])
     return heads
-
-
-def is_module(value: Any) -> bool:
-    """Whether a value is a class of models or of their modules."""
-    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
 def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, imports: bool = False) -> Matcher:
@@ -60,23 +66,24 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
     read = set()
 
-    def build(package: str, section: Mapping[str, Any], where: str) -> Any:
-        name, keywords = choose(section, 'name', where=where)
-        function = names.resolve(package, name, where=f'{where}.name', own=is_module if own else None, imports=imports)
-        parameters = parameters_of(function)
-        for key, value in keywords.items():
+    def build(section: Section, node: Mapping[str, Any], where: str) -> Any:
+        section = section if own else section._replace(own=None)
+        parameters = parameters_of(section.functions(node, where, imports)[0])
+        node = dict(node)
+        for key, value in node.items():
             if isinstance(value, Mapping):
-                keywords[key] = build('jitm.layers', value, f'{where}.{key}')
+                node[key] = build(MODULE, value, f'{where}.{key}')
             elif key in parameters and parameters[key].annotation is nn.Module:
                 raise UserError(f"config key '{where}.{key}' must be a dict with the name of a module in jitm.layers")
-        handed = {key: value for key, value in shared.items() if key in parameters}
-        read.update(handed.keys() - keywords.keys())
-        if section is model and 'embed_dim' in read - handed.keys():  # one of its modules reads it
-            del keywords['embed_dim']
-        handed = {key: value for key, value in handed.items() if key not in keywords}
-        return bind(function, keywords, where=where, later={'parent', 'name', 'vocab_size', *handed})(**handed)
+        if where == 'model' and 'embed_dim' in read - {*parameters}:  # one of its modules reads it
+            del node['embed_dim']
+        make = bind(section, node, where, imports)
+        required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+        check_keys(shared, shared, where=where, required=required & make.taken)
+        read.update(make.taken & shared.keys())
+        return make(**shared)
 
-    return build('jitm.models', model, 'model')
+    return build(MODEL, model, 'model')
 
 
 def check_matcher(model: nn.Module) -> None:

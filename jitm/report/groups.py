@@ -129,7 +129,9 @@ def read_run_log(workdir: Path) -> RunLog:
             return _read_converted(workdir, description['config'] | {'epochs': 0})
         raise UserError(f'{workdir} is not a run directory with config.json and metrics.jsonl ({error})') from None
     config = check_saved(config, workdir)
-    if description and (changed := differences(description['config'], config)):
+    changed = differences(description['config'], config) if description else []
+    changed = [line for line in changed if ': absent -> ' not in line]  # a default that a resumed run has since
+    if changed:
         raise UserError(f'{workdir / "config.json"} is not as in its checkpoints ({"; ".join(changed)}); restore it')
     if sources := own_code.read(workdir):
         config |= {'own_code': hash_json(sources)[:8]}

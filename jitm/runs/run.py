@@ -9,6 +9,8 @@ from typing import Any
 import chex
 
 from jitm.config import build as config_lib
+from jitm.config import section
+from jitm.data import load
 from jitm.data.load import TRAIN_KEYS, load_split
 from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import add_vectors, check_encoders
@@ -17,7 +19,8 @@ from jitm.data.text.word_level import Tokens, tokenize_split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import check_local, expand
 from jitm.layers.lora import has_adapters, merge
-from jitm.models.make import PACKAGES, make_model, member_model
+from jitm.models import make
+from jitm.models.make import make_model, member_model
 from jitm.models.matcher import Matcher
 from jitm.runs import hub, own_code
 from jitm.runs.checkpoint import Checkpoints
@@ -86,7 +89,8 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     workdir = Path(expand(str(workdir)))
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)
-    config, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
+    stored, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
+    config = config_lib.to_json(section.complete(stored, {**load.SECTIONS, **make.SECTIONS}, imports=False))
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
@@ -183,7 +187,7 @@ def export_run(run: Run, folder: Path, separate: bool = False) -> None:
     Raises:
       UserError: If it cannot be written, the model is defined outside of jitm, or it has no adapters to separate.
     """
-    if own := config_lib.own_names({'model': member_model(run.config, run.member)}, PACKAGES, imports=False):
+    if own := section.own_names({'model': member_model(run.config, run.member)}, make.SECTIONS, imports=False):
         problem = 'which is not in jitm, and an exported folder is read by jitm alone'
         model = next(iter(own.values()))
         raise UserError(f"{run.workdir} has the model '{model}', {problem}: publish the run directory with its module")

@@ -9,7 +9,6 @@ import chex
 import jax
 import numpy as np
 
-from jitm.config import build as config_lib
 from jitm.data.load import load_scene_graphs
 from jitm.data.pairs.masking import Masking, caption_words, find_phrases
 from jitm.data.scene_graphs import CaptionGraph
@@ -74,8 +73,7 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
             'has one with --generator, such as one of --config tags'
         )
     generator = run if name == run.member else load_run(workdir, run.step, name)
-    masking = config_lib.bind(Masking, run.config['masking'], where='masking')()
-    synthesis = config_lib.bind(Synthesis, run.config['synthesis'], where='synthesis')()
+    masking, synthesis = Masking(**run.config['masking']), Synthesis(**run.config['synthesis'])
     return TrainedGenerator(run, generator, masking, synthesis)
 
 

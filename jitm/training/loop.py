@@ -18,7 +18,6 @@ from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
 from jitm.files import check_local, hash_arrays, replacing
-from jitm.importers.text_folders import complete
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
@@ -26,6 +25,7 @@ from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.plan import Plan
+from jitm.training.sections import complete
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
 from jitm.training.workdir import check_workdir, claim, described

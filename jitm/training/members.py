@@ -7,7 +7,8 @@ target (MSS); mutual learning. A new rule without a gradient is one more class h
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import chex
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct, traverse_util
 
-from jitm.config.build import bind
+from jitm.config.section import Bound, Section
 from jitm.errors import UserError, did_you_mean
 from jitm.layers.lora import NO_ADAPTERS, LoRA, merge, select_frozen
 from jitm.models.matcher import Matcher
@@ -200,11 +201,48 @@ def copy_members(members: Mapping[str, Member], states: Mapping[str, MemberState
     }
 
 
-def make_members(configs: Mapping[str, Mapping[str, Any]], frozen: tuple[str, ...] = ()) -> dict[str, Member]:
+def make_member(
+    *,
+    rule: Callable[[], Rule],
+    learn_from: tuple[str, ...] = (),
+    init_from: str = '',
+    model: Mapping[str, Any] = MappingProxyType({}),
+    name: str,
+    frozen: tuple[str, ...],
+    lora: LoRA,
+) -> Member:
+    """Makes a member of a config, without model and optimizer.
+
+    Args:
+      rule: The class of its rule.
+      learn_from, init_from, frozen, lora: See `Member`.
+      model: Its own section `model`.
+      name: The name of the member, for messages.
+
+    Raises:
+      UserError: If its keys do not fit together.
+    """
+    where, made = f"config key 'members.{name}", rule()
+    if len({*learn_from}) < len(learn_from):
+        raise UserError(f"{where}.learn_from' is {learn_from!r}; give a tuple of names, each once")
+    if isinstance(made, Frozen) and not (init_from or made.of):
+        raise UserError(f"{where}.init_from' is missing; give the run directory of this member, or with 'of' a member")
+    if made.of and (init_from or model):
+        raise UserError(f"{where}' must have no model and no init_from: it is initialized as a copy of '{made.of}'")
+    return Member(rule=made, learn_from=learn_from, init_from=init_from, frozen=frozen, lora=lora)
+
+
+DECLARED = Section('rule', RULES, default='gradient', takes=('name', 'frozen', 'lora'), wraps=lambda rule: make_member)
+
+
+def make_members(
+    names: Collection[str], parts: Mapping[str, Bound | None], frozen: tuple[str, ...] = ()
+) -> dict[str, Member]:
     """Makes the members of a config, without models and optimizers.
 
     Args:
-      configs: Name -> dict(rule=, optionally learn_from=, init_from=, lora=, model=, and the rule's arguments).
+      names: The names of the members.
+      parts: The bound sections `members.NAME` and `members.NAME.lora`, and others.
       frozen: The patterns of modules for which no gradient is computed.
 
     Returns:
@@ -213,36 +251,15 @@ def make_members(configs: Mapping[str, Mapping[str, Any]], frozen: tuple[str, ..
     Raises:
       UserError: If a rule, an argument or a member is unknown, or no member has a gradient.
     """
-    members = {name: _make_member(name, section, frozen) for name, section in configs.items()}
+    members = {}
+    for name in names:
+        lora = parts.get(f'members.{name}.lora')
+        members[name] = parts[f'members.{name}'](name=name, frozen=frozen, lora=lora() if lora else NO_ADAPTERS)
     if not any(member.trains for member in members.values()):
         raise UserError("config key 'members' has no member with rule 'gradient'; one must train")
     for name, member in members.items():
         _check_others(name, member, members)
     return members
-
-
-def _make_member(name: str, section: Mapping[str, Any], frozen: tuple[str, ...]) -> Member:
-    where, keywords = f'members.{name}', dict(section)
-    own_model, rule_name = keywords.pop('model', None), keywords.pop('rule', 'gradient')
-    options = {key: keywords.pop(key) for key in ('learn_from', 'init_from') if key in keywords}
-    if adapters := keywords.pop('lora', {}):
-        options['lora'] = bind(LoRA, adapters, where=f'{where}.lora')()
-    make = bind(Member, options, where=where, later=('rule', 'model', 'optimizer', 'frozen'))
-    if rule_name not in RULES:
-        raise UserError(f"config key '{where}.rule' is '{rule_name}'; use one of {', '.join(RULES)}")
-    rule = bind(RULES[rule_name], keywords, where=where)()
-    member = make(rule=rule, frozen=frozen)
-    if len({*member.learn_from}) < len(member.learn_from):
-        raise UserError(f"config key '{where}.learn_from' is {member.learn_from!r}; give a tuple of names, each once")
-    if rule_name == 'frozen' and not (member.init_from or rule.of):
-        raise UserError(
-            f"config key '{where}.init_from' is missing; give the run directory of this member, or with 'of' a member"
-        )
-    if rule.of and (own_model or member.init_from):
-        raise UserError(
-            f"config key '{where}' must have no model and no init_from: it is initialized as a copy of '{rule.of}'"
-        )
-    return member
 
 
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:

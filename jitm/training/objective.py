@@ -1,6 +1,7 @@
 """The objective: a weighted sum of terms, each a reduced loss of rankings or of token predictions."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
@@ -10,8 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jitm.config import build as config_lib
-from jitm.config import names
+from jitm.config.section import Bound, Section
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.losses.ranking import masked_mean
 from jitm.types import Count, Index, Ranking, Reduced, TokenPredictions, Weight
@@ -35,13 +35,6 @@ MASKED = 'masked_language_modeling'
 HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
 # Predictions that need more than a model -> the config key with which they are computed.
 PREDICTED_WITH = {MASKED: 'masking.num_views', **dict.fromkeys(HEADS, 'synthesis.generator')}
-TERM_KEYS = ('weight', 'start_epoch', 'end_epoch', 'reduction', 'rankings')  # the others are arguments of its loss
-VALUE_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-)
-TRACEABLE = 'use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +47,6 @@ class Term:
       start_epoch: The first epoch in which the term is active.
       end_epoch: The first epoch in which it is no longer active; None for no end.
       reduction: The reduction over queries or captions, 'sum' or 'mean'.
-      arguments: Keyword arguments from the config, already bound to `loss`.
       name: The key of the term in `terms`, for messages.
 
     Raises:
@@ -66,7 +58,6 @@ class Term:
     start_epoch: Index
     end_epoch: Count | None
     reduction: Literal[*REDUCTIONS]
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     name: str = ''
 
     def __post_init__(self):
@@ -74,6 +65,11 @@ class Term:
             raise ArgumentError(
                 'end_epoch', f'is {self.end_epoch}, not above start_epoch {self.start_epoch}: raise it, or leave it out'
             )
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The keyword arguments of the loss from the config."""
+        return getattr(self.loss, 'keywords', {})
 
     def is_active(self, epoch: chex.Numeric) -> chex.Array:
         """Returns whether the term is active in an epoch, bool []."""
@@ -124,14 +120,7 @@ class RankingTerm(Term):
             raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
-            try:
-                losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            except Exception as error:  # for a loss outside of jitm, name the file and line
-                function = getattr(inspect.unwrap(self.loss), 'func', self.loss)
-                if isinstance(error, UserError) or not names.is_own(function):
-                    raise
-                hint = f'; {TRACEABLE}' if isinstance(error, VALUE_ERRORS) else ''
-                raise UserError(f"'terms.{self.name}' fails: {names.describe(error)}{hint}") from error
+            losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
             shape, queries = getattr(losses, 'shape', None), len(ranking.scores)
             if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
                 got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
@@ -213,54 +202,43 @@ def terms_of(learn_from: Collection[str], terms: Mapping[str, Term]) -> dict[str
     return {name: term for name, term in terms.items() if learn_from or name not in anchored}
 
 
-def make_terms(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Term]:
-    """Makes the terms of a config.
-
-    Args:
-      configs: The section of each term by name: dict(loss='ranking.max_of_hinges', weight=, start_epoch=, end_epoch=,
-        reduction=, optionally rankings=, and the loss' own arguments); a loss in `tokens` gets the predictions of its
-        name.
-
-    Returns:
-      Name -> RankingTerm or TokenTerm.
+def make_terms(names: Collection[str], parts: Mapping[str, Bound | None]) -> dict[str, Term]:
+    """Makes the terms with these names from the bound sections `terms.NAME`.
 
     Raises:
-      UserError: If a loss or an argument is unknown, missing or of a wrong value.
+      UserError: If there is none, or a term is never active.
     """
-    if not configs:
+    if not names:
         raise UserError("config key 'terms' is empty; name at least one loss")
-    terms = {}
-    for name, section in configs.items():
-        where = f'terms.{name}'
-        loss_name, keywords = config_lib.choose(section, 'loss', where=where)
-        takes_tokens = loss_name.startswith('tokens.')
-        loss = names.resolve('jitm.losses', loss_name, where=f'{where}.loss', own=None if takes_tokens else callable)
-        common = {key: keywords.pop(key) for key in TERM_KEYS if key in keywords}
-        if takes_tokens:
-            kind, inputs = TokenTerm, ('logits', 'labels', 'mask')
-            extra = {'predictions': loss_name.partition('.')[2]}
-        else:
-            _check_arguments(where, loss)
-            optional = [key for key in INPUTS if key not in LEARNED or key not in keywords]
-            kind, inputs, extra = RankingTerm, ('scores', 'positives', 'negatives', *optional), {}
-        bound = config_lib.bind(loss, keywords, where=where, later=inputs)
-        make = config_lib.bind(kind, common, where=where, later=('name', 'loss', 'arguments', *extra))
-        terms[name] = make(name=name, loss=bound, arguments=keywords, **extra)
-    return terms
+    return {name: parts[f'terms.{name}'](name=name) for name in names}
 
 
-def _check_arguments(where: str, loss: Callable) -> None:
-    """Raises a UserError unless a loss starts with scores and masks, and no argument has the name of a term's key."""
+def kind_of(loss: Callable) -> Callable[..., Term]:
+    """Returns the kind of the terms of a loss, `RankingTerm`, or `TokenTerm` for a loss in `jitm.losses.tokens`.
+
+    Raises:
+      ArgumentError: If the arguments of the loss are not those of a loss, or one has the name of a key of every term.
+    """
+    if loss.__module__ == 'jitm.losses.tokens':
+        return functools.partial(TokenTerm, predictions=loss.__name__)
     arguments = list(inspect.signature(loss).parameters)
     if arguments[:3] != ['scores', 'positives', 'negatives']:
-        raise UserError(
-            f"'{where}' has a loss with the arguments {', '.join(arguments)}; it must have scores, positives and "
-            'negatives first'
-        )
-    if clash := {*TERM_KEYS} & {*arguments}:
-        raise UserError(
-            f"'{where}' has a loss with the argument {min(clash)}, a key of every term; rename the argument"
-        )
+        problem = f'has the arguments {", ".join(arguments)}; it must have scores, positives and negatives first'
+        raise ArgumentError('loss', problem)
+    if clash := {field.name for field in dataclasses.fields(RankingTerm)} & {*arguments}:
+        raise ArgumentError('loss', f'has the argument {min(clash)}, a key of every term; rename the argument')
+    return RankingTerm
+
+
+TOKEN_INPUTS = ('logits', 'labels', 'mask')
+DECLARED = Section(
+    'loss',
+    'jitm.losses',
+    own=callable,
+    takes=('scores', 'positives', 'negatives', *INPUTS, *TOKEN_INPUTS, 'name', 'predictions'),
+    shares=LEARNED,
+    wraps=kind_of,
+)
 
 
 def check_inputs(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 
+from jitm.config.section import Section
 from jitm.training.modules import check_rates, rate_factors, select_modules
 from jitm.types import Count, NotNegative, Positive, Rate, Share
 
@@ -233,3 +234,6 @@ def adamw_with_cosine(
 
     rule = optax.adamw(schedule, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
     return optax.chain(_clipped_and_scaled(rule, clip_norm, factors, layer_decay), limit_logit_scale()), schedule
+
+
+DECLARED = Section('name', __name__, own=callable, takes=('steps_per_epoch', 'total_steps'))

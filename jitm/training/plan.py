@@ -8,17 +8,17 @@ from typing import Any
 
 import optax
 
-from jitm.config.build import bind, bind_named, check_member, flatten, own_names
+from jitm.config.build import check_member, flatten
 from jitm.config.schema import EvaluationKeys, RunKeys
-from jitm.data.load import bind_data, bind_loader, change_train, make_vocabulary
+from jitm.config.section import Bound, build, own_names
+from jitm.data.load import change_train, load_whole
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pairs.masking import Masking
 from jitm.data.splits import Split
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.devices import parallel
 from jitm.errors import UserError
-from jitm.importers.pretrained import Replacements, load_pretrained
-from jitm.models import make
+from jitm.importers.pretrained import Replacements
 from jitm.models.make import member_model
 from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
@@ -35,17 +35,10 @@ from jitm.training.objective import (
     token_terms,
 )
 from jitm.training.optimizer import frozen_modules
+from jitm.training.sections import PARTS, SECTIONS, with_defaults
 from jitm.training.source import Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
-PACKAGES = {  # pattern of a config key whose name may be of the user -> the package of names of jitm
-    'data.source': 'jitm.data',
-    'candidates.source': 'jitm.training.sources',
-    'labels.source': 'jitm.training.sources.labels',
-    'terms.*.loss': 'jitm.losses',
-    'optimizer.name': 'jitm.training.optimizer',
-    **make.PACKAGES,
-}
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
@@ -115,33 +108,33 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     Raises:
       UserError: If a key or a name is wrong, or two keys do not fit together.
     """
-    data, terms = config['data'], make_terms(config['terms'])
-    optimizer = make_optimizer(config['optimizer'], config['epochs'])
-    members = make_members(config['members'], frozen_modules(config['optimizer'].get('factors', {})))
+    config = with_defaults(config, imports=True)
+    parts = build(config, PARTS)
+    terms, factors = make_terms(config['terms'], parts), config['optimizer'].get('factors', {})
+    members = make_members(config['members'], parts, frozen_modules(factors))
+    check_initialized(config['initialize'], members)
     parallel.check_batch_size(config['batch_size'])
     context = Context(terms, config['batch_size'], pending)
-    masking = bind(Masking, config['masking'], where='masking')()
-    synthesis = bind(Synthesis, config['synthesis'], where='synthesis')()
-    source, conditions = make_source(config, context, masking, synthesis)
-    load_scene_graphs = bind_loader(config['scene_graphs'], 'scene_graphs')
+    masking, synthesis = parts['masking'](), parts['synthesis']()
+    source, conditions = make_source(config, parts, context, masking, synthesis)
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
         **{key: config[key] for key in TAKEN},
-        load_split=bind_data(data, imports=True),
-        change_train=functools.partial(change_train, data=data),
-        make_vocabulary=bind(make_vocabulary, config['vocabulary'], where='vocabulary', later=('split', 'max_length')),
-        augmentation=bind(Augmentation, config['augmentation'], where='augmentation')(),
-        load_scene_graphs=load_scene_graphs,
+        load_split=functools.partial(load_whole, parts['data']),
+        change_train=functools.partial(change_train, data=config['data']),
+        make_vocabulary=parts['vocabulary'],
+        augmentation=parts['augmentation'](),
+        load_scene_graphs=parts['scene_graphs'],
         masks=masking.num_views > 0,
         models={name: member_model(config, name) for name in members},
         members=members,
         terms={name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains},
         source=source,
-        make_optimizer=optimizer,
-        load_pretrained=make_initialize(config['initialize'], members),
+        make_optimizer=functools.partial(make_optimizer, parts['optimizer'], config['epochs']),
+        load_pretrained=parts['initialize'],
         generator=synthesis.generator,
-        own=own_names(config, PACKAGES),
+        own=own_names(config, SECTIONS),
         evaluation=config['evaluation'],
         run=config['run'],
         warnings=tuple(unreached_epochs(config)),
@@ -151,7 +144,11 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
 
 
 def make_source(
-    config: Mapping[str, Any], context: Context, masking: Masking, synthesis: Synthesis
+    config: Mapping[str, Any],
+    parts: Mapping[str, Bound | None],
+    context: Context,
+    masking: Masking,
+    synthesis: Synthesis,
 ) -> tuple[Source, dict[str, Conditions]]:
     """Makes the source of the pairs of a config, and the conditions of its parts by the config key that sets each."""
     terms = token_terms(context.terms)
@@ -160,17 +157,16 @@ def make_source(
         return {name: term for name, term in terms.items() if term.predictions in kinds}
 
     # The candidates of each query, and additions to their rankings.
-    source = make_candidates(config['candidates'], context)
+    source = parts['candidates'](context=context)
     conditions = {'candidates.source': source.conditions}
-    make = bind(mined.with_mined, config['offline'], where='offline', later=('source', 'num_negatives', 'context'))
     if config['offline']['path']:
         num_negatives = config['candidates'].get('num_negatives')
-        source = make(source, num_negatives=num_negatives, context=context)
+        source = parts['offline'](source=source, num_negatives=num_negatives, context=context)
         conditions['offline.path'] = mined.CONDITIONS
-    if load := bind_loader(config['relevance'], 'relevance'):
+    if load := parts['relevance']:
         source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
-    if estimate := make_labels(config['labels']):
-        source, conditions['labels.source'] = labels.with_labels(source, estimate), labels.CONDITIONS
+    if make := parts['labels']:
+        source, conditions['labels.source'] = labels.with_labels(source, make()), labels.CONDITIONS
     # The sources of token losses and of other rankings.
     sources, from_matcher = [source], {term.predictions for term in terms.values()} - {MASKED, *HEADS}
     if masking.num_views:
@@ -187,53 +183,20 @@ def make_source(
     return together(*sources), conditions
 
 
-def make_candidates(section: Mapping[str, Any], context: Context) -> Source:
-    """Makes the source of the candidates of each query from a config's `candidates`: dict(source='in_batch', ...)."""
-    package, later = 'jitm.training.sources', ('context',)
-    make = bind_named(section, 'source', package, where='candidates', own=callable, later=later)
-    source = make(context=context)
-    if not isinstance(source, Source):
-        raise _returned('candidates.source', section['source'], source, 'a jitm.training.source.Source')
-    return source
+def make_optimizer(
+    make: Bound, epochs: int, steps_per_epoch: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Makes the optimizer and its schedule from the section `optimizer`."""
+    made = make(steps_per_epoch=steps_per_epoch, total_steps=epochs * steps_per_epoch)
+    match made:
+        case optax.GradientTransformation(), schedule if callable(schedule):
+            return made
+    wanted = 'an optax.GradientTransformation and its schedule'
+    raise UserError(f'{make.name}, but it returns {type(made).__name__}: return {wanted}')
 
 
-def make_labels(section: Mapping[str, Any]) -> labels.Labels | None:
-    """Makes the way to estimate labels that a config's `labels` names; None for source ''."""
-    package = 'jitm.training.sources.labels'
-    make = bind_named(section, 'source', package, where='labels', own=callable, optional=True)
-    estimate = make and make()
-    if make and not isinstance(estimate, labels.Labels):
-        wanted = 'an object with init, of_batch and after_batch'
-        raise _returned('labels.source', section['source'], estimate, wanted)
-    return estimate
-
-
-def make_optimizer(section: Mapping[str, Any], epochs: int) -> Callable:
-    """Returns the function `(steps_per_epoch) -> (optimizer, schedule)` that a config's `optimizer` names.
-
-    Raises:
-      UserError: If the name or an argument is unknown, missing or out of its range.
-    """
-    package, later = 'jitm.training.optimizer', ('steps_per_epoch', 'total_steps')
-    make = bind_named(section, 'name', package, where='optimizer', own=callable, later=later)
-
-    def with_lengths(steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        made = make(steps_per_epoch=steps_per_epoch, total_steps=epochs * steps_per_epoch)
-        match made:
-            case optax.GradientTransformation(), schedule if callable(schedule):
-                return made
-        raise _returned('optimizer.name', section['name'], made, 'an optax.GradientTransformation and its schedule')
-
-    return with_lengths
-
-
-def _returned(key: str, name: str, value: Any, wanted: str) -> UserError:
-    """Returns the error for a function or class, named by a config key, whose result has the wrong type."""
-    return UserError(f"config key '{key}' is '{name}', but it returns {type(value).__name__}: return {wanted}")
-
-
-def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -> Callable:
-    """Returns the function that loads published weights; raises a UserError if no member is initialized with them."""
+def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member]) -> None:
+    """Raises a UserError if published weights are named that no member is initialized with."""
     runs = {name: member.init_from for name, member in members.items() if member.init_from}
     unread = [key for key, path in section.items() if path]
     if unread and all(name in runs or member.copy_of for name, member in members.items()):
@@ -242,7 +205,6 @@ def make_initialize(section: Mapping[str, Any], members: Mapping[str, Member]) -
             f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
             "it to ''"
         )
-    return bind(load_pretrained, section, where='initialize', later=('variables', 'words', 'model'))
 
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:

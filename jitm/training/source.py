@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import chex
 
+from jitm.config.section import Section
 from jitm.data.pipeline import Pipeline, Sampler
 from jitm.models.matcher import Matcher
 from jitm.training.objective import Term
@@ -118,6 +119,15 @@ class Source(NamedTuple):
     samplers: Callable[[Pipeline], dict[str, Sampler]] = lambda pipeline: {}
     revision: Revision | None = None
     conditions: Conditions = Conditions()
+
+
+DECLARED = Section(
+    'source',
+    'jitm.training.sources',
+    own=callable,
+    takes=('context',),
+    makes=(Source, 'a jitm.training.source.Source'),
+)
 
 
 def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[str, Any]]:

@@ -18,7 +18,6 @@ from jitm.data.pairs.mined_lists import read_manifest
 from jitm.devices import agreement, parallel
 from jitm.errors import UserError
 from jitm.files import LOCK
-from jitm.importers.text_folders import complete
 from jitm.inference.scoring import ScoringOptions
 from jitm.mining.resumable_job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
@@ -27,6 +26,7 @@ from jitm.runs.progress import Progress
 from jitm.runs.run import load_run
 from jitm.training.loop import train_and_evaluate
 from jitm.training.plan import make_plan
+from jitm.training.sections import complete
 from jitm.training.setup import Setup, set_up
 from jitm.training.workdir import check_workdir, claim, described
 

@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from jitm.config import build as config_lib
+from jitm.config.section import own_names
 from jitm.devices import agreement
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
 from jitm.runs import own_code
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
-from jitm.training.plan import PACKAGES
+from jitm.training.sections import SECTIONS, with_defaults
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code: bool = False) -> None:
@@ -36,13 +37,13 @@ def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code:
         old = parse_json(path.read_bytes())
     except ValueError:
         raise UserError(f'{path} is damaged; restore it, or choose a new workdir') from None
-    if changed := config_lib.differences(config_lib.check_saved(old, workdir), config):
+    if changed := config_lib.differences(with_defaults(config_lib.check_saved(old, workdir)), config):
         key = f'members.{config["evaluation"]["member"]}.init_from'
         raise UserError(
             f'workdir {workdir} holds a run with another config ({"; ".join(changed)}); choose the old values, or a '
             f'new workdir, where --config.{key}={workdir} trains its model further'
         )
-    config_lib.own_names(config, PACKAGES)
+    own_names(config, SECTIONS)
     if not accept_changed_code and (files := own_code.changed_files(workdir)):
         raise UserError(
             f'{" and ".join(map(str, files))} changed since the run in {workdir} was started; restore it, choose a new '

@@ -33,7 +33,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'programs', 'sections'}
+    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'programs'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out

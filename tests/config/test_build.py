@@ -5,7 +5,8 @@ import pytest
 from jitm import configs
 from jitm.config import build as config_lib
 from jitm.config import names
-from jitm.data.load import bind_loader
+from jitm.config.section import bind
+from jitm.data.load import SECTIONS
 from jitm.errors import UserError
 from jitm.training import stages
 from tests.configs.settings import load
@@ -52,9 +53,9 @@ def test_unknown_name_is_refused(package, name, message):
 
 
 def test_relevance_without_source_is_none():
-    assert bind_loader({'source': ''}, 'relevance') is None
+    assert bind(SECTIONS['relevance'], {'source': ''}, 'relevance') is None
     with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
-        bind_loader({'source': '', 'path': 'cider.npy'}, 'relevance')
+        bind(SECTIONS['relevance'], {'source': '', 'path': 'cider.npy'}, 'relevance')
 
 
 def test_differences_ignore_run_and_paths():

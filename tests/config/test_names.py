@@ -6,9 +6,9 @@ import pytest
 from flax import linen as nn
 
 from jitm.config import names
-from jitm.config.build import own_names
+from jitm.config.section import own_names
 from jitm.errors import UserError
-from jitm.models.make import PACKAGES, make_model
+from jitm.models.make import SECTIONS, make_model
 
 LOSSES = """
 import jax.numpy as jnp
@@ -175,10 +175,10 @@ def test_own_models_are_made_of_own_modules_and_those_of_jitm(folder):
     assert (model.image.embed_dim, model.image.width, model.scale) == (8, 3, 2.0)
     assert isinstance(model, nn.Module)
     section = {'name': 'own_models.Model', 'image': {'name': 'text.GRUEncoder', 'word_dim': 4}}
-    assert own_names({'model': section}, PACKAGES) == {'model.name': 'own_models.Model'}
+    assert own_names({'model': section}, SECTIONS) == {'model.name': 'own_models.Model'}
     sections = {'model': {'name': 'vse.VSE', 'image': encoder}, 'members': {'target': {'model': section}}}
     named = {'model.image.name': 'own_models.Encoder', 'members.target.model.name': 'own_models.Model'}
-    assert own_names(sections, PACKAGES, imports=False) == named
+    assert own_names(sections, SECTIONS, imports=False) == named
 
 
 @pytest.mark.parametrize(

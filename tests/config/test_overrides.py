@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from jitm.commands import cli, sections, sweep
+from jitm.commands import cli, sweep
 from jitm.configs import load
 from jitm.errors import UserError
+from jitm.training import sections
 
 OWN = """
 from flax import linen as nn
@@ -49,7 +50,7 @@ def test_arguments_of_an_own_loss_are_keys():
     given = LOSS, *(f'terms.ranking.{one}' for one in ('gamma=3', 'needed=(1, 2)', 'kind=x', 'soft=True'))
     ranking = override(*given)['terms']['ranking']
     own = {'loss': 'my_own.my_hinge', 'gamma': 3.0, 'needed': (1, 2), 'kind': 'x', 'soft': True}
-    assert ranking == own | {'margin': 0.2} | SCHEDULE
+    assert ranking == own | {'margin': 0.2, 'rankings': ('i2t', 't2i')} | SCHEDULE
     assert isinstance(ranking['gamma'], float)
 
 
@@ -67,9 +68,10 @@ def test_attributes_of_an_own_model_are_keys():
     model = override(*given)['model']
     assert model.keys() == {'name', 'scale', 'image', 'reasoning', 'embed_dim'}
     assert (model['reasoning'], model['image']['mlp']) == ({'name': 'alignment.Mean'}, 'plain')
-    assert override('model.name=my_own.Bare')['model'] == {'name': 'my_own.Bare'}  # nothing reads embed_dim
+    assert override('model.name=my_own.Bare')['model'] == {'name': 'my_own.Bare', 'scale': 1.0}  # no embed_dim
     given = 'model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32'
     text = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dtype': 'float32', 'dropout': 0.0}
+    text |= {'max_length': None, 'output_dropout': 0.0, 'linear_init': 'uniform', 'dense': None}
     assert override(*given)['model']['text'] == text
 
 
@@ -77,7 +79,8 @@ def test_arguments_of_optimizers_and_data_are_keys():
     config = override('optimizer.name=adamw_with_warm_up', 'optimizer.warm_up=0.1', 'data.source=scenes.load')
     assert config['optimizer']['warm_up'] == 0.1
     assert 'decay_epochs' not in config['optimizer']
-    assert config['data'] == {'source': 'scenes.load', 'dev_images': 1000}
+    images = {'train_images': 2000, 'dev_images': 1000, 'test_images': 500}
+    assert config['data'] == {'source': 'scenes.load', 'seed': 0, **images}
 
 
 def test_arguments_that_a_preset_leaves_out_are_keys():
@@ -103,7 +106,7 @@ def test_arguments_are_swept():
     configs = sweep.settings(config, ['terms.ranking.gamma=1,2'])
     assert [config['terms']['ranking']['gamma'] for config in configs.values()] == [1.0, 2.0]
     configs = sweep.settings(load('vse').to_dict(), ['model.name=my_own.Bare,vse.OrderEmbedding'])
-    assert [{*config['model']} for config in configs.values()] == [{'name'}, {*load('vse').model}]
+    assert [{*config['model']} for config in configs.values()] == [{'name', 'scale'}, {*load('vse').model}]
 
 
 @pytest.mark.parametrize('form', ['=3 --config.terms.ranking.soft', ' 3 --config.terms.ranking.soft=True'])

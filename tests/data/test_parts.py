@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jitm.commands import cli
-from jitm.commands.sections import override
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
 from jitm.data.load import bind_data, load_split, sample_images
@@ -14,6 +13,7 @@ from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.training import setup
+from jitm.training.sections import override
 from tests.mining.test_mining import make_lists, save_lists
 
 SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
@@ -186,7 +186,7 @@ def test_own_sources_are_imported_for_own_configs_only(source, tiny_config, tmp_
         ('load', {'root': 'x', 'images': 'four'}, "'data.images' is 'four'; it must be an integer"),
         ('wrong', {}, 'it returns no jitm.data.splits.Split but list: '),
         ('nothing', {}, 'it returns no jitm.data.splits.Split but NoneType: return a Split'),
-        ('broken', {}, r'it fails with KeyError in line \d+ of \S+failing.py'),
+        ('broken', {}, r'it fails: KeyError in line \d+ of \S+failing.py'),
         ('no_loader', {}, 'a source a function of split, a model a class'),
         ('laod', {}, "has no 'laod', did you mean 'load'"),
     ],

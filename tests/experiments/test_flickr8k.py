@@ -8,13 +8,13 @@ from benchmarks.results import DOCS
 from experiments import catalog, flickr8k, held_out
 from jitm import configs
 from jitm.commands import cli
-from jitm.commands.sections import override
 from jitm.config import build as config_lib
 from jitm.config import schema
 from jitm.configs.common import first_stage
 from jitm.data import precomp
 from jitm.files.packages import PACKAGES
 from jitm.report.rows import read_rows
+from jitm.training.sections import override
 from tests.configs.settings import start
 
 

@@ -24,9 +24,9 @@ from flax import linen as nn
 
 from jitm import configs
 from jitm.commands import settings
-from jitm.importers.text_folders import complete
 from jitm.models.make import make_model
 from jitm.training.plan import Plan, make_plan
+from jitm.training.sections import complete
 from jitm.training.stages import split_stages
 from tests.configs.settings import load
 from tests.golden.presets import PRESETS, digest, main

@@ -16,6 +16,7 @@ from unittest import mock
 import jax
 
 from jitm.training import setup as setup_lib
+from jitm.training.sections import complete
 from jitm.training.setup import Setup
 from tests.golden import steps
 
@@ -71,7 +72,7 @@ def digest(*parts: object) -> str:
 def make_setup(name: str, folder: Path) -> Setup:
     """Makes the parts of a tiny setting, see `steps.make_config`, without the trace of its first step."""
     with mock.patch.object(setup_lib, 'trace'):
-        return setup_lib.set_up(steps.make_config(name, folder), resuming=True)
+        return setup_lib.set_up(complete(steps.make_config(name, folder)), resuming=True)
 
 
 def read(file: str) -> dict[str, Any]:

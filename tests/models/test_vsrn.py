@@ -10,14 +10,13 @@ from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.losses import tokens
 from jitm.models import vsrn
-from jitm.training.objective import make_terms
 from jitm.training.setup import set_up
 from jitm.training.source import together
 from jitm.training.step import score_in_training
 from jitm.types import Batch, Images, Texts
 from tests.layers.test_layers import sigmoid, torch_gru
 from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
-from tests.training.models import in_batch_source, on_one_device, predictions_source
+from tests.training.models import in_batch_source, make_terms, on_one_device, predictions_source
 from tests.training.test_objective import CAPTION
 
 LAYOUTS = ['vsrn_f30k', 'vsrn_coco']

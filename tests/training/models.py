@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jitm.config.section import build
 from jitm.configs import clip
 from jitm.devices import parallel
+from jitm.training import members as members_lib
+from jitm.training import objective, plan
 from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.objective import terms_of
-from jitm.training.plan import make_candidates
+from jitm.training.sections import PARTS
 from jitm.training.source import Context
 from jitm.training.sources.predicted import predict_words
 from jitm.training.step import RunConstants, train_step
@@ -52,9 +55,24 @@ def on_one_device(function):
     return call
 
 
+def make_terms(configs):
+    """The terms of the section `terms`."""
+    return objective.make_terms(configs, build({'terms': configs}, PARTS))
+
+
+def make_members(configs):
+    """The members of the section `members`."""
+    return members_lib.make_members(configs, build({'members': configs}, PARTS))
+
+
+def make_optimizer(section, epochs):
+    """The function `(steps_per_epoch) -> (optimizer, schedule)` of a section `optimizer`."""
+    return functools.partial(plan.make_optimizer, build({'optimizer': section}, PARTS)['optimizer'], epochs)
+
+
 def candidates_source(section, terms=None):
     """The source of a section `candidates`."""
-    return make_candidates(section, Context(terms or {}, batch_size=1000))
+    return build({'candidates': section}, PARTS)['candidates'](context=Context(terms or {}, batch_size=1000))
 
 
 def in_batch_source(same_image='negative'):

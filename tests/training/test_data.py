@@ -3,12 +3,14 @@
 import pytest
 
 from jitm.commands import cli
+from jitm.config.section import build
 from jitm.data.text.word_level import Vocabulary, tokenize_split
 from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.data import check_words
 from jitm.training.loop import train_and_evaluate
-from jitm.training.plan import make_labels, unreached_epochs
+from jitm.training.plan import unreached_epochs
+from jitm.training.sections import PARTS
 from tests.configs.settings import load
 
 CAPTIONS = ('a red ring', 'a blue ring')
@@ -72,7 +74,7 @@ def test_epochs_of_labels_beyond_the_run_are_warned_of():
     assert len(unreached_epochs(config)) == 2
     config['labels']['noisy_epoch'] = 4
     with pytest.raises(UserError, match=r"'labels.noisy_epoch' is 4, below warm_up_epochs 50: raise it"):
-        make_labels(config['labels'])
+        build({'labels': config['labels']}, PARTS)['labels']()
 
 
 def test_a_count_above_all_words_is_refused(tiny_config_file, tmp_path, capsys):

@@ -20,7 +20,7 @@ from jitm.models.vse import VSE
 from jitm.training import sources
 from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import EMA, Frozen, Gradient, Member, init_members
-from jitm.training.objective import make_terms, token_terms
+from jitm.training.objective import token_terms
 from jitm.training.setup import set_up
 from jitm.training.source import View
 from jitm.training.sources.generated import generate_captions
@@ -48,6 +48,7 @@ from tests.training.models import (
     candidates_source,
     compile_step,
     in_batch_source,
+    make_terms,
     on_one_device,
     predictions_source,
     shortlist_source,

@@ -27,13 +27,12 @@ from jitm.runs.log import read_metrics
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
-from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED, make_tiny_config
 from tests.models.test_matchers import make_inputs
 from tests.same import assert_same_run
 from tests.test_train import remove_checkpoints
-from tests.training.models import compile_step, in_batch_source, small_vse
+from tests.training.models import compile_step, in_batch_source, make_terms, small_vse
 from tests.training.test_objective import TERM
 
 BOOST = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'margin': 0.2}

@@ -17,14 +17,14 @@ from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
-from jitm.training.objective import make_terms, objective, token_terms
+from jitm.training.objective import objective, token_terms
 from jitm.training.source import Context
 from jitm.training.sources.mined import with_mined
 from jitm.training.step import TrainState
 from jitm.types import Batch
 from tests.conftest import UNCHANGED
 from tests.mining.test_mining import make_split
-from tests.training.models import compile_step, in_batch_source, on_one_device, small_vse
+from tests.training.models import compile_step, in_batch_source, make_terms, on_one_device, small_vse
 from tests.training.test_sources import SCORES, rank_in_batch
 
 TERM = {

@@ -15,7 +15,7 @@ from jitm.training.optimizer import (
     scale_modules,
     warm_up_then_cosine,
 )
-from jitm.training.plan import make_optimizer
+from tests.training.models import make_optimizer
 
 ADAMW = {
     'learning_rate': 1.0,

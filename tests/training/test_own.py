@@ -17,8 +17,9 @@ from jitm.report.groups import read_run_log
 from jitm.runs import hub
 from jitm.runs.run import export_run, load_run
 from jitm.training import loop
-from jitm.training.plan import make_optimizer, make_plan
+from jitm.training.plan import make_plan
 from tests.configs.settings import load
+from tests.training.models import make_optimizer
 from tests.training.test_stages import write_config
 
 MODELS = """

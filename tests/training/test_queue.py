@@ -12,7 +12,6 @@ from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
 from jitm.training import loop
 from jitm.training.members import EMA, Gradient, Member, init_members
-from jitm.training.objective import make_terms
 from jitm.training.plan import make_plan
 from jitm.training.source import View
 from jitm.training.sources.queue import encode
@@ -20,7 +19,7 @@ from jitm.training.step import TrainState
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS
 from tests.same import assert_same_run
-from tests.training.models import candidates_source, compile_step, small_vse
+from tests.training.models import candidates_source, compile_step, make_terms, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 
 LENGTH, TEMPERATURE = 20, 0.1

@@ -11,7 +11,7 @@ from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive, softmax_contrastive
 from jitm.models.matcher import DualEncoder
 from jitm.training.diagnostics import collapse_metrics, noise_metrics
-from jitm.training.objective import make_terms, objective
+from jitm.training.objective import objective
 from jitm.training.plan import make_plan
 from jitm.training.source import View
 from jitm.training.sources.in_batch import SAME_IMAGE
@@ -22,7 +22,14 @@ from jitm.training.step import with_anchors
 from jitm.types import Batch, Pairs, Texts
 from tests.configs.settings import load
 from tests.models.test_matchers import MATCHERS, make_inputs, perturb
-from tests.training.models import candidates_source, in_batch_source, on_one_device, shortlist_source, small_vse
+from tests.training.models import (
+    candidates_source,
+    in_batch_source,
+    make_terms,
+    on_one_device,
+    shortlist_source,
+    small_vse,
+)
 
 MODEL = small_vse()
 PAIRS, EXTRA, HARD = 4, 6, 3

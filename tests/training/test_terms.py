@@ -6,8 +6,9 @@ import pytest
 from jitm.config import names
 from jitm.errors import UserError
 from jitm.losses import softmax_contrastive
-from jitm.training.objective import make_terms, objective
+from jitm.training.objective import objective
 from jitm.types import Ranking, TokenPredictions
+from tests.training.models import make_terms
 
 RANKINGS = {name: Ranking(jnp.eye(4), jnp.eye(4, dtype=bool), ~jnp.eye(4, dtype=bool)) for name in ('i2t', 't2i')}
 
@@ -31,7 +32,7 @@ def term(**changes):
         ),
         ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; use one of sum, mean"),
         ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
-        ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown$"),
+        ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown; known are "),
         ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
     ],
 )
@@ -160,7 +161,10 @@ def with_if(scores, positives, negatives):
         (pair, "'terms.ranking' returns tuple for 4 queries"),
         (booleans, r"'terms.ranking' returns bool of shape \(4,\) for 4 queries; a loss returns one float"),
         (with_indices, r'test_terms.py: return scores\[negatives\].sum\(\): .*; use .* or boolean indices'),
-        (with_mistake, r"'terms.ranking' fails: AttributeError in line \d+ of .*: return scores.maximum\(0\): "),
+        (
+            with_mistake,
+            r"'terms.ranking.loss' is 'ranking.new', but it fails: AttributeError in .*: return scores.maximum\(0\): ",
+        ),
         (with_assignment, r'TypeError in line \d+ of .*test_terms.py: scores\[0, 0\] = 1: '),
         (with_range, r'TypeError in line \d+ of .*test_terms.py: return jnp.ones.*: '),
         (with_numpy, r'in line \d+ of .*test_terms.py: return np.maximum\(.*; use jax.numpy instead of numpy'),

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.config.section import Section
 from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError, require
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
@@ -306,3 +307,12 @@ def labelled(ranking: Ranking, pairs: PairLabels) -> Ranking:
         positives=ranking.positives & (groups >= 0)[:, None],
         negatives=ranking.negatives & alike,
     )
+
+
+DECLARED = Section(
+    'source',
+    __name__,
+    own=callable,
+    nothing='',
+    makes=(Labels, 'an object with init, of_batch and after_batch'),
+)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from jitm.config.section import Section
 from jitm.data.pairs.mined_lists import Candidates, OfflineNegatives, expected_rank, load
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.devices import collectives
@@ -76,6 +77,9 @@ def with_mined(
         return rankings, losses
 
     return source._replace(score=score, samplers=samplers)
+
+
+DECLARED = Section(function=with_mined, takes=('source', 'num_negatives', 'context'))
 
 
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:

@@ -15,8 +15,8 @@ from jitm.data.pairs import noise
 from jitm.errors import UserError
 from jitm.training import diagnostics, setup
 from jitm.training.loop import train_and_evaluate
-from jitm.training.objective import make_terms
 from jitm.types import Ranking
+from tests.training.models import make_terms
 
 SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
 

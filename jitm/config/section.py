@@ -1,0 +1,243 @@
+"""Sections of a config: what each of them configures, the defaults of its keys, and the functions that it binds."""
+
+import copy
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import NoneType
+from typing import Any, NamedTuple
+
+import jax
+
+from jitm.config import names
+from jitm.config.build import parameters_of
+from jitm.config.hints import check_keys, check_value
+from jitm.config.schema import FIRST
+from jitm.errors import ArgumentError, UserError
+
+VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+)
+PLAIN = (bool, int, float, str, tuple, NoneType)  # types of defaults that a config states
+TRACEABLE = '; use jax.numpy instead of numpy, and jnp.where instead of if or boolean indices'
+
+
+class Section(NamedTuple):
+    """What a section of a config configures: its keys are the arguments of a function or class.
+
+    Attributes:
+      key: The key that names the function or class; '' if it is always `function`.
+      package: The package of the names, or the functions and classes by name.
+      function: The function or class of a section without a name.
+      own: Which objects of modules of the user may be named, see `names.resolve`; None for none.
+      default: The name where there is none; None if it must be given.
+      nothing: The name, or the section, that stands for nothing; None if there must be something.
+      takes: The arguments that the caller supplies.
+      shares: Those of them that may be keys instead.
+      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`.
+      also: Functions with further keys, which count if those without a default are given.
+      makes: The type of the result, and its description for an error.
+    """
+
+    key: str = ''
+    package: str | Mapping[str, Callable] = ''
+    function: Callable | None = None
+    own: Callable[[Any], bool] | None = None
+    default: str | None = None
+    nothing: str | Mapping[str, Any] | None = None
+    takes: Collection[str] = ()
+    shares: Collection[str] = ()
+    wraps: Callable[[Callable], Callable] | None = None
+    also: Collection[Callable] = ()
+    makes: tuple[type, str] = (object, '')
+
+    def functions(self, node: Mapping[str, Any], where: str, imports: bool = True) -> list[Callable]:
+        """Returns the function that a section names, and the one that wraps it; none if its name stands for nothing.
+
+        Args:
+          node: The section.
+          where: Its dotted key, for messages.
+          imports: Whether a module of the user is imported, see `names.resolve`.
+
+        Raises:
+          UserError: If it names no function that it may name.
+        """
+        if not self.key:
+            return [self.function] if self.function else []
+        check_keys(node, node, where=where, required=[self.key] if self.default is None else [])
+        name, key = node.get(self.key, self.default), f'{where}.{self.key}'
+        check_value(key, name, str)
+        if name == self.nothing:
+            return []
+        if isinstance(self.package, str):
+            named = names.resolve(self.package, name, where=key, own=self.own, imports=imports)
+        elif name in self.package:
+            named = self.package[name]
+        else:
+            raise UserError(f"config key '{key}' is '{name}'; use one of {', '.join(self.package)}")
+        try:
+            return [named, *([self.wraps(named)] if self.wraps else [])]
+        except ArgumentError as error:
+            raise error.in_section(where) from None
+
+    def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
+        """Returns the arguments of a function that are keys of the section."""
+        supplied = {self.key, *self.takes} - {*self.shares}
+        return {name: one for name, one in parameters_of(function).items() if name not in supplied}
+
+    def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
+        """Returns all keys that a section may have besides its name, see `functions`."""
+        functions = *functions, *self.also
+        return {key: parameter for function in functions for key, parameter in self.keys(function).items()}
+
+
+Sections = Mapping[str, Section]  # pattern of a dotted key -> its section; the first match counts
+
+
+class Bound(functools.partial):
+    """A function or class with the keys of a section as arguments.
+
+    A call leaves out the keywords that it does not take. An ArgumentError becomes a UserError that names the config
+    key, and any error in code of the user becomes one that names the line.
+    """
+
+    where: str
+    name: str
+    taken: Collection[str]
+    makes: tuple[type, str]
+
+    def __call__(self, *args: Any, **supplied: Any) -> Any:
+        """Calls the function."""
+        try:
+            made = super().__call__(*args, **{key: supplied[key] for key in supplied if key in self.taken})
+        except UserError:
+            raise
+        except ArgumentError as error:
+            raise error.in_section(self.where) from error
+        except Exception as error:
+            if not names.is_own(self.func):
+                raise
+            hint = TRACEABLE if isinstance(error, VALUE_ERRORS) else ''
+            raise UserError(f'{self.name}, but it fails: {names.describe(error)}{hint}') from error
+        kind, wanted = self.makes
+        if not isinstance(made, kind):
+            raise UserError(f'{self.name}, but it returns {type(made).__name__}: return {wanted}')
+        return made
+
+
+@functools.cache
+def _pattern(pattern: str) -> re.Pattern:
+    """Returns the expression of a pattern of dotted keys: `*` is one part of a key, `**` any number of parts."""
+    return re.compile(re.escape(pattern).replace(r'\*\*', '.+').replace(r'\*', '[^.]+'))
+
+
+def find_section(path: str, sections: Sections) -> Section | None:
+    """Returns the section with a dotted key; None if none is declared."""
+    path = path.removeprefix(FIRST)
+    return next((section for pattern, section in sections.items() if _pattern(pattern).fullmatch(path)), None)
+
+
+def find_sections(
+    config: Mapping[str, Any], sections: Sections, prefix: str = ''
+) -> Iterator[tuple[str, Section, dict[str, Any]]]:
+    """Yields the dotted key, the declaration and the value of each declared section of a config, outer ones first."""
+    for key, node in config.items():
+        if isinstance(node, Mapping):
+            if section := find_section(f'{prefix}{key}', sections):
+                yield f'{prefix}{key}', section, node
+            yield from find_sections(node, sections, f'{prefix}{key}.')
+
+
+def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True) -> dict[str, Any]:
+    """Returns a config with every default of the functions that it names.
+
+    Args:
+      config: A nested dict.
+      sections: Its sections.
+      imports: Whether modules of the user are imported; otherwise sections that name one that was not stay as they are.
+
+    Raises:
+      UserError: If a section names no function that it may name.
+    """
+    config = copy.deepcopy(dict(config))
+    for path, section, node in find_sections(config, sections):
+        if node == section.nothing:
+            continue
+        try:
+            functions = section.functions(node, path, imports)
+        except UserError:
+            if imports:
+                raise
+            continue
+        if functions and section.key:
+            node.setdefault(section.key, section.default)
+        for function in (*functions, *section.also):
+            keys = section.keys(function)
+            required = {key for key, parameter in keys.items() if parameter.default is inspect.Parameter.empty}
+            if function in functions or required <= node.keys():
+                defaults = {key: parameter.default for key, parameter in keys.items() if key not in section.shares}
+                node |= {key: value for key, value in defaults.items() if key not in node and type(value) in PLAIN}
+    return config
+
+
+def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = True) -> Bound | None:
+    """Binds a section of a config.
+
+    Args:
+      section: What it configures.
+      node: The section.
+      where: Its dotted key, for messages.
+      imports: Whether a module of the user is imported, see `names.resolve`.
+
+    Returns:
+      The function; if another one wraps it, that. None if it stands for nothing.
+
+    Raises:
+      UserError: If a key is unknown (naming the nearest), missing or of a wrong value.
+    """
+    if node == section.nothing:
+        return None
+    functions = section.functions(node, where, imports)
+    given = {key: value for key, value in node.items() if key != section.key}
+    known, outer = section.arguments(functions) if functions else {}, section.arguments(functions[1:])
+    optional = {*section.shares}.union(*map(parameters_of, section.also))
+    needed = [key for key, one in known.items() if one.default is inspect.Parameter.empty and key not in optional]
+    check_keys(given, known, where=where, required=needed)
+    for key, value in given.items():
+        check_value(f'{where}.{key}', value, known[key].annotation)
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    bound, name = None, f"config key '{where}.{section.key}' is '{node.get(section.key)}'"
+    for function in functions:
+        keys = [key for key in section.keys(function) if key in given and (bound or key not in outer)]
+        bound = Bound(function, **{key: given[key] for key in keys}, **({section.key: bound} if bound else {}))
+        bound.where, bound.name, bound.makes = where, name, section.makes
+        bound.taken = {*section.takes} & {*parameters_of(function)} - {*bound.keywords}
+    return bound
+
+
+def build(config: Mapping[str, Any], sections: Sections) -> dict[str, Bound | None]:
+    """Binds every declared section of a config, see `bind`, and returns the functions by the dotted keys of these."""
+    declared = {path: (section, node) for path, section, node in find_sections(config, sections)}
+    return {
+        path: bind(section, {key: node[key] for key in node if f'{path}.{key}' not in declared}, path)
+        for path, (section, node) in declared.items()
+    }
+
+
+def own_names(config: Mapping[str, Any], sections: Sections, imports: bool = True) -> dict[str, str]:
+    """Returns the functions and classes of the user that a config names, by their keys.
+
+    Args:
+      config: The config, or sections of it.
+      sections: Its sections.
+      imports: Whether modules of the user are imported, see `names.resolve`.
+    """
+    own = {}
+    for path, section, node in find_sections(config, sections):
+        named = section.functions(node, path, imports) if section.own else []
+        if named and names.is_own(named[0]):
+            own[f'{path}.{section.key}'] = node[section.key]
+    return own

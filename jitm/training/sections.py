@@ -1,0 +1,50 @@
+"""The sections of a config: which function or class each of them configures. The rooms of these bring the rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jitm.config import overrides
+from jitm.config import section as section_lib
+from jitm.config.build import to_json
+from jitm.config.section import Section
+from jitm.data import load
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pairs.masking import Masking
+from jitm.importers import pretrained, text_folders
+from jitm.layers.lora import LoRA
+from jitm.models import make
+from jitm.synthesis.generator import Synthesis
+from jitm.training import members, objective, optimizer, source
+from jitm.training.sources import labels, mined
+
+PARTS = {  # pattern of a dotted key -> what its section adds to a plan
+    **load.SECTIONS,
+    'augmentation': Section(function=Augmentation),
+    'masking': Section(function=Masking),
+    'synthesis': Section(function=Synthesis),
+    'offline': mined.DECLARED,
+    'labels': labels.DECLARED,
+    'candidates': source.DECLARED,
+    'initialize': pretrained.DECLARED,
+    'terms.*': objective.DECLARED,
+    'members.*': members.DECLARED,
+    'members.*.lora': Section(function=LoRA, nothing={}),
+    'optimizer': optimizer.DECLARED,
+}
+_TEXT = make.MODULE._replace(also=(text_folders.read_folder,))
+SECTIONS = {'model.text': _TEXT, 'members.*.model.text': _TEXT, **PARTS, **make.SECTIONS}
+
+
+def override(config: Mapping[str, Any], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns a config with every default and the given values, see `overrides.override`."""
+    return overrides.override(config, given, SECTIONS)
+
+
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks a config, and returns it with every default and without folders, see `text_folders.complete`."""
+    return with_defaults(text_folders.complete(config), imports=True)
+
+
+def with_defaults(config: Mapping[str, Any], imports: bool = False) -> dict[str, Any]:
+    """Returns a config as it is stored with a run, with every default, see `section.complete`."""
+    return to_json(section_lib.complete(config, SECTIONS, imports))
