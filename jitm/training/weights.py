@@ -10,10 +10,12 @@ import numpy as np
 from flax import traverse_util
 
 from jitm.config import build as config_lib
+from jitm.config import section
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.files.outputs import OutputFolder
 from jitm.importers.pretrained import Replacements
+from jitm.models import make
 from jitm.models.joint import JointEncoder
 from jitm.models.make import member_model
 from jitm.runs.checkpoint import Checkpoints
@@ -86,7 +88,7 @@ def load_from_run(
         raise UserError(f'{key}: {error}') from None
     # The models may differ in the heads that are added, and in precision.
     old = member_model(run.config, run.member)
-    new = model
+    new = config_lib.to_json(section.complete({'model': model}, make.SECTIONS, imports=False))['model']
     different = config_lib.differences({'model': {**old, 'heads': ()}}, {'model': {**new, 'heads': ()}})
     different = [line for line in different if not line.partition(':')[0].endswith('.dtype')]
     if run.vocabulary.hash != vocabulary.hash and not different:  # a difference of the models is the better reason
