@@ -242,7 +242,7 @@ def test_commands_are_accepted(path, workplace, monkeypatch):
             monkeypatch.setattr(cli.load_command(arguments[0]), 'main', lambda *values: None)
             assert cli.main(arguments) == 0, command
         elif command[1:3] in (['-m', 'benchmarks'], ['-m', 'experiments']):
-            continue  # tests/test_benchmarks.py parses their flags
+            continue  # benchmarks/tests/test_benchmarks.py parses their flags
         elif command[1:2] == ['-m']:
             source = ROOT.joinpath(*command[2].split('.')).with_suffix('.py').read_text()
             for flag in re.findall(r'^--(\w+)', '\n'.join(command[3:]), flags=re.MULTILINE):
