@@ -16,14 +16,11 @@ from jitm.data.splits import pad_texts
 from jitm.data.text.word_level import tokenize_split
 from jitm.encoders import features
 from jitm.encoders.text_network import TextNetwork, of_trained
-from jitm.errors import InterruptedRun, UserError
-from jitm.runs.interrupt import StopRequest
+from jitm.errors import UserError
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import run_script
 from tests.evaluation.test_compositional import choice
-from tests.same import assert_about_the_same_metrics, assert_same_run
-from tests.test_photos_runs import draw, write_config, write_initial
+from tests.test_photos_runs import draw, write_initial
 from tests.training.models import make_clip
 
 SIZES = {'train': 12, 'dev': 6}
@@ -118,32 +115,6 @@ def test_a_head_learns(tower, tmp_path, head, share):
     loop.train_and_evaluate(config, tmp_path / 'run')
     found = losses(tmp_path / 'run')
     assert np.mean(found[-3:]) < share * np.mean(found[:3])
-
-
-@pytest.mark.slow
-def test_a_head_stops_and_resumes_exactly(clip_tower, tmp_path, monkeypatch):
-    config = make_head(clip_tower / 'tokens', loss='max')  # the first epoch has another loss
-    config['augmentation'] |= {'drop_regions': 0.2, 'num_views': 2}  # of regions; texts are repeated
-    loop.train_and_evaluate(config, tmp_path / 'whole')
-    read = iter(range(100))
-    fifth = property(lambda _: next(read) == 5, lambda *_: None)
-    monkeypatch.setattr(StopRequest, 'requested', fifth, raising=False)
-    with pytest.raises(InterruptedRun, match='saved at step 5 of 9'):
-        loop.train_and_evaluate(config, tmp_path / 'run')
-    monkeypatch.undo()
-    loop.train_and_evaluate(config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
-
-
-@pytest.mark.slow
-def test_devices_train_the_same_head(clip_tower, tmp_path):
-    config = make_head(clip_tower / 'tokens')
-    config['model']['text']['dropout'] = 0.0  # each device draws its own
-    loop.train_and_evaluate(config, tmp_path / 'one')
-    command = '--config', write_config(config, tmp_path / 'config.py'), '--workdir', tmp_path / 'two'
-    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES='2')
-    assert result.returncode == 0, result.stderr
-    assert_about_the_same_metrics(tmp_path / 'two', tmp_path / 'one')
 
 
 @pytest.mark.slow

@@ -15,15 +15,13 @@ from jitm.configs import common
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
 from jitm.data.splits import take_images
-from jitm.errors import InterruptedRun, UserError
+from jitm.errors import UserError
 from jitm.importers.released import ReleasedModel
-from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.setup import set_up
-from tests.conftest import ROOT, make_tiny_config, run_script
+from tests.conftest import ROOT, make_tiny_config
 from tests.importers import test_clip_weights as published
-from tests.same import assert_about_the_same_metrics, assert_same_run
 from tests.test_readme import commands, fences, jitm_arguments, shorten
 from tests.training.models import make_clip
 
@@ -99,44 +97,6 @@ def finished_clip(root, tmp_path_factory):
     workdir = tmp_path_factory.mktemp('finished_clip') / 'run'
     loop.train_and_evaluate(make_clip(root), workdir)
     return workdir
-
-
-@pytest.mark.slow
-def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monkeypatch):
-    read = iter(range(100))
-    every_fourth = property(lambda _: next(read) % 4 == 3, lambda *_: None)  # it is read before each step
-    monkeypatch.setattr(StopRequest, 'requested', every_fourth, raising=False)
-    for step in (3, 6):
-        with pytest.raises(InterruptedRun, match=f'saved at step {step} of 10'):
-            loop.train_and_evaluate(make_config(root), tmp_path / 'run')
-    monkeypatch.undo()
-    loop.train_and_evaluate(make_config(root), tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', finished)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('devices', 'make', 'single'),
-    [(2, make_config, 'finished'), (4, make_clip, 'finished_clip')],
-)
-def test_devices_train_the_same_run_on_photos(root, tmp_path, request, devices, make, single):
-    finished = request.getfixturevalue(single)
-    config = write_config(make(root), tmp_path / 'config.py')
-    command = '--config', config, '--workdir', tmp_path / 'run'
-    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=str(devices))
-    assert result.returncode == 0, result.stderr
-    assert_about_the_same_metrics(tmp_path / 'run', finished)
-
-
-@pytest.mark.slow
-def test_devices_score_photos_alike(finished, tmp_path):
-    for devices in (1, 2, 4):
-        flags = '--workdir', finished, '--split', 'test', '--output', tmp_path / str(devices), '--save_sims'
-        result = run_script('eval.py', *flags, JAX_NUM_CPU_DEVICES=str(devices))
-        assert result.returncode == 0, result.stderr
-    one, two, four = (np.load(tmp_path / str(devices) / 'sims.npy') for devices in (1, 2, 4))
-    np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(four, one, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -38,7 +36,7 @@ from jitm.training import logs, loop
 from jitm.training.logs import Logs
 from jitm.training.setup import set_up
 from jitm.types import Texts
-from tests.conftest import ROOT, environment, run_script
+from tests.conftest import run_script
 from tests.models.test_matchers import VSRN
 from tests.same import assert_about_the_same_metrics, assert_same_run
 
@@ -82,37 +80,6 @@ def test_learning_rate_and_terms_follow_the_epochs(finished):
 def test_training_reduces_the_loss(finished):
     losses = [line['target/loss'] for line in read_metrics(finished) if line['part'] == 'train']
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-
-
-def start_paused(num_lines: int, *argv: object) -> subprocess.Popen:
-    """Starts a command of jitm that waits for a line of stdin when a metrics file has so many lines."""
-    command = [sys.executable, '-c', PAUSED, str(num_lines), *map(str, argv)]
-    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-    return subprocess.Popen(command, env=environment(), cwd=ROOT, text=True, **pipes)
-
-
-def wait_for_pause(worker: subprocess.Popen) -> None:
-    """Returns when the process waits for a line."""
-    assert any('PAUSED' in line for line in worker.stdout), worker.stderr.read()
-
-
-# Runs a command of jitm, but waits for a line of stdin once a metrics file has so many lines.
-PAUSED = """
-import sys
-from jitm.commands import cli
-from jitm.runs.log import MetricsFile
-
-number, argv, write = int(sys.argv[1]), sys.argv[2:], MetricsFile.write
-
-def write_and_pause(file, line):
-    write(file, line)
-    if 'part' in line and sum(1 for _ in open(file._file.name)) == number:
-        print('PAUSED', flush=True)
-        sys.stdin.readline()
-
-MetricsFile.write = write_and_pause
-sys.exit(cli.main(argv))
-"""
 
 
 def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatch):
