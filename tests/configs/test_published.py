@@ -5,6 +5,7 @@ stands for the keys of a section. An entry may name a preset that is the same bu
 """
 
 import functools
+import inspect
 import json
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def value_of(config, key):
         return section.get(last)
     function = section.get('loss') or section.get('source')
     parameters = parameters_of(names.resolve(PACKAGES[sections[0]], function, where='')) if function else {}
-    return parameters[last].default if last in parameters else None
+    default = parameters[last].default if last in parameters else inspect.Parameter.empty
+    return None if default is inspect.Parameter.empty else default
 
 
 def check(config, key, want):
