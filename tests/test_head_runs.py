@@ -9,7 +9,7 @@ import pytest
 
 import jitm
 from jitm.commands import cli
-from jitm.configs import load, siglip
+from jitm.configs import siglip
 from jitm.data import precomp
 from jitm.data.pairs.compositionality import as_line
 from jitm.data.splits import pad_texts
@@ -20,7 +20,7 @@ from jitm.errors import UserError
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.evaluation.test_compositional import choice
-from tests.test_photos_runs import draw, write_initial
+from tests.support.runs import draw, make_head, write_initial
 from tests.training.models import make_clip
 
 SIZES = {'train': 12, 'dev': 6}
@@ -62,15 +62,6 @@ def clip_tower(root, tmp_path_factory):
         write_initial(make_clip(root), base / 'run')
         assert cli.main([*ENCODE, '--workdir', str(base / 'run'), '--out', str(base / 'tokens')]) == 0
     return base
-
-
-def make_head(tokens, head='gpo', loss='softmax', **changes):
-    """The config of a tiny head of 9 steps."""
-    config = load(f'heads:{head},{loss},f8k').to_dict()
-    config['data']['root'] = str(tokens)
-    config['model']['embed_dim'] = 8
-    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
-    return config | {'epochs': 3, 'batch_size': 20, 'length_multiple': 32} | changes
 
 
 def losses(workdir):

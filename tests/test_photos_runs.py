@@ -9,62 +9,25 @@ import pyarrow.parquet
 import pytest
 
 from jitm.commands import cli
-from jitm.commands.convert import write_run
-from jitm.config import schema
-from jitm.configs import common
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
 from jitm.data.splits import take_images
 from jitm.errors import UserError
-from jitm.importers.released import ReleasedModel
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from jitm.training.setup import set_up
-from tests.conftest import ROOT, make_tiny_config
+from tests.conftest import ROOT
 from tests.importers import test_clip_weights as published
-from tests.test_readme import commands, fences, jitm_arguments, shorten
+from tests.support.pages import commands, fences, jitm_arguments, shorten
+from tests.support.runs import NETWORK, draw, make_config, write_config
 from tests.training.models import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}
-NETWORK = {'name': 'cnn.SqueezeNet', 'pooled': True, 'dtype': 'float32', 'remat': False}
-
-
-def draw(folder, sizes):
-    """Writes photos of scenes, and returns their folder; every split has other pictures."""
-    for name, images in sizes.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
 
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
     return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
-
-
-def make_config(root, **data):
-    """The tiny config with random crops of photos: two epochs of 5 steps."""
-    config = make_tiny_config()
-    config['data'] = common.photos(str(root), **{'image_size': 32, 'short_side': 36} | data)
-    regions = config['model']['image']
-    config['model']['image'] = {
-        'name': 'cnn.PixelEncoder',
-        'network': NETWORK,
-        'normalize_features': True,
-        'regions': regions,
-    }
-    config['epochs'] = 2
-    config['terms'].pop('later')
-    config['evaluation']['every_steps'] = None
-    return config
-
-
-def write_initial(config, folder):
-    """Writes the run of a model with the parameters of its initialization."""
-    setup = set_up(config)
-    variables, data = setup.initial_state().members['target'].variables, setup.data
-    model = ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity)
-    write_run(model, schema.check(config), folder)
 
 
 @pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])
@@ -74,13 +37,6 @@ def test_augmentation_of_regions_is_refused(root, tmp_path, key, value):
     with pytest.raises(UserError, match=f"'augmentation.{key}'.* are for models of regions"):
         loop.train_and_evaluate(config, tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
-
-
-def write_config(config, path):
-    path.write_text(
-        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
-    )
-    return path
 
 
 @pytest.fixture(scope='module')

@@ -16,8 +16,7 @@ from jitm.runs.run import load_run
 from jitm.training import loop
 from tests.conftest import make_tiny_config
 from tests.importers.text_folders import write_folder
-from tests.test_head_runs import make_head
-from tests.test_photos_runs import draw, make_config, write_config
+from tests.support.runs import draw, make_config, make_head, write_config
 
 pytestmark = pytest.mark.slow
 SIZES = {'train': 12, 'dev': 6}

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -37,15 +36,9 @@ from jitm.training.logs import Logs
 from jitm.training.setup import set_up
 from jitm.types import Texts
 from tests.conftest import run_script
-from tests.models.test_matchers import VSRN
 from tests.same import assert_about_the_same_metrics, assert_same_run
-
-
-def remove_checkpoints(workdir: Path, after: int) -> None:
-    """Removes the checkpoints after a step, as if the run had been killed before it saved them."""
-    for step in Checkpoints(workdir).steps():
-        if step > after:
-            shutil.rmtree(workdir / 'checkpoints' / str(step))
+from tests.support.matchers import VSRN
+from tests.support.runs import remove_checkpoints
 
 
 def test_files_of_a_run(finished):

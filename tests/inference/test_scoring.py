@@ -28,7 +28,7 @@ from jitm.inference.memory import BlockMemory, BlockShape
 from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.runs import progress
 from tests.conftest import ROOT, environment, free_port
-from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
+from tests.support.matchers import MATCHERS, ROUNDING, make_inputs, perturb
 
 WORKER = str(ROOT / 'tests' / 'inference' / 'scoring_worker.py')
 COMPILED = '/jax/core/compile/backend_compile_duration'

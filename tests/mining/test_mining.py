@@ -24,8 +24,8 @@ from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
 from jitm.mining.top_h import PairSearch, ProductSearch
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
-from tests.devices.test_parallel import ends, run_processes, started
 from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
+from tests.support.processes import ends, run_processes, started
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')

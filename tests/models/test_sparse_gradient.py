@@ -12,7 +12,7 @@ from jitm.devices import parallel
 from jitm.losses import anchored, offline, ranking
 from jitm.models import tiling
 from jitm.models.tiled import TiledMatcher
-from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
+from tests.support.matchers import MATCHERS, make_inputs, random_variables
 
 BATCH = 8
 MARGIN = {'margin': 0.2}

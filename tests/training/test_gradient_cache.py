@@ -25,7 +25,7 @@ from jitm.training.sources.mined import with_mined
 from jitm.training.sources.relevance import with_relevance
 from jitm.training.step import score_in_training
 from jitm.types import DTYPES, Batch, Pairs, TokenPredictions
-from tests.models.test_matchers import (
+from tests.support.matchers import (
     DIM,
     MATCHERS,
     TOKENS,

@@ -29,7 +29,7 @@ from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, in
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED, make_tiny_config
-from tests.models.test_matchers import make_inputs
+from tests.support.matchers import make_inputs
 from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_objective import TERM
 

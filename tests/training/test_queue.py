@@ -13,7 +13,7 @@ from jitm.training.source import View
 from jitm.training.sources.queue import encode
 from jitm.training.step import TrainState
 from tests.configs.settings import load
-from tests.models.test_matchers import MATCHERS
+from tests.support.matchers import MATCHERS
 from tests.training.models import candidates_source, compile_step, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 

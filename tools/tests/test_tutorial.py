@@ -9,7 +9,7 @@ import pytest
 from jitm.commands import cli
 from jitm.files.packages import PACKAGES
 from tests.conftest import ROOT
-from tests.test_readme import shorten
+from tests.support.pages import shorten
 
 NOTEBOOK = ROOT / 'docs' / 'tutorial.ipynb'
 
