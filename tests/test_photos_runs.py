@@ -13,6 +13,7 @@ from jitm.data import precomp, scenes
 from jitm.data.images import photos
 from jitm.data.splits import take_images
 from jitm.errors import UserError
+from jitm.layers import cnn
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import ROOT
@@ -23,6 +24,14 @@ from tests.training.models import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def few_layers():
+    """A SqueezeNet of three modules instead of eight, with as many cells and features."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cnn, 'FIRES', {3: 2, 6: 2, 9: 64})
+        yield
 
 
 @pytest.fixture(scope='module')

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import json
 import logging
 import os
 import shutil
@@ -35,6 +36,9 @@ TRAIN = ('train', '--config', 'config.py', '--workdir', 'run')
 
 
 REPORT = ('report', 'run', '--output', 'reported/page.html', '--rows', 'reported/rows.jsonl')
+
+# Commands, and what their messages say, or what their names are.
+LISTED = json.loads(Path(__file__).with_name('commands.json').read_text())
 
 
 class Result(NamedTuple):

@@ -79,7 +79,7 @@ def test_adaptive_pool_averages_windows(size):
             np.testing.assert_allclose(got[:, row, column], x[:, rows, columns].mean((1, 2)), atol=1e-6)
 
 
-@pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1)])
+@pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
     padding = [(padding, padding)] * 2
@@ -92,8 +92,7 @@ def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
-@pytest.mark.parametrize(('size', 'stride'), [(3, 1), (3, 2), (5, 2), (5, 1)])
-@pytest.mark.parametrize('shape', [(8, 9), (7, 4)])
+@pytest.mark.parametrize(('size', 'stride', 'shape'), [(3, 1, (8, 9)), (3, 2, (8, 9)), (5, 2, (7, 4))])
 def test_depthwise_has_the_values_and_gradient_of_flax(size, stride, shape):
     x = np.random.default_rng(0).normal(size=(2, *shape, 3)).astype(np.float32)
     ours = convolutions.Depthwise(size, stride)
