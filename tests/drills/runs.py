@@ -30,7 +30,6 @@ def get_config():
 """
 EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
 MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
-SEARCH = ('search', '--workdir', 'run', '--split', 'dev', 'a dog')
 SEED = 0  # one of those whose best checkpoint is not the last one
 TRAIN = ('train', '--config', 'config.py', '--workdir', 'run')
 

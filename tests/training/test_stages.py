@@ -25,7 +25,7 @@ from jitm.training.source import Context, Source
 from jitm.training.sources import mined
 from tests.configs.settings import load
 from tests.importers.test_cnn_weights import published
-from tests.mining.test_mining import make_lists, make_split, save_lists
+from tests.support.mining import make_lists, make_split, save_lists
 from tests.support.runs import write_config
 from tests.training.models import drawing
 
