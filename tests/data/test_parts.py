@@ -14,7 +14,7 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.training import setup
 from jitm.training.sections import override
-from tests.mining.test_mining import make_lists, save_lists
+from tests.support.mining import make_lists, save_lists
 
 SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
 

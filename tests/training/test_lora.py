@@ -1,7 +1,5 @@
 """A run whose BERT has adapters: what trains, what its checkpoints hold, and what others read."""
 
-import itertools
-
 import chex
 import jax
 import numpy as np
@@ -11,15 +9,13 @@ from safetensors.numpy import load_file
 
 from jitm.commands.cli import main
 from jitm.data import scenes
-from jitm.errors import InterruptedRun, UserError
+from jitm.errors import UserError
 from jitm.layers.lora import LEAVES, merge
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import load_run
 from jitm.training import loop
 from jitm.training.setup import set_up
 from tests.conftest import make_tiny_config
-from tests.same import assert_same_run
 
 TEXT = {'name': 'text.BERTEncoder', 'size': 'L-2_H-8_A-2', 'dropout': 0.1, 'output_dropout': 0.0, 'dtype': 'float32'}
 
@@ -102,16 +98,6 @@ def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config,
         best = load_run(trained).variables['params']
         state = set_up(config | {'members': {'target': target}}).initial_state().members['target']
         jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_resumes_exactly(trained, config, tmp_path, monkeypatch):
-    read = itertools.count(1)
-    monkeypatch.setattr(StopRequest, 'requested', property(lambda _: next(read) == 3, lambda *_: None), raising=False)
-    with pytest.raises(InterruptedRun, match='saved at step 2 of 4'):
-        loop.train_and_evaluate(config, tmp_path / 'run')
-    loop.train_and_evaluate(config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', trained)
 
 
 def test_a_member_that_does_not_train_has_no_adapters(config):

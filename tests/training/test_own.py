@@ -19,8 +19,8 @@ from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from jitm.training.plan import make_plan
 from tests.configs.settings import load
+from tests.support.runs import write_config
 from tests.training.models import make_optimizer
-from tests.training.test_stages import write_config
 
 MODELS = """
 import jax.numpy as jnp
