@@ -73,6 +73,7 @@ def test_images_may_be_arrays_lists_or_data(run, data, images):
     np.testing.assert_allclose(run.encode_image(jax.numpy.asarray(array)), images[[0, 0]], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['scan_t2i', 'uniter'])
 def test_similarities_are_those_of_the_model(name):
     """For models of both kinds that read pairs: lists of images and captions of various lengths."""
@@ -148,6 +149,7 @@ def test_score_has_an_axis_for_each_side_of_several(run, finished, data, sims):
     assert jitm.score(run, vector, 'a red circle') == jitm.score(run, vector[None], 'a red circle')
 
 
+@pytest.mark.slow
 def test_repeated_calls_compile_nothing(run, data, monkeypatch):
     """Nor do calls with other numbers of images and captions of the same padded shape."""
     traced = []

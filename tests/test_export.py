@@ -56,6 +56,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', SETTINGS)
 def test_training_step_and_scoring_block_lower_for_accelerators(name, folder):
     setup = set_up(steps.make_config(name, folder), resuming=True)

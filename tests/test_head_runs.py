@@ -69,6 +69,7 @@ def losses(workdir):
     return [row['target/loss'] for row in rows if 'target/loss' in row]
 
 
+@pytest.mark.slow
 def test_the_files_have_the_states_of_the_tower(tower, root):
     run = load_run(tower / 'run')
     split = precomp.load('dev', root=str(tower / 'tokens'), token_vectors=True)

@@ -231,6 +231,7 @@ def test_python_of_the_docs_is_valid():
             compile(example, path.name, 'exec')
 
 
+@pytest.mark.slow
 def test_doctests_of_the_docs():
     attempted = {}
     for path in (ROOT / 'docs').glob('*.md'):

@@ -74,6 +74,7 @@ def test_training_reduces_the_loss(finished):
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatch):
     workdir, read = tmp_path / 'run', itertools.count(1)
     every_seventh = property(lambda _: next(read) % 7 == 0, lambda *_: None)  # it is read before each step
@@ -171,6 +172,7 @@ def test_run_that_has_lost_its_checkpoints_is_refused(finished, tiny_config, tmp
     assert (workdir / 'metrics.jsonl').read_bytes() == (finished / 'metrics.jsonl').read_bytes()
 
 
+@pytest.mark.slow
 def test_run_that_was_killed_during_its_first_save_starts_again(finished, tiny_config, tmp_path, caplog):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     lose_checkpoints(workdir, 'damaged')
@@ -221,6 +223,7 @@ def test_incomplete_metrics_line_is_dropped(finished, tiny_config, tmp_path):
     assert_same_run(workdir, finished)
 
 
+@pytest.mark.slow
 def test_non_finite_loss_saves_state_and_batch(tiny_config, tmp_path, monkeypatch):
     workdir, make_batch = tmp_path / 'run', loop.Setup.make_batch
 
@@ -365,6 +368,7 @@ GRU = {'name': 'text.GRUEncoder', 'word_dim': 8, 'bidirectional': True, 'dropout
 VSRN_MODEL = {'name': 'vsrn.VSRN'} | {key: value for key, value in VSRN.items() if key != 'vocab_size'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('model', 'path', 'sentence'),
     [

@@ -118,6 +118,7 @@ def numbers_without_range(function, section: dict) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_number_of_a_setting_has_a_range():
     found = set()
     for setting in one_of_each_word():

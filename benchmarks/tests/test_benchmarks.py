@@ -372,6 +372,7 @@ def test_tables_replace_the_rows_below_their_command():
         results.rewritten(page, {})
 
 
+@pytest.mark.slow
 def test_tables_of_the_docs_are_those_of_the_results():
     texts = dict([*tables.pages(), *written.pages()])
     assert texts == {page: page.read_text() for page in texts}

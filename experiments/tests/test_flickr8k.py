@@ -37,6 +37,7 @@ def test_stages_that_are_taken_over_are_the_same():
         assert first == (other.stages.first.to_dict() if other.stages else first_stage(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])
 def test_rows_are_of_the_terms_of_their_experiments(size):
     rows = read_rows(DOCS / f'{size}.jsonl')
@@ -67,6 +68,7 @@ def test_small_experiments_are_small_in_both_stages(tmp_path):
     assert not any(key in flag for flag in catalog.command('aoq_offtri', 0, tmp_path) for key in small)
 
 
+@pytest.mark.slow
 def test_flickr8k_lists_all_groups_and_refuses_other_names(tmp_path, measured, capsys):
     rows = measured('flickr8k', package='experiments')
     assert {row['group'] for row in rows} == catalog.GROUPS.keys()

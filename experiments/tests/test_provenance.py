@@ -78,6 +78,7 @@ def test_numbers_in_code_and_addresses_are_left_out():
     assert list(provenance.numbers(text)) == ['0.2', '0.7', '0.8']
 
 
+@pytest.mark.slow
 def test_numbers_of_the_pages_have_rows():
     source = provenance.read_source()
     for page in provenance.PAGES:

@@ -31,6 +31,7 @@ def runs(finished, tmp_path_factory):
     return [str(finished), str(folder / 'seed1'), str(folder / 'seed2')]
 
 
+@pytest.mark.slow
 def test_wise_ft_interpolates_all_variables(runs, tmp_path, capsys):
     assert main(['average', *runs[:2], '--weights', '0.25,0.75', '--out', str(tmp_path / 'run')]) == 0
     first, second = (load_run(run).variables for run in runs[:2])

@@ -44,6 +44,7 @@ def test_the_run_holds_the_published_model(folder, converted):
     assert run.config['candidates']['same_image'] == 'ignored'
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_by_the_ordinary_command(converted, capsys):
     assert main(['eval', '--workdir', str(converted), '--split', 'test']) == 0
     assert 'rsum' in capsys.readouterr().out
@@ -149,6 +150,7 @@ def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
     assert 0 < metrics['target/loss'] < 100
 
 
+@pytest.mark.slow
 def test_a_siglip_reads_whole_photos(tmp_path):
     folder, _ = test_siglip_weights.write(tmp_path / 'siglip', test_siglip_weights.siglip_config())
     assert main(['convert', '--from', 'siglip', folder, '--out', str(tmp_path / 'run')]) == 0

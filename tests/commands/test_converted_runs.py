@@ -38,6 +38,7 @@ def runs(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_explained_mined_and_scored(runs, tmp_path, capsys):
     workdir = str(runs['scan'])
     assert main(['eval', '--workdir', workdir, '--split', 'test', '--explain', '1']) == 0

@@ -17,6 +17,7 @@ UNKNOWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('key', UNKNOWN)
 def test_unknown_keys_of_a_config_are_refused(tmp_path, key):
     config = configs.load('demo')

@@ -302,6 +302,7 @@ def test_captions_of_an_image_single_out_nearly_all_of_it(dev):
     assert np.mean(named) > 0.985
 
 
+@pytest.mark.slow
 def test_few_captions_fit_another_image_but_their_words_do():
     dev = scenes.load('dev')
     relevant, same_words = [], []
@@ -362,6 +363,7 @@ def test_parsing_beyond_what_is_rendered(text, statement):
     assert parser.parse(text) == statement
 
 
+@pytest.mark.slow
 def test_changes_are_false_and_of_their_kind(dev):
     found = set()
     for n, (text, image) in enumerate(zip(dev.captions, dev.image_of_text, strict=True)):

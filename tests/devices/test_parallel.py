@@ -113,6 +113,7 @@ def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
     check_same(out, one_device, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('given', 'want'), [('-1', len(os.sched_getaffinity(0))), pytest.param('3', 3, marks=pytest.mark.slow)]
 )
@@ -171,6 +172,7 @@ def on_devices(function):
     return jax.vmap(function, axis_name=parallel.AXIS, axis_size=3, in_axes=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('gather', [collectives.all_gather, collectives.gather_results])
 def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
     rng = np.random.default_rng(0)

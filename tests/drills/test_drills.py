@@ -24,17 +24,20 @@ def refuse(rows, base, folder):
     assert not {name: problem for name, problem in problems.items() if problem}
 
 
+@pytest.mark.slow
 def test_tables_are_long_and_without_repetition(base):
     for rows, least in ((inputs.rows(base), 1000), ([*photos.rows()], 70)):
         assert len({row.name for row in rows}) == len(rows) >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('every', [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_wrong_inputs_are_one_sentence(base, tmp_path, every):
     rows = [row for row in inputs.rows(base) if not row.job]
     refuse(rows[::every], base, tmp_path / 'copy')
 
 
+@pytest.mark.slow
 def test_wrong_photos_are_one_sentence(tmp_path):
     photos.write_base(tmp_path / 'base')
     refuse(photos.rows(), tmp_path / 'base', tmp_path / 'copy')

@@ -52,6 +52,7 @@ def choice(category, group='SugarCrepe swap', images=('a',)):
     return Choice('0', group, category, images, ('x', 'y'), ((0, 0),) if len(images) == 1 else ((0, 0), (1, 1)))
 
 
+@pytest.mark.slow
 def test_evaluation_by_hand():
     two = Choice('0', 'Winoground', 'Object', ('a', 'b'), ('x', 'y'), tuple(PAIRS))
     choices = [choice('swap_obj')] * 3 + [choice('swap_att'), two, two._replace(category='Both')]
@@ -115,6 +116,7 @@ def test_evaluation_by_hand():
     assert compare(evaluate([choice('x', 'scenes')], [right]), rows) == ''
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_pairs(finished):
     run = load_run(finished)
     split = read_split([run], 'dev')

@@ -153,6 +153,7 @@ def test_description_of_pairs(split, report):
         np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_description_does_not_depend_on_other_pairs(run, split, report):
     first, second = report['pairs']
     assert len(first['words']) != len(second['words'])
@@ -162,6 +163,7 @@ def test_description_does_not_depend_on_other_pairs(run, split, report):
         np.testing.assert_allclose(alone['attention']['t2i'], pair['attention']['t2i'], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_words_are_tokens_of_the_vocabulary(split):
     run = make_run(split, direction='i2t', aggregation='Mean')
     unknown = split.captions[0].split()[-1].strip('.')

@@ -94,6 +94,7 @@ def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, mo
     np.testing.assert_array_equal(sims, evaluate([other, run])[1])
 
 
+@pytest.mark.slow
 def test_default_options_are_those_of_the_config(run, dev, monkeypatch):
     used = []
 

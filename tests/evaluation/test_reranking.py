@@ -160,6 +160,7 @@ def test_scores_are_added(run, others, dev, folds):
     assert report['protocol']['shortlist']['scores'] == 'added to those of the shortlist'
 
 
+@pytest.mark.slow
 def test_the_second_model_of_a_run_orders_its_shortlist(run, dev):
     """A model with the same parameters and the opposite scores."""
 

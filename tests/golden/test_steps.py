@@ -15,6 +15,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [FAST, *(pytest.param(x, marks=pytest.mark.slow) for x in steps.GOLDEN if x != FAST)])
 def test_two_steps_equal_the_recorded_ones(name, folder):
     steps.compare(name, folder)

@@ -49,6 +49,7 @@ def test_each_setting_is_recorded():
     assert GOLDEN.keys() == {'jax', *traces.NAMES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'name', [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in traces.PRESETS]
 )
@@ -68,6 +69,7 @@ def test_the_steps_on_two_devices_compute_what_is_recorded():
         assert not differences(GOLDEN, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', FAST[:2])
 def test_two_traces_are_equal_and_one_with_another_margin_differs(name, folder):
     first, second = traces.trace(name, folder), traces.trace(name, folder)

@@ -136,6 +136,7 @@ GOLDEN = {  # epsilon of the image tower -> logits of two pairs, cosines, the fi
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [1e-5, pytest.param(1e-6, marks=pytest.mark.slow)])
 def test_golden_numbers(tmp_path, epsilon):
     """Of the formulas in float64, with each caption's own first piece."""
@@ -219,6 +220,7 @@ def torch_tensors(tensors):
     }
 
 
+@pytest.mark.slow
 def test_files_of_the_authors(tmp_path):
     """Sizes are those of the tensors; only heads of 64 numbers were released."""
     of_folder = load_blip(write_published(tmp_path / 'folder', vision_config__layer_norm_eps=1e-6))

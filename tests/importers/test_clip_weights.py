@@ -119,6 +119,7 @@ def write_published(folder, size, max_length=77) -> str:
     return write(folder, hugging_face(size=size, length=max_length), config)
 
 
+@pytest.mark.slow
 def test_all_names_give_the_same_parameters(tmp_path):
     openai = open_clip()
     custom = {name if name.startswith(('visual', 'logit')) else f'text.{name}': x for name, x in openai.items()}

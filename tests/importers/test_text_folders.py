@@ -188,6 +188,7 @@ def test_poolings_that_are_not_read(tmp_path, content, modules, message):
 TORCH = 'torch.nn.modules'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('pooling', 'activation', 'bias', 'keys'),
     [

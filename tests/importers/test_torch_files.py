@@ -298,6 +298,7 @@ HOSTILE = {  # a pickle, and how it is refused
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', HOSTILE)
 def test_small_files_take_little_time_and_memory(tmp_path, name):
     pickled, message = HOSTILE[name]

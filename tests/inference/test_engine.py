@@ -24,6 +24,7 @@ def test_padding_repeats_the_first_item_and_is_cut_off():
     assert [part['x'].tolist() for part in batches(items, 2)] == [[0, 1], [2, 3], [4]]
 
 
+@pytest.mark.slow
 def test_encoding_of_a_text_does_not_depend_on_the_others(monkeypatch):
     monkeypatch.setattr(jitm.inference.engine, 'SHORTEST', 4)  # two padded lengths
     model, variables, _, tokens = make_problem('vsepp')

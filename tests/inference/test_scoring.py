@@ -60,6 +60,7 @@ def check_pairs(got, pairs, name, *sizes):
     assert np.all(got[~pairs] == -np.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['vsepp', 'saf', pytest.param('uniter', marks=pytest.mark.slow)])
 def test_selected_pairs_have_the_same_scores(name, monkeypatch):
     monkeypatch.setattr(memory, 'MAX_PAIRS', 3)
@@ -101,6 +102,7 @@ def test_pair_calls_are_within_the_memory_budget(monkeypatch):
         Scorer(*make_problem(*LARGE), ScoringOptions('float32', 5, 'highest'), pairs)
 
 
+@pytest.mark.slow
 def test_cache_key_depends_on_boxes_if_they_are_read():
     for name, same in (('vsepp', True), ('uniter', False)):
         model, variables, split, tokens = make_problem(name)

@@ -28,6 +28,7 @@ def self_attention(scores, slots=None):
     return alignment.SelfAttention(0.0, slots), params
 
 
+@pytest.mark.slow
 def test_self_attention_in_training_uses_the_statistics_of_the_batch():
     """Slot 0 is in both images, slot 1 in one and slot 2 in none, which keeps its running statistics."""
     vectors = np.random.default_rng(0).normal(size=(2, 3, 2)).astype(np.float32)
@@ -62,6 +63,7 @@ def filtration(relevance, **statistics):
     return as_variables(FILTRATION | {'relevance': linear(relevance)}, statistics)
 
 
+@pytest.mark.slow
 def test_attention_filtration_normalizes_each_text_in_training():
     model, relevance = alignment.AttentionFiltration(), np.array([[1.5], [-0.5]])
     nodes = np.random.default_rng(0).normal(size=(3, 2, 4, 2)).astype(np.float32)  # three images, two texts

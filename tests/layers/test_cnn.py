@@ -75,6 +75,7 @@ def test_parameters_of_efficientnet_lite(number, parameters):
     assert sum(leaf.size for leaf in jax.tree.leaves(made['params'])) == parameters - 1_281_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('kind', 'cells', 'features'),
     [('squeezenet', 9, 512), ('resnet-99', 4, 2048), ('lite-0', 4, 1280)],
@@ -101,6 +102,7 @@ def test_cells_are_ordered_by_row(kind):
     np.testing.assert_array_equal(changed[1], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'kind', ['squeezenet', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('resnet-99', 'vgg19'))]
 )
@@ -130,6 +132,7 @@ def test_half_precision_is_close(kind):
     assert 1e-6 < np.abs(unit(half) - unit(whole)).max() < 0.02
 
 
+@pytest.mark.slow
 def test_batch_normalization_is_frozen_or_not():
     x, given = pixels(), variables('resnet-10')
     frozen, changed = apply(network('resnet-10'), given, x, train=True)

@@ -13,6 +13,7 @@ from jitm.types import Texts
 from tests.support.gru import affine, torch_gru
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bidirectional', [False, True])
 def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
     encoder = GRUEncoder(vocab_size=11, embed_dim=7, word_dim=5, bidirectional=bidirectional, dropout=0.0)
@@ -29,6 +30,7 @@ def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
         np.testing.assert_allclose(states[n], want, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
     rng = np.random.default_rng(0)
     x, weights, lengths = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 5)), np.array([4, 2])
@@ -52,6 +54,7 @@ def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bidirectional', [False, True])
 def test_a_profile_changes_neither_states_nor_gradients(bidirectional):
     rng = np.random.default_rng(0)
@@ -107,6 +110,7 @@ def test_embeddings_are_uniform_within_a_tenth_or_normal():
     np.testing.assert_allclose(np.quantile(table['embedding'], [0.16, 0.5, 0.84]), [-1, 0, 1], atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('init', 'bound'), [('uniform', 128**-0.5), ('xavier', (6 / (128 + 64)) ** 0.5)])
 def test_linear_layer_after_bert_is_initialized_as_released(init, bound):
     keywords = {'size': 'tiny', 'dropout': 0.1, 'output_dropout': 0.1, 'dtype': 'float32', 'linear_init': init}

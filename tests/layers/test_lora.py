@@ -47,6 +47,7 @@ def randomized(params):
     return jax.tree.map(lambda leaf: rng.normal(size=np.shape(leaf)).astype(np.float32), params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('size', 'rank', 'modules', 'count'),
     [
@@ -62,6 +63,7 @@ def test_adapters_have_the_number_of_parameters_of_clip_lora(size, rank, modules
     assert sum(math.prod(leaf.shape) for path, leaf in flat.items() if path[-1] in ('lora_a', 'lora_b')) == count
 
 
+@pytest.mark.slow
 def test_the_first_state_is_the_base_to_the_last_bit(tower):
     adapted = LoRA(rank=3, modules=ALL).add(jax.random.key(0), tower)
     jax.tree.map(np.testing.assert_array_equal, merge(adapted), tower)

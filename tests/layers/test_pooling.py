@@ -52,6 +52,7 @@ def oracle(name, params, row, mask):
     return (attention * real).sum(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', pooling.POOLINGS)
 def test_each_pooling_is_its_formula_on_the_real_vectors(name):
     apply, params = make(name)

@@ -64,6 +64,7 @@ def embedded_alone(word):
     return BERTEmbeddings(1, TINY, 0.1).apply({'params': params}, np.zeros((1, 1), int))
 
 
+@pytest.mark.slow
 def test_normalisations_keep_tiny_differences(variables):
     """Where the variance is 1e-10, an eps of 1e-12 hardly shows."""
     tiny = np.float32(1e-5) * np.array([[[1, -1] * 6]], np.float32)
@@ -136,6 +137,7 @@ def test_loop_over_the_layers_reads_a_context(monkeypatch):
         np.testing.assert_allclose(model.apply(variables, tokens, None, context=one), wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('platform', ['cpu', pytest.param('tpu', marks=pytest.mark.slow)])
 def test_texts_with_a_profile_leave_out_padding(platform, monkeypatch):
     """The states and all gradients of a BERT and of CLIP's encoder are those of padded texts."""
@@ -192,6 +194,7 @@ def test_dropout_stands_where_bert_has_it(variables):
     assert np.abs(states[0] - states[1]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('size', 'parameters'), [(BASE, 109_482_240 - 590_592), (LARGE, 335_141_888 - 1_049_600)])
 def test_published_sizes_have_the_published_number_of_parameters(size, parameters):
     """Those of `transformers.BertModel`, less its pooler's."""

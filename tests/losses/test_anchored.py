@@ -25,6 +25,7 @@ def one_query(loss, scores, anchor_scores, **keywords):
     return float(result), *(gradient.tolist() for gradient in gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('loss', [anchored.relative_max, anchored.absolute_max])
 def test_rounding_does_not_choose_the_negative_beside_a_copy(loss):
     scores, masks = 4 * jax.random.uniform(jax.random.key(0), (6, 6)), jnp.eye(6, dtype=bool)

@@ -23,6 +23,7 @@ def test_a_certain_mistake_has_a_gradient():
     assert gradient[0, 1] == pytest.approx(1 / 0.05, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_evidential_keeps_queries_whose_pair_is_wrong():
     scores, none = np.array([[0.5, 0.1, -0.2]]), np.zeros((1, 3), bool)
     got = noisy.evidential(scores, none, ~none)

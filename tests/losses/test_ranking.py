@@ -17,6 +17,7 @@ def one_query(loss, positives, negatives, **keywords):
     return float(value), gradient[0].tolist()
 
 
+@pytest.mark.slow
 def test_sigmoid_contrastive_learns_its_temperature_and_bias():
     scores, positives, negatives = random_case(0)
     with jax.enable_x64(True):

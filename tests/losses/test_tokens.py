@@ -10,6 +10,7 @@ from jitm.losses import tokens
 from tests.losses.formulas import OF_TEXTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('garbage', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('name', OF_TEXTS)
 def test_places_that_do_not_count_do_not_matter(name, garbage):

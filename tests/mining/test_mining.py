@@ -160,6 +160,7 @@ def mine_by_command(trained, out, *flags):
     return cli.main(['mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4', *flags])
 
 
+@pytest.mark.slow
 def test_command_writes_lists(trained, tmp_path, capsys):
     assert mine_by_command(trained, tmp_path / 'out') == 0
     output = capsys.readouterr().out

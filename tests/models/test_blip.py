@@ -28,6 +28,7 @@ def test_published_sizes_have_the_published_number_of_parameters(size, count):
     assert own['params'] == shared | {'itm_head': shapes['params']['itm_head']}
 
 
+@pytest.mark.slow
 def test_first_piece_is_replaced_in_matching_only():
     (model, variables, _), (_, texts) = compiled('blip'), make_inputs()
     other = texts.replace(ids=texts.ids.copy())

@@ -15,6 +15,7 @@ def slow(*size):
     return pytest.param(*size, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('size', 'count'),
     [

@@ -248,6 +248,7 @@ def test_errors_without_a_config_name_the_argument():
         MATCHERS['vsrn_f30k'].init(jax.random.key(0), views, make_inputs()[1])
 
 
+@pytest.mark.slow
 def test_bfloat16_leaves_parameters_and_scores_in_float32():
     model, variables, _ = compiled('rvsepp')
     half = model.clone(text=model.text.clone(dtype='bfloat16'))

@@ -53,6 +53,7 @@ def similarity(variables, images, texts, train=False):
     return jax.jit(lambda *inputs: MODEL.apply(*inputs, **keywords))(variables, images, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('threshold', 'trained', 'smoothed'),
     [

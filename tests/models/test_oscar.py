@@ -58,6 +58,7 @@ def joined(caption, tags):
     return [*caption, *cut], [0] * len(caption) + [1] * len(cut)
 
 
+@pytest.mark.slow
 def test_the_score_in_training_is_the_probability_of_a_match(variables):
     model, inputs = make(dropout=0.0), make_inputs()
 

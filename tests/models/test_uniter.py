@@ -178,6 +178,7 @@ def test_heads_are_initialized_as_copies():
     assert np.all(other['rank_head']['kernel'] != rank['kernel'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('size', 'backbone', 'word_head', 'matching'),
     [

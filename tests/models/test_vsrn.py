@@ -131,6 +131,7 @@ def test_captions_are_cut_as_released():
     assert mask.all()
 
 
+@pytest.mark.slow
 def test_graph_is_initialized_as_identity():
     """The scale of every graph layer's BatchNorm is zero at first."""
     images, texts = make_pairs()

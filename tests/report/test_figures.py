@@ -391,6 +391,7 @@ def test_unwritable_figure_is_a_user_error(tmp_path):
             save(draw(groups), output)
 
 
+@pytest.mark.slow
 def test_libraries_are_loaded_for_drawing_only():
     code = "import jitm.commands.report, sys; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], env=environment(), check=False).returncode == 0

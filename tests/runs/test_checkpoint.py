@@ -239,6 +239,7 @@ def test_parts_of_a_killed_save_are_removed(tmp_path):
         assert [path.name for path in checkpoints.folder.iterdir()] == ['1']
 
 
+@pytest.mark.slow
 def test_damage_in_any_file_is_detected(tmp_path):
     with Checkpoints(tmp_path / 'whole') as checkpoints:
         save_all(checkpoints, {1: 5.0, 2: 6.0})

@@ -72,6 +72,7 @@ def with_network(run):
     return loaded
 
 
+@pytest.mark.slow
 def test_photos_have_the_bits_of_their_features(root, encoded, tmp_path):
     run = with_network(encoded)
     of_features = run.index(encoded[2] / 'dev_ims.npy', tmp_path / 'of_features')
@@ -224,6 +225,7 @@ def test_another_network_is_refused(clip):
             networks.restore(run.encoded_by | changes, run.workdir)
 
 
+@pytest.mark.slow
 def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     """Those of `initialize.image`, here of a single parameter."""
 

@@ -100,6 +100,7 @@ def test_the_right_image_is_shown_where_it_was_missed(site, monkeypatch):
     assert all(f'<span class="rank">{ranks[text]}</span>' in one and f'>{name}</code>' in one for one in right)
 
 
+@pytest.mark.slow
 def test_results_have_the_command_that_repeats_them(site, scan, finished):
     flags = f'jitm search --workdir {finished} --split test --top_k'
     caption = "a ring's edge"

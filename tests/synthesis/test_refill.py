@@ -54,6 +54,7 @@ def test_sampled_words_pass_a_chi_square_test():
         assert stats.chisquare(counts, want * len(sampled)).pvalue > 0.01
 
 
+@pytest.mark.slow
 def test_words_without_probability_are_never_sampled():
     logits = np.full((3, 50), -np.inf, np.float32)
     for row, words in zip(logits, ([7], [0, 49], [6, 7, 30]), strict=True):

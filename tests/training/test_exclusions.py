@@ -79,6 +79,7 @@ def config_with(mined):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'source', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'in_batch')) for name in SOURCES]
 )

@@ -107,6 +107,7 @@ def assert_close(one, other):
             np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['vse_fc', pytest.param('scan_t2i', marks=pytest.mark.slow)])
 def test_gradient_is_that_of_the_whole_batch(float64, name):
     model, (images, texts) = MATCHERS[name], make_inputs(COUNT, COUNT)
@@ -121,6 +122,7 @@ def test_gradient_is_that_of_the_whole_batch(float64, name):
     assert_close(chunked, plain)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_in_both_passes(float64):
     model = make_vse(**TOKENS, image_pooling='mean', text_pooling='mean')
     inputs = make_inputs(COUNT, COUNT)
@@ -257,6 +259,7 @@ def test_the_activations_of_one_chunk_are_kept():
     assert memory(8) < memory(64) < memory(None) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['rvse_mlp', 'saf', 'vsrn_f30k', 'clip_resnet'])
 def test_batch_normalization_is_not_of_a_chunk(name):
     model, inputs = MATCHERS[name], make_inputs(COUNT, COUNT)

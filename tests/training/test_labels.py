@@ -46,6 +46,7 @@ def predictions_by_loop(s):
     return [min(max(q / (sum(largest) / len(largest)), 0), 1) for q in margins]
 
 
+@pytest.mark.slow
 def test_the_four_numbers_of_ncr_by_a_loop():
     """Hinges of the pairs, posteriors, labels and margins."""
     scores, rankings = zip(*map(both_ways, (0, 10)), strict=True)

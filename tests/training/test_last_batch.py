@@ -33,6 +33,7 @@ def take_step(model, terms, source, size):
     return step(TrainState(np.int32(0), {'target': state}), batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'name',
     ['vsepp', *(pytest.param(name, marks=pytest.mark.slow) for name in ('vse_infty', 'vsrn_f30k', 'saf', 'naaf'))],

@@ -49,6 +49,7 @@ def state_at(workdir, step):
         return checkpoints.read(step)[0]['members']['target']
 
 
+@pytest.mark.slow
 def test_only_adapters_and_new_layers_change_and_have_moments(trained, config):
     setup = set_up(config)
     before, state = setup.initial_state().members['target'], state_at(trained, 4)

@@ -148,6 +148,7 @@ def scores_of(model, state, batch, train=False):
     return scores
 
 
+@pytest.mark.slow
 def test_anchor_of_oss_trains_as_it_would_alone(pipeline):
     """Bitwise: its own objective and random key, and no gradient from the model that learns from it."""
     alone, _ = train(*start(pipeline, {'ranking': TERM}, target=trained(pipeline)), pipeline)
@@ -166,6 +167,7 @@ def oas(pipeline):
     )
 
 
+@pytest.mark.slow
 def test_frozen_anchor_is_constant(oas):
     states, _ = oas
     for state in states[1:]:
@@ -214,6 +216,7 @@ def mss(pipeline):
     return train(*start(pipeline, target=trained(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
 
 
+@pytest.mark.slow
 def test_averaged_anchor_equals_its_closed_form(mss):
     """theta_a after n steps is the sum of beta-weighted targets, beta from 0.5 to 1 along half a cosine."""
     states, _ = mss
@@ -336,6 +339,7 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
     assert np.isfinite(metrics['target/terms/boost'])
 
 
+@pytest.mark.slow
 def test_average_is_initialized_as_its_target(tiny_config, finished):
     config = boosted(tiny_config, 'mss')
     config['model']['image']['mlp'] = 'none'

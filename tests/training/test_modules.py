@@ -49,6 +49,7 @@ SIGLIP = {'image': {'patches', 'positions'}, 'text': {'words', 'positions'}}
 BLIP = {'image': {'patches', 'class_embedding', 'positions'}, 'text': {'words', 'positions', 'norm_in'}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('preset', 'first', 'trained'),
     [

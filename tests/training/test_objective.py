@@ -38,6 +38,7 @@ TERM = {
 CAPTION = {'loss': 'tokens.captioning', 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
 
 
+@pytest.mark.slow
 def test_loss_takes_the_relevance_of_a_ranking():
     phi = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
     both = rank_in_batch(range(5), relevance=phi)
@@ -114,6 +115,7 @@ def test_term_starts_at_the_first_step_of_its_epoch(parts):
         assert (metrics['target/terms/later'] > 0) == active
 
 
+@pytest.mark.slow
 def test_members_train_from_their_own_parameters(parts):
     step, state, pipeline = parts
     after, metrics = step(state, pipeline.batch(0))
@@ -214,6 +216,7 @@ def metrics_of(rankings, terms):
     return {name.removeprefix('m/'): value for name, value in metrics.items()}
 
 
+@pytest.mark.slow
 def test_mined_negatives_are_compared_with_the_batch():
     hardest = float(jnp.max(SCORES[0, 1:]))  # of the batch, mined too: its scores of two programs differ by rounding
     mined = jnp.asarray([hardest + 1e-6, 0.5, 1.0, 1.5, 2.0], jnp.float32)
@@ -248,6 +251,7 @@ def test_expected_ranks_are_those_of_the_hardest_of_random_pairs():
     assert ranks_of(num_negatives=2)['mined/i2t/expected_rank'] == 20
 
 
+@pytest.mark.slow
 def test_hard_share_uses_the_epsilon_of_the_loss():
     for epsilon, share in ((9.0, 0.0), (0.0, 1.0)):
         terms = make_terms({'ranking': TERM | {'loss': 'ranking.selective_hard_negative', 'epsilon': epsilon}})

@@ -133,6 +133,7 @@ def nested(flat):
     return traverse_util.unflatten_dict(flat, sep='/')
 
 
+@pytest.mark.slow
 def test_updates_equal_the_released_ones():
     rng = np.random.default_rng(0)
     params = {name: rng.normal(size=(3, 2)) for name in DECAYED}

@@ -269,6 +269,7 @@ def config_of_parts(tiny_config, tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_own_source_labels_and_optimizer_train_a_step(config_of_parts):
     setup = loop.set_up(config_of_parts)
     before, batch = jax.device_get(setup.initial_state()), setup.make_batch(0)

@@ -46,6 +46,7 @@ def make_setup(preset, tiny_config, activations_mb=0):
 SLOW = ('vse:fc,sum', 'sgraf:saf,softmax', 'naaf')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('preset', ['vse:mean,sum', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_step_with_a_profile_is_that_of_padded_texts(preset, tiny_config):
     setup = make_setup(preset, tiny_config)

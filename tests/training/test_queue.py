@@ -54,6 +54,7 @@ def loss_by_loop(queries, keys, index, same_image):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('same_image', ['negative', 'positive', 'ignored'])
 def test_queue_and_loss_by_a_loop(pipeline, same_image):  # noqa: F811
     step, state = start(pipeline, same_image)

@@ -348,6 +348,7 @@ def test_chunks_leave_the_match_and_the_hardest_negative():
         np.testing.assert_array_equal(ranked[way].negatives, [[False, True]] * 5)
 
 
+@pytest.mark.slow
 def test_chunks_have_the_diagnostics_of_the_batch():
     term = {'loss': 'ranking.matching_cross_entropy', 'reduction': 'sum'}
     rankings = chunked(jax.nn.sigmoid(SCORES), [0, 1, 1, 2, 3], **term)[2]
@@ -368,6 +369,7 @@ def of_pairs(scores, positives, negatives=None, *, margin: float):
     return jnp.maximum(margin + (scores - jnp.diag(scores)[:, None]).max(axis=1), 0) + scores @ scores.sum(axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['dual_softmax', 'of_pairs'])
 def test_chunks_refuse_a_loss_that_reads_other_queries(name):
     config = load('vsepp:vsepp,f8k')

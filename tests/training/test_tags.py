@@ -136,6 +136,7 @@ def test_frozen_generator_without_its_head_is_refused(stage_1, monkeypatch, copi
         load('itm_head')
 
 
+@pytest.mark.slow
 def test_word_terms_without_synthetic_captions_are_refused(tags_dc):
     config = tags_dc | {'candidates': {'source': 'in_batch', 'same_image': 'ignored'}}
     terms = {name: tags_dc['terms'][name] for name in ('ranking', 'correction')}

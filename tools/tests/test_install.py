@@ -95,6 +95,7 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
                     yield module.value.partition('.')[0], node.keywords[0].value.value
 
 
+@pytest.mark.slow
 def test_every_import_is_of_a_requirement():
     direct = distributions([*PROJECT['dependencies'], *itertools.chain.from_iterable(EXTRAS.values())])
     plain = direct.union(*map(requirements_of, direct))

@@ -123,6 +123,7 @@ def find_hits(paths: list[Path]) -> list[str]:
     return hits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'area',
     ['README.md', 'docs', 'jitm', 'configs', 'examples', 'benchmarks', 'experiments', 'tools', 'train.py', 'eval.py'],
@@ -135,6 +136,7 @@ def test_prose_uses_standard_terms(area):
     assert not hits, f'{len(hits)} private words\n' + '\n'.join(hits)
 
 
+@pytest.mark.slow
 def test_names_of_tests_are_short_and_standard():
     hits = []
     for path in sorted([*ROOT.glob('tests/**/*.py'), *ROOT.glob('*/tests/*.py')]):

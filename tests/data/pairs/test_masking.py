@@ -84,6 +84,7 @@ def mask_as_released(ids, phrases, rng, first_word, size, mask):
     return ids, labels
 
 
+@pytest.mark.slow
 def test_frequencies_are_those_of_the_released_procedure():
     count, phrases = 20000, [[1, 2], [2, 3], [5]]
     ids = np.array([2, 6, 7, 8, 9, 10, 3, 0, 0], np.int32)

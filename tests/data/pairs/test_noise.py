@@ -147,6 +147,7 @@ def test_a_run_records_the_mixed_pairs(tiny_config, tmp_path, caplog):
     np.testing.assert_array_equal(read.image_of_text, written)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_noise():
     scores = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
     clean = np.array([True, False, True, True, False])

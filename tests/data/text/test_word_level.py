@@ -55,6 +55,7 @@ def assert_short_cut_is_exact(captions, monkeypatch):
     assert fast == [tokenize(caption) for caption in captions]
 
 
+@pytest.mark.slow
 def test_short_cut_for_plain_captions_is_exact(monkeypatch):
     rng = random.Random(0)
     plain = 'cannot', 'wanna', 'gonna', 'a', 'dog', '7', ',', '.', '-'

@@ -201,6 +201,7 @@ class FakeScorer:
 WORDS = ('<pad>', '<start>', '<end>', '<unk>', 'a', 'big', 'red', 'ring', 'box', '<mask>')
 
 
+@pytest.mark.slow
 def test_evaluation_by_hand(split, uniter):
     run = dataclasses.replace(uniter, vocabulary=Vocabulary(WORDS))
     split = dataclasses.replace(split, captions=('', 'a red ring', '', 'a big box', '', 'a hat'))
@@ -362,6 +363,7 @@ def test_captions_are_generated_as_in_training(generated, generator, split):
             assert set(caption.split()) - known
 
 
+@pytest.mark.slow
 def test_phrases_are_masked_as_in_training(generated, generator, split):
     config = generator.run.config | {'scene_graphs': {'source': 'scene_graphs.rules'}}
     of_phrases = dataclasses.replace(generator, run=dataclasses.replace(generator.run, config=config))
@@ -377,6 +379,7 @@ def test_generated_captions_depend_on_the_seed_only(generated, generator, split)
     assert perturbed_captions(split, ALL, ['generated'], seed=5, generator=generator)['generated'] != generated
 
 
+@pytest.mark.slow
 def test_examples_mark_changed_words(uniter, split):
     scorer = make_scorer(uniter, split)
     sets = {'one': ((), ('a blue disc',), (), ('a ring', 'x'), (), ()), 'two': (('a red box',),) * 6}
