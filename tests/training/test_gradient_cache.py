@@ -256,7 +256,7 @@ def test_the_activations_of_one_chunk_are_kept():
         step = jax.jit(encode_in_chunks(jax.grad(loss), rows))
         return step.lower(variables['params'], *many).compile().memory_analysis().temp_size_in_bytes
 
-    assert memory(8) < memory(64) < memory(None) / 2
+    assert memory(8) < memory(None) / 2
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_only_adapters_and_new_layers_change_and_have_moments(trained, config):
 
 @pytest.mark.slow
 def test_factors_may_name_modules_that_adapters_freeze(config):
-    for name, known in (('embeddings/words', True), ('lower_50%', True), ('embeddings/wrods', False)):
+    for name, known in (('embeddings/words', True), ('embeddings/wrods', False)):
         changed = config | {'optimizer': config['optimizer'] | {'factors': {name: 0.0}}}
         if known:
             assert set_up(changed).random_state().step == 0
@@ -93,12 +93,11 @@ def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config,
     jax.tree.map(np.testing.assert_array_equal, run.variables['params'], merge(params))
     names = {path[-1] for path in traverse_util.flatten_dict(run.variables['params'])}
     assert not names & {*LEAVES}
-    # A run that is initialized from it has no adapters, or new ones.
-    for lora in ({}, {'rank': 1}):
-        target = {'rule': 'gradient', 'learn_from': (), 'init_from': str(trained), 'lora': lora}
-        best = load_run(trained).variables['params']
-        state = set_up(config | {'members': {'target': target}}).initial_state().members['target']
-        jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
+    # A run that is initialized from it has new ones.
+    target = {'rule': 'gradient', 'learn_from': (), 'init_from': str(trained), 'lora': {'rank': 1}}
+    best = load_run(trained).variables['params']
+    state = set_up(config | {'members': {'target': target}}).initial_state().members['target']
+    jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
 
 
 def test_a_member_that_does_not_train_has_no_adapters(config):
