@@ -7,8 +7,6 @@ from pathlib import Path
 
 from jitm import configs
 from jitm.commands import settings
-from jitm.config import names
-from jitm.config.build import parameters_of
 from jitm.importers.text_folders import complete
 from jitm.models.make import make_model
 from jitm.training import stages
@@ -22,18 +20,6 @@ def module_of(file):
 def load(setting):
     """The config of `vse:fc,max,f30k`, `demo` or `default`, as a dict."""
     return configs.load(setting).to_dict()
-
-
-def without_defaults(package, section):
-    """A section without the values that are the defaults of the function or class that it names in a package."""
-    name = section.get('loss') or section['source']
-    parameters = parameters_of(names.resolve(package, name, where=''))
-    return {key: one for key, one in section.items() if key not in parameters or parameters[key].default != one}
-
-
-def of_losses(terms):
-    """Terms as a config has them, without defaults of their losses."""
-    return {name: without_defaults('jitm.losses', term) for name, term in terms.items()}
 
 
 @functools.cache
