@@ -161,11 +161,21 @@ def test_dtypes_are_kept_and_inputs_checked(case):
                 shape_of(**{key: x.astype(np.float32)})
 
 
-@pytest.mark.parametrize('name', OF_QUERIES)
-def test_negatives_are_by_default_all_that_are_not_positive(name):
-    loss, formula, stacked = parts(name, 0)
-    arrays, masks = batch_of(0, *stacked)
-    got = jax.jit(lambda arrays, positives: loss(**arrays, positives=positives))(arrays, masks['positives'])
-    np.testing.assert_allclose(got, formula(**arrays, positives=masks['positives']), rtol=2e-3, atol=1e-4)
-    one = {key: x[:1, :1] if x.ndim == 2 else x[:1] for key, x in arrays.items()}
-    assert jax.eval_shape(lambda arrays: loss(**arrays, positives=jnp.ones((1, 1), bool)), one).shape == (1,)
+def test_negatives_are_by_default_all_that_are_not_positive():
+    """All losses in one program, since each would be compiled for itself."""
+    compared = {name: parts(name, 0) for name in OF_QUERIES}
+    batches = {name: batch_of(0, *stacked) for name, (*_, stacked) in compared.items()}
+
+    @jax.jit
+    def values(batches):
+        return {
+            name: compared[name][0](**arrays, positives=masks['positives']) for name, (arrays, masks) in batches.items()
+        }
+
+    for name, got in values(batches).items():
+        arrays, masks = batches[name]
+        want = compared[name][1](**arrays, positives=masks['positives'])
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-4, err_msg=name)
+        one = {key: x[:1, :1] if x.ndim == 2 else x[:1] for key, x in arrays.items()}
+        single = functools.partial(compared[name][0], positives=jnp.ones((1, 1), bool))
+        assert jax.eval_shape(lambda arrays, single=single: single(**arrays), one).shape == (1,), name
