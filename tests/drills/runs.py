@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import json
 import logging
 import os
 import shutil
@@ -29,12 +30,14 @@ def get_config():
 """
 EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
 MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
-SEARCH = ('search', '--workdir', 'run', '--split', 'dev', 'a dog')
 SEED = 0  # one of those whose best checkpoint is not the last one
 TRAIN = ('train', '--config', 'config.py', '--workdir', 'run')
 
 
 REPORT = ('report', 'run', '--output', 'reported/page.html', '--rows', 'reported/rows.jsonl')
+
+# Commands, and what their messages say, or what their names are.
+LISTED = json.loads(Path(__file__).with_name('commands.json').read_text())
 
 
 class Result(NamedTuple):
