@@ -26,7 +26,7 @@ from jitm.serving import loaded_run
 from jitm.serving.images import make_transform
 from jitm.types import Texts
 from tests.conftest import ROOT, environment
-from tests.models.test_matchers import MATCHERS, make_inputs
+from tests.support.matchers import MATCHERS, make_inputs
 
 
 @pytest.fixture(scope='module')

@@ -18,7 +18,7 @@ from jitm.mining import top_h
 from jitm.training.setup import set_up
 from jitm.types import PRECISIONS
 from tests.golden import steps
-from tests.inference.test_scoring import make_problem
+from tests.support.scoring import make_problem
 
 PLATFORMS = ('cuda', 'tpu')
 FAST = 'configs/scan.py:i2t,lse,f30k'

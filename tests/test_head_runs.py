@@ -9,21 +9,18 @@ import pytest
 
 import jitm
 from jitm.commands import cli
-from jitm.configs import load, siglip
+from jitm.configs import siglip
 from jitm.data import precomp
 from jitm.data.pairs.compositionality import as_line
 from jitm.data.splits import pad_texts
 from jitm.data.text.word_level import tokenize_split
 from jitm.encoders import features
 from jitm.encoders.text_network import TextNetwork, of_trained
-from jitm.errors import InterruptedRun, UserError
-from jitm.runs.interrupt import StopRequest
+from jitm.errors import UserError
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.conftest import run_script
 from tests.evaluation.test_compositional import choice
-from tests.same import assert_about_the_same_metrics, assert_same_run
-from tests.test_photos_runs import draw, write_config, write_initial
+from tests.support.runs import draw, make_head, write_initial
 from tests.training.models import make_clip
 
 SIZES = {'train': 12, 'dev': 6}
@@ -65,15 +62,6 @@ def clip_tower(root, tmp_path_factory):
         write_initial(make_clip(root), base / 'run')
         assert cli.main([*ENCODE, '--workdir', str(base / 'run'), '--out', str(base / 'tokens')]) == 0
     return base
-
-
-def make_head(tokens, head='gpo', loss='softmax', **changes):
-    """The config of a tiny head of 9 steps."""
-    config = load(f'heads:{head},{loss},f8k').to_dict()
-    config['data']['root'] = str(tokens)
-    config['model']['embed_dim'] = 8
-    config['run'] |= {'log_every': 1, 'checkpoint_every': 4}
-    return config | {'epochs': 3, 'batch_size': 20, 'length_multiple': 32} | changes
 
 
 def losses(workdir):
@@ -118,32 +106,6 @@ def test_a_head_learns(tower, tmp_path, head, share):
     loop.train_and_evaluate(config, tmp_path / 'run')
     found = losses(tmp_path / 'run')
     assert np.mean(found[-3:]) < share * np.mean(found[:3])
-
-
-@pytest.mark.slow
-def test_a_head_stops_and_resumes_exactly(clip_tower, tmp_path, monkeypatch):
-    config = make_head(clip_tower / 'tokens', loss='max')  # the first epoch has another loss
-    config['augmentation'] |= {'drop_regions': 0.2, 'num_views': 2}  # of regions; texts are repeated
-    loop.train_and_evaluate(config, tmp_path / 'whole')
-    read = iter(range(100))
-    fifth = property(lambda _: next(read) == 5, lambda *_: None)
-    monkeypatch.setattr(StopRequest, 'requested', fifth, raising=False)
-    with pytest.raises(InterruptedRun, match='saved at step 5 of 9'):
-        loop.train_and_evaluate(config, tmp_path / 'run')
-    monkeypatch.undo()
-    loop.train_and_evaluate(config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
-
-
-@pytest.mark.slow
-def test_devices_train_the_same_head(clip_tower, tmp_path):
-    config = make_head(clip_tower / 'tokens')
-    config['model']['text']['dropout'] = 0.0  # each device draws its own
-    loop.train_and_evaluate(config, tmp_path / 'one')
-    command = '--config', write_config(config, tmp_path / 'config.py'), '--workdir', tmp_path / 'two'
-    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES='2')
-    assert result.returncode == 0, result.stderr
-    assert_about_the_same_metrics(tmp_path / 'two', tmp_path / 'one')
 
 
 @pytest.mark.slow

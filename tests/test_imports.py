@@ -27,7 +27,6 @@ PURE = {'types', 'metrics', 'losses'}
 LOSSES_IMPORT = ('jitm.errors.', 'jitm.config.arguments.', 'jitm.types.', 'jitm.losses.')
 PURE_PACKAGES = {'jax', 'numpy', 'chex', 'flax', 'annotated_types', 'collections', 'itertools', 'typing', 'sys'}
 MODULES = sorted((ROOT / 'jitm').rglob('*.py'))
-OF_MODELS = ('encoders', 'importers', 'inference', 'layers', 'models', 'runs.run', 'synthesis', 'training')
 PAPERS = {'vse', 'aoq', 'dbl', 'tags', 'uniter', 'selhn', 'rvse', 'faghri', 'fan', 'diao', 'li', 'chen'}
 
 

@@ -11,8 +11,8 @@ from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
 from tests.conftest import environment
-from tests.devices.test_parallel import ends, started
 from tests.same import assert_same_training
+from tests.support.processes import ends, started
 
 pytestmark = pytest.mark.slow
 SCRIPT = """

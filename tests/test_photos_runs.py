@@ -9,64 +9,34 @@ import pyarrow.parquet
 import pytest
 
 from jitm.commands import cli
-from jitm.commands.convert import write_run
-from jitm.config import schema
-from jitm.configs import common
 from jitm.data import precomp, scenes
 from jitm.data.images import photos
 from jitm.data.splits import take_images
-from jitm.errors import InterruptedRun, UserError
-from jitm.importers.released import ReleasedModel
-from jitm.runs.interrupt import StopRequest
+from jitm.errors import UserError
+from jitm.layers import cnn
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from jitm.training.setup import set_up
-from tests.conftest import ROOT, make_tiny_config, run_script
+from tests.conftest import ROOT
 from tests.importers import test_clip_weights as published
-from tests.same import assert_about_the_same_metrics, assert_same_run
-from tests.test_readme import commands, fences, jitm_arguments, shorten
+from tests.support.pages import commands, fences, jitm_arguments, shorten
+from tests.support.runs import NETWORK, draw, make_config, write_config
 from tests.training.models import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}
-NETWORK = {'name': 'cnn.SqueezeNet', 'pooled': True, 'dtype': 'float32', 'remat': False}
 
 
-def draw(folder, sizes):
-    """Writes photos of scenes, and returns their folder; every split has other pictures."""
-    for name, images in sizes.items():
-        photos.write(scenes.load(name, **{f'{name}_images': images}), folder)
-    return folder
+@pytest.fixture(scope='module', autouse=True)
+def few_layers():
+    """A SqueezeNet of three modules instead of eight, with as many cells and features."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cnn, 'FIRES', {3: 2, 6: 2, 9: 64})
+        yield
 
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
     return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
-
-
-def make_config(root, **data):
-    """The tiny config with random crops of photos: two epochs of 5 steps."""
-    config = make_tiny_config()
-    config['data'] = common.photos(str(root), **{'image_size': 32, 'short_side': 36} | data)
-    regions = config['model']['image']
-    config['model']['image'] = {
-        'name': 'cnn.PixelEncoder',
-        'network': NETWORK,
-        'normalize_features': True,
-        'regions': regions,
-    }
-    config['epochs'] = 2
-    config['terms'].pop('later')
-    config['evaluation']['every_steps'] = None
-    return config
-
-
-def write_initial(config, folder):
-    """Writes the run of a model with the parameters of its initialization."""
-    setup = set_up(config)
-    variables, data = setup.initial_state().members['target'].variables, setup.data
-    model = ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity)
-    write_run(model, schema.check(config), folder)
 
 
 @pytest.mark.parametrize(('key', 'value'), [('drop_regions', 0.2), ('num_views', 2)])
@@ -76,13 +46,6 @@ def test_augmentation_of_regions_is_refused(root, tmp_path, key, value):
     with pytest.raises(UserError, match=f"'augmentation.{key}'.* are for models of regions"):
         loop.train_and_evaluate(config, tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
-
-
-def write_config(config, path):
-    path.write_text(
-        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
-    )
-    return path
 
 
 @pytest.fixture(scope='module')
@@ -99,44 +62,6 @@ def finished_clip(root, tmp_path_factory):
     workdir = tmp_path_factory.mktemp('finished_clip') / 'run'
     loop.train_and_evaluate(make_clip(root), workdir)
     return workdir
-
-
-@pytest.mark.slow
-def test_run_on_photos_stops_and_resumes_exactly(root, finished, tmp_path, monkeypatch):
-    read = iter(range(100))
-    every_fourth = property(lambda _: next(read) % 4 == 3, lambda *_: None)  # it is read before each step
-    monkeypatch.setattr(StopRequest, 'requested', every_fourth, raising=False)
-    for step in (3, 6):
-        with pytest.raises(InterruptedRun, match=f'saved at step {step} of 10'):
-            loop.train_and_evaluate(make_config(root), tmp_path / 'run')
-    monkeypatch.undo()
-    loop.train_and_evaluate(make_config(root), tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', finished)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('devices', 'make', 'single'),
-    [(2, make_config, 'finished'), (4, make_clip, 'finished_clip')],
-)
-def test_devices_train_the_same_run_on_photos(root, tmp_path, request, devices, make, single):
-    finished = request.getfixturevalue(single)
-    config = write_config(make(root), tmp_path / 'config.py')
-    command = '--config', config, '--workdir', tmp_path / 'run'
-    result = run_script('train.py', *command, JAX_NUM_CPU_DEVICES=str(devices))
-    assert result.returncode == 0, result.stderr
-    assert_about_the_same_metrics(tmp_path / 'run', finished)
-
-
-@pytest.mark.slow
-def test_devices_score_photos_alike(finished, tmp_path):
-    for devices in (1, 2, 4):
-        flags = '--workdir', finished, '--split', 'test', '--output', tmp_path / str(devices), '--save_sims'
-        result = run_script('eval.py', *flags, JAX_NUM_CPU_DEVICES=str(devices))
-        assert result.returncode == 0, result.stderr
-    one, two, four = (np.load(tmp_path / str(devices) / 'sims.npy') for devices in (1, 2, 4))
-    np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(four, one, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -122,20 +122,6 @@ def test_wrong_arguments_are_one_sentence(folder, converted, tmp_path, capsys, a
     assert not (tmp_path / 'new').exists()
 
 
-def test_a_killed_conversion_is_repeated(folder, converted, tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    arguments = ['--from', 'clip', folder, '--out', str(tmp_path / 'run')]
-    with monkeypatch.context() as patch:
-        patch.setattr('jitm.runs.checkpoint.write_manifest', killed)
-        with pytest.raises(KeyboardInterrupt):
-            main(['convert', *arguments])
-    assert (tmp_path / 'run' / 'checkpoints' / '0').exists()
-    assert main(['convert', *arguments]) == 0
-    chex.assert_trees_all_equal(load_run(tmp_path / 'run').variables, load_run(converted).variables)
-
-
 def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys):
     assert main(['convert', '--from', 'clip', folder, '--out', str(tmp_path / 'run')]) == 0
     data = load_run(tmp_path / 'run').config['data']

@@ -19,8 +19,8 @@ from jitm.evaluation import protocol
 from jitm.runs.run import load_run, read_split
 from jitm.serving.images import as_split, check_readable, open_images
 from jitm.serving.loaded_run import LoadedRun
-from tests.commands.test_report import Page
 from tests.conftest import TINY
+from tests.support.html import Page
 
 PHOTOS = Split('photos', pixels=Photos(['folder/a.jpg'], None), image_ids=('a.jpg',))
 DATA = {key: value for key, value in TINY['data'].items() if key != 'source'}

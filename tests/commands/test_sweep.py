@@ -1,18 +1,15 @@
 """Sweeps: their runs, the runs they skip, how they stop and what they refuse."""
 
+import itertools
 import json
-import signal
-import subprocess
-import sys
+import shutil
 
 import pytest
 
 from jitm.commands import cli, sweep
-from jitm.errors import NotFiniteError, UserError
+from jitm.errors import EXIT_INTERRUPTED, NotFiniteError, UserError
+from jitm.runs.interrupt import StopRequest
 from jitm.training import stages
-from tests.conftest import environment
-from tests.same import assert_same_run
-from tests.test_train import start_paused, wait_for_pause
 
 
 def read_config(*argv):
@@ -75,29 +72,26 @@ def test_other_runs_continue_when_one_is_not_finite(tiny_config, tmp_path, monke
 
 
 @pytest.mark.slow
-def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_file, tmp_path):
+def test_a_stopped_sweep_resumes_and_ends_with_a_table(finished, tiny_config_file, tmp_path, monkeypatch, capsys):
     """Stopped in its second run; the first is the run of the same config that was never stopped."""
-    start = 'sweep', '--config', tiny_config_file, '--workdir', tmp_path / 'sweep', '--sweep', 'data.seed=0,1'
-    first, second = (tmp_path / 'sweep' / f'data.seed={n}_seed=0' for n in (0, 1))
-    worker = start_paused(5, *start)
-    wait_for_pause(worker)
-    worker.stdin.write('resume\n')
-    worker.stdin.flush()
-    wait_for_pause(worker)
-    assert (second / 'metrics.jsonl').read_bytes()
-    worker.send_signal(signal.SIGTERM)
-    output, error = worker.communicate('resume\n')
-    assert worker.returncode == 75, error
+    folder = tmp_path / 'sweep'
+    start = ['sweep', '--config', str(tiny_config_file), '--workdir', str(folder), '--sweep', 'data.seed=0,1']
+    first, second = (folder / f'data.seed={n}_seed=0' for n in (0, 1))
+    shutil.copytree(finished, first)
+    read = itertools.count(1)
+    fifth = property(lambda _: next(read) == 5, lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, 'requested', fifth, raising=False)
+        assert cli.main(start) == EXIT_INTERRUPTED
+    output, error = capsys.readouterr()
     assert error.splitlines()[-1].startswith('stopped and saved at step')
     assert 'rsum after epoch' not in output
     begun = (first / 'metrics.jsonl').stat().st_mtime_ns
 
-    command = [sys.executable, '-m', 'jitm', *map(str, start)]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert 'run 1 of 2: data.seed=0_seed=0, finished before\nrun 2 of 2: data.seed=1_seed=0\n' in result.stdout
+    assert cli.main(start) == 0
+    output = capsys.readouterr().out
+    assert 'run 1 of 2: data.seed=0_seed=0, finished before\nrun 2 of 2: data.seed=1_seed=0\n' in output
     assert (first / 'metrics.jsonl').stat().st_mtime_ns == begun
-    assert_same_run(first, finished)
     assert json.loads((second / 'config.json').read_text())['data']['seed'] == 1
     for words in ('| seed=0 | ', '| seed=1 | ', '| rsum | difference | MD |', '| rsum after epoch | 0 | 1 |'):
-        assert words in result.stdout
+        assert words in output

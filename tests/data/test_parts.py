@@ -14,7 +14,7 @@ from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.training import setup
-from tests.mining.test_mining import make_lists, save_lists
+from tests.support.mining import make_lists, save_lists
 
 SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
 

@@ -1,11 +1,9 @@
 """Losses and gradients do not depend on the number of devices and processes."""
 
-import contextlib
 import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,45 +13,12 @@ import pytest
 from jitm.devices import collectives, parallel
 from jitm.errors import UserError
 from tests.conftest import ROOT, environment, free_port, shared_folder
-from tests.models.test_matchers import WITHOUT_GRADIENT
+from tests.support.matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
-FEW = 'vsepp,rvse_mlp,scan_t2i_encoded_in_chunks'
+FEW = 'vsepp,boosted,ncr_encoded_in_chunks'
 IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
 ENCODED = '_encoded_in_chunks'
-
-
-@contextlib.contextmanager
-def started(*commands: Sequence[object], **variables: str) -> Iterator[list[subprocess.Popen]]:
-    """Starts Python commands as the processes of one job, which are killed at the end of the block.
-
-    Args:
-      commands: those of process 0, 1, ...
-      variables: of their environment.
-    """
-    flags = f'--coordinator=localhost:{free_port()}', f'--num_processes={len(commands)}'
-    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True, 'cwd': ROOT}
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for number, command in enumerate(commands):
-            words = [sys.executable, *map(str, command), *flags, f'--process_id={number}']
-            processes.append(subprocess.Popen(words, env=environment(**variables), **pipes))
-            stack.callback(processes[-1].kill)
-        yield processes
-
-
-def ends(processes: list[subprocess.Popen]) -> tuple[list[int], list[str], list[str]]:
-    """The exit codes, outputs and errors of processes, when they end."""
-    outputs = [process.communicate() for process in processes]
-    return [process.returncode for process in processes], *map(list, zip(*outputs, strict=True))
-
-
-def run_processes(count: int, *command: object, **variables: str) -> list[str]:
-    """The outputs of a Python command run as several processes of one job, which must all succeed."""
-    with started(*[command] * count, **variables) as processes:
-        codes, outputs, errors = ends(processes)
-    assert codes == [0] * count, errors
-    return outputs
 
 
 def start(*arguments) -> subprocess.Popen:
@@ -107,16 +72,16 @@ def check_same(out, one_device, devices):
 @pytest.mark.slow
 def test_one_device_gradient_is_not_trivial(one_device):
     gradients = {name: value for name, value in one_device.items() if 'gradient[' in name}
-    models = {'vsepp', 'vsrn_f30k', 'scan_t2i', 'naaf', 'rvse_mlp', 'shortlist', 'boosted', 'clip_resnet'}
+    models = {'vsepp', 'vsrn_f30k', 'naaf', 'shortlist', 'boosted', 'clip_resnet'}
     models |= {'ncr', 'crcl', 'perturbed', 'queue', *IN_CHUNKS}
-    models |= {name + ENCODED for name in ('scan_t2i', 'perturbed')}
+    models |= {name + ENCODED for name in ('ncr', 'perturbed')}
     assert {name.split('/')[0] for name in gradients} == models
     assert len(gradients) >= 3 * 13 + 72
     assert np.ptp(one_device["crcl/labels['target']['label']"]) > 0.1
     for name, value in gradients.items():
         assert np.abs(value).max() > 1e-4 or name.endswith(WITHOUT_GRADIENT), name
     statistics = {name: value for name, value in one_device.items() if 'statistics[' in name}
-    assert len(statistics) == 3 * 2 + 2 + 2 + 2 + 19 * 2
+    assert len(statistics) == 3 * 2 + 2 + 2 + 19 * 2
     assert all(np.abs(value - name.endswith("'variance']")).max() > 1e-4 for name, value in statistics.items())
     parts = one_device['vsrn_f30k/ranking_loss'], one_device['vsrn_f30k/terms/caption']
     assert min(parts) > 0.1

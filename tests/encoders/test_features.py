@@ -19,7 +19,7 @@ from jitm.errors import UserError
 from jitm.files import LOCK, locked
 from jitm.files.outputs import OWNED
 from jitm.serving.images import read_features
-from tests.models.test_matchers import make_vse
+from tests.support.matchers import make_vse
 
 
 class Cells(nn.Module):

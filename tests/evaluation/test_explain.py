@@ -29,7 +29,7 @@ from jitm.serving.images import make_transform
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Images, Texts
 from tests.models import cross_attention_oracle as oracle
-from tests.models.test_matchers import ATTENTION, DIM, MATCHERS, make_inputs, make_scan, make_vse, perturb
+from tests.support.matchers import ATTENTION, DIM, MATCHERS, make_inputs, make_scan, make_vse, perturb
 
 OPTIONS = {'softmax_temperature': ATTENTION['lambda_softmax']}
 INPUTS = make_inputs(seed=3, padded=False)

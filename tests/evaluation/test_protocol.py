@@ -27,7 +27,7 @@ from jitm.runs.progress import Progress
 from jitm.runs.run import describe_inputs, load_run, read_split
 from jitm.types import TextFormat
 from tests.conftest import ROOT, environment
-from tests.models.test_matchers import make_vse
+from tests.support.matchers import make_vse
 
 
 @pytest.fixture(scope='module')

@@ -168,7 +168,7 @@ def write(name: str, rows: dict[str, Any]) -> None:
 
 
 if __name__ == '__main__':
-    from tests.models.test_matchers import MATCHERS, outputs
+    from tests.support.matchers import MATCHERS, outputs
 
     added = sys.argv[1:]
     if not added:

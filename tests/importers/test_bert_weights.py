@@ -12,38 +12,10 @@ from safetensors.numpy import save_file
 from jitm.errors import ArgumentError, UserError
 from jitm.importers.bert_weights import NAMES, load_bert
 from jitm.importers.containers import open_checkpoint
-from jitm.importers.tensors import export
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.types import Texts
 from tests.parity.bounds import assert_within
-
-H, FFN, V, POSITIONS = 6, 10, 11, 8
-BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_positions=POSITIONS), 0.1)
-TEXTS = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
-
-
-def shapes_of(bert):
-    return jax.eval_shape(bert.init, jax.random.key(0), TEXTS)['params']
-
-
-PARAMS = shapes_of(BERT_TINY)
-
-
-def drawn(params, names, dtype=np.float32) -> dict[str, np.ndarray]:
-    """Random tensors under published names, which the comparisons with PyTorch verify."""
-    rng = np.random.default_rng(0)
-    return export({'params': jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(dtype), params)}, names)
-
-
-def published(dtype=np.float32) -> dict[str, np.ndarray]:
-    """Tensors as `BertModel` names them."""
-    return drawn(PARAMS, NAMES, dtype) | {'pooler.dense.weight': np.zeros((H, H), dtype)}
-
-
-def saved(folder, tensors) -> str:
-    path = folder / 'model.safetensors'
-    save_file(tensors, path)
-    return str(path)
+from tests.support.bert import FFN, PARAMS, POSITIONS, H, V, published, saved, shapes_of
 
 
 def test_folder_with_a_file(tmp_path):

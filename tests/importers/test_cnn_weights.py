@@ -19,8 +19,9 @@ from jitm.importers.tensors import export, rename
 from jitm.layers import cnn
 from jitm.layers.convolutions import normalize_pixels
 from tests.importers.torch_pickles import state_dict, write_zip
-from tests.layers.test_cnn import TINY, apply, network, pixels, tiny_resnets, unit  # noqa: F401
+from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 from tests.parity.bounds import assert_within
+from tests.support.networks import TINY, apply, network, pixels, unit  # noqa: F401
 
 KINDS = ['squeezenet', 'resnet-10', 'resnet-99']
 

@@ -9,7 +9,7 @@ from jitm.importers.joint_checkpoints import load_oscar, load_uniter
 from jitm.runs.run import load_run
 from tests.importers import test_oscar as oscar
 from tests.importers import test_uniter as uniter
-from tests.importers.test_bert_weights import saved
+from tests.support.bert import saved
 
 CHECKPOINTS = {  # --from -> tensors, heads
     'uniter': (uniter.finetuned(), ['itm', 'mlm']),

@@ -18,7 +18,8 @@ from jitm.layers import cnn
 from jitm.runs.run import load_run
 from tests.importers import authors_checkpoints as theirs
 from tests.importers.test_authors import convert, vocabulary  # noqa: F401
-from tests.layers.test_cnn import network, tiny_resnets  # noqa: F401
+from tests.layers.test_cnn import tiny_resnets  # noqa: F401
+from tests.support.networks import network
 
 OPTIONS = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False, 'cnn_type': 'vgg19', 'finetune': True}
 MODEL = vsepp.get_config().model.to_dict()

@@ -11,8 +11,8 @@ from jitm.importers.joint_checkpoints import OSCAR_NAMES, load_oscar
 from jitm.importers.pretrained import replace
 from jitm.models.oscar import OSCAR
 from jitm.types import Images, Texts
-from tests.importers.test_bert_weights import drawn, saved
 from tests.importers.test_pretrained import load_params
+from tests.support.bert import drawn, saved
 
 V, F, H = 11, 10, 128
 MODEL = OSCAR(V, 'tiny', dropout=0.1, dtype='float32', image_norm=True)

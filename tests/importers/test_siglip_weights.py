@@ -14,9 +14,9 @@ from jitm.importers.tensors import export
 from jitm.losses import sigmoid_contrastive
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
-from tests.data.text.test_pieces import PIECES, write_bpe, write_model
 from tests.importers.test_clip_weights import PROCESSOR, draw
 from tests.parity.bounds import assert_within
+from tests.support.pieces import PIECES, write_bpe, write_model
 
 WIDTH, HEADS, LAYERS, PATCH, SIZE, LENGTH = 16, 2, 2, 8, 20, 6  # of 20 pixels, 16 are read
 V = len(PIECES)

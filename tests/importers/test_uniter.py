@@ -9,8 +9,8 @@ from jitm.errors import UserError
 from jitm.importers.joint_checkpoints import UNITER_NAMES, load_uniter
 from jitm.models.uniter import HEADS, UNITER
 from jitm.types import Images, Texts
-from tests.importers.test_bert_weights import drawn, saved
 from tests.importers.test_pretrained import load_params
+from tests.support.bert import drawn, saved
 
 V, F, H = 11, 10, 128
 

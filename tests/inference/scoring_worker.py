@@ -19,7 +19,7 @@ import warnings  # noqa: E402
 from unittest import mock  # noqa: E402
 
 from jitm.inference.scoring import Scorer, ScoringOptions  # noqa: E402
-from tests.inference.test_scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
+from tests.support.scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs  # noqa: E402
 
 
 def main() -> None:

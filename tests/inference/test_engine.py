@@ -6,7 +6,7 @@ import pytest
 import jitm.inference.engine
 from jitm.data.splits import pad_texts
 from jitm.inference.engine import Engine, batches, first, pad, padded_count
-from tests.inference.test_scoring import make_problem
+from tests.support.scoring import make_problem
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import functools
 import itertools
 import json
 import shutil
@@ -17,55 +16,20 @@ import jax
 import numpy as np
 import pytest
 
-from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text.word_level import join
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files.outputs import OWNED, OutputFolder
 from jitm.inference import engine, memory, scoring
 from jitm.inference.engine import Engine
-from jitm.inference.memory import BlockMemory, BlockShape
+from jitm.inference.memory import BlockMemory
 from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
 from jitm.runs import progress
 from tests.conftest import ROOT, environment, free_port
-from tests.models.test_matchers import MATCHERS, ROUNDING, make_inputs, perturb
+from tests.support.matchers import MATCHERS, ROUNDING
+from tests.support.scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs, score_at_once
 
 WORKER = str(ROOT / 'tests' / 'inference' / 'scoring_worker.py')
-COMPILED = '/jax/core/compile/backend_compile_duration'
-
-
-@functools.cache
-def make_problem(name, images=7, texts=13, regions=(4, 6)):
-    """A model, its variables, and a split with texts of 2 to 6 words."""
-    _, captions = make_inputs(images, texts)
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(images, *regions)).astype(np.float32)
-    counts = rng.integers(1, regions[0] + 1, images).astype(np.int32)
-    boxes = rng.random((images, regions[0], 4)).astype(np.float32)
-    split = Split('random', features, counts, ('',) * texts, np.arange(texts) % images, ('',) * images, boxes)
-    tokens = join([ids[:length] for ids, length in zip(captions.ids, captions.lengths, strict=True)])
-    model = MATCHERS[name]
-    pictures = take_images(split, np.arange(images), model.reads)
-    variables = jax.jit(model.init)(jax.random.key(0), pictures, captions)
-    variables = {**variables, 'params': perturb(variables['params'])}
-    return model, variables, split, tokens
-
-
-@functools.cache
-def score_at_once(*arguments):
-    """The scores of a problem as one block."""
-    model, variables, split, tokens = make_problem(*arguments)
-    texts = pad_texts(tokens, np.arange(split.num_texts), 7)
-    images = take_images(split, np.arange(split.num_images), model.reads)
-    return np.asarray(jax.jit(model.apply)(variables, images, texts))
-
-
-def make_scorer(problem, images=3, texts=4, dtype='float32', pairs=None):
-    """A scorer with a given block shape, without measuring memory: by default 12 blocks for 7 x 13 pairs."""
-    with mock.patch.object(parallel, 'memory_of', return_value=0):
-        scorer = Scorer(*problem, ScoringOptions(dtype, 64, 'highest'), pairs)
-    scorer.shape = BlockShape(images, texts)
-    return scorer
 
 
 @pytest.fixture
@@ -88,15 +52,6 @@ def test_incomplete_blocks_encode_nothing_twice(vsepp, monkeypatch):
 
 
 # Selected pairs.
-
-
-@functools.cache
-def random_pairs(images=7, texts=13):
-    """About half of the pairs, none of image 1 and none of images 3 to 5."""
-    pairs = np.random.default_rng(2).random((images, texts)) < 0.5
-    pairs[1] = False
-    pairs[3:6] = False
-    return pairs
 
 
 def check_pairs(got, pairs, name, *sizes):
@@ -396,22 +351,6 @@ def test_progress_counts_pairs(vsepp, tmp_path, monkeypatch):
 # Compilations.
 
 
-def count_compilations(function):
-    """Counts the compilations during a call."""
-    seconds = []
-
-    def listen(event, duration, **_):
-        if event == COMPILED:
-            seconds.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        function()
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    return len(seconds)
-
-
 def test_measured_functions_are_not_compiled_again(vsepp, monkeypatch):
     monkeypatch.setattr(engine, 'SHORTEST', 4)
     parallel.map_rows.cache_clear()
@@ -421,10 +360,6 @@ def test_measured_functions_are_not_compiled_again(vsepp, monkeypatch):
 
     assert count_compilations(score) == 4  # images, texts of two padded lengths, and pairs
     assert count_compilations(score) == 0
-
-
-# Devices. The worker saves the matrix of each problem, in blocks of the given shape.
-CASES = [(('vsepp', 3, 2), (4, 4)), (('scan_t2i',), (4, 8))]
 
 
 def run_workers(tmp_path, devices, processes=1):

@@ -10,55 +10,12 @@ from jitm.errors import UserError
 from jitm.layers import cnn, convolutions
 from jitm.layers.vision import RegionEncoder
 from jitm.types import Images
-
-OPTIONS = {'pooled': True, 'dtype': 'float32', 'remat': False}
-TINY = {10: (1, 1, 1, 1), 99: (1, 1, 1, 1)}  # depth -> blocks of tiny ResNets, plain and with bottlenecks
+from tests.support.networks import OPTIONS, TINY, apply, draw, network, pixels, unit, variables
 
 
 @pytest.fixture(autouse=True)
 def tiny_resnets(monkeypatch):
     monkeypatch.setattr(cnn, 'RESNETS', cnn.RESNETS | TINY)
-
-
-def pixels(size=(64, 64), images=2, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (images, *size, 3), dtype=np.uint8)
-
-
-def network(kind, **options):
-    name, *number = kind.split('-')
-    make, key = {
-        'vgg19': (cnn.VGG19, ''),
-        'squeezenet': (cnn.SqueezeNet, ''),
-        'resnet': (cnn.ResNet, 'depth'),
-        'lite': (cnn.EfficientNetLite, 'number'),
-    }[name]
-    own = {key: int(number[0]), 'train_norm': False} if number else {}
-    return make(**OPTIONS | own | options)
-
-
-def draw(model, inputs):
-    """Random parameters, and for batch normalization random statistics; unlike an initialization without compiling."""
-    rng = np.random.default_rng(0)
-    ranges = {'mean': (-1, 1), 'variance': (0.5, 1), 'scale': (0.5, 1.5), 'bias': (-0.1, 0.1)}
-
-    def sample(path, leaf):
-        if path[-1].key in ranges:
-            return np.float32(rng.uniform(*ranges[path[-1].key], leaf.shape))
-        return rng.standard_normal(leaf.shape, np.float32) * np.float32(2 / np.prod(leaf.shape[:-1])) ** 0.5
-
-    shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)
-    return {'batch_stats': {}} | jax.tree_util.tree_map_with_path(sample, shapes)
-
-
-@functools.cache
-def variables(kind, pooled=True):
-    return draw(network(kind, pooled=pooled), np.zeros((1, 64, 64, 3), np.float32))
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames='train')
-def apply(model, given, x, train=False):
-    x = convolutions.normalize_pixels(x, model.mean, model.deviation)
-    return model.apply(given, x, train, mutable=['batch_stats'] if train else False)
 
 
 def test_pixels_are_normalized():
@@ -79,7 +36,7 @@ def test_adaptive_pool_averages_windows(size):
             np.testing.assert_allclose(got[:, row, column], x[:, rows, columns].mean((1, 2)), atol=1e-6)
 
 
-@pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1)])
+@pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
     padding = [(padding, padding)] * 2
@@ -92,8 +49,7 @@ def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
-@pytest.mark.parametrize(('size', 'stride'), [(3, 1), (3, 2), (5, 2), (5, 1)])
-@pytest.mark.parametrize('shape', [(8, 9), (7, 4)])
+@pytest.mark.parametrize(('size', 'stride', 'shape'), [(3, 1, (8, 9)), (3, 2, (8, 9)), (5, 2, (7, 4))])
 def test_depthwise_has_the_values_and_gradient_of_flax(size, stride, shape):
     x = np.random.default_rng(0).normal(size=(2, *shape, 3)).astype(np.float32)
     ours = convolutions.Depthwise(size, stride)
@@ -164,10 +120,6 @@ def test_rematerialization_changes_no_gradient(kind):
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(first))
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
-
-
-def unit(x):
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
 @pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99'])

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from jitm.layers import pooling
-from tests.layers.test_layers import torch_gru
+from tests.support.gru import torch_gru
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(4, 6, 5)).astype(np.float32)

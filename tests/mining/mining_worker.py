@@ -10,8 +10,8 @@ jax.config.update('jax_num_cpu_devices', int(devices))
 
 from jitm.mining.resumable_job import search_all  # noqa: E402
 from jitm.mining.top_h import PairSearch  # noqa: E402
-from tests.inference.test_scoring import make_problem, make_scorer  # noqa: E402
-from tests.mining.test_mining import make_split, products  # noqa: E402
+from tests.support.mining import make_split, products  # noqa: E402
+from tests.support.scoring import make_problem, make_scorer  # noqa: E402
 
 
 def main() -> None:

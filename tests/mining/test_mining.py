@@ -13,40 +13,27 @@ import pytest
 
 from jitm.commands import cli
 from jitm.data.pairs import mined_lists
-from jitm.data.pairs.mined_lists import MANIFEST, Candidates
-from jitm.data.splits import Split
+from jitm.data.pairs.mined_lists import MANIFEST
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from jitm.files.outputs import OWNED
 from jitm.mining import resumable_job as job_lib
 from jitm.mining import top_h as search_lib
 from jitm.mining.resumable_job import mine, search_all
 from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
-from jitm.mining.top_h import PairSearch, ProductSearch
+from jitm.mining.top_h import PairSearch
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
-from tests.devices.test_parallel import ends, run_processes, started
-from tests.inference.test_scoring import make_problem, make_scorer, score_at_once
+from tests.support.mining import full_sort, integer_vectors, make_lists, make_split, products, save_lists
+from tests.support.processes import ends, run_processes, started
+from tests.support.scoring import make_problem, make_scorer, score_at_once
 
 WORKER = str(ROOT / 'tests' / 'mining' / 'mining_worker.py')
 COMMAND_WORKER = str(ROOT / 'tests' / 'mining' / 'mining_command_worker.py')
 
 
-def full_sort(scores, excluded, top_h):
-    """Sorts by descending score, ties by ascending id."""
-    scores = np.where(excluded, -np.inf, scores)
-    ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    order = np.lexsort((ids, -scores), axis=1)[:, :top_h]
-    return np.take_along_axis(scores, order, axis=1), order
-
-
 def assert_lists(got, want):
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def integer_vectors(*shape, seed=0):
-    """Vectors whose inner products are integers with many ties."""
-    return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize('shift', [0, 3])
@@ -77,15 +64,6 @@ def test_merge_does_not_depend_on_the_order_of_parts(pieces, top_h):
     assert_lists(best, full_sort(scores, np.zeros((5, 40), bool), top_h))
 
 
-def make_split(images, texts, seed=0):
-    """A split whose images have one text or more."""
-    extra = np.random.default_rng(seed).integers(images, size=texts - images)
-    image_of_text = np.sort(np.concatenate([np.arange(images), extra])).astype(np.int32)
-    regions = np.zeros((images, 1, 1), np.float32)
-    ids = tuple(map(str, range(images)))
-    return Split('random', regions, np.ones(images, np.int32), ('a text',) * texts, image_of_text, ids)
-
-
 def assert_state(state, split, scores, tolerance=0.0):
     """Asserts that lists equal a full sort; with a tolerance, only that their scores do."""
     own = split.image_of_text == np.arange(split.num_images)[:, None]
@@ -98,13 +76,6 @@ def assert_state(state, split, scores, tolerance=0.0):
             np.testing.assert_array_equal(got[1], want[1])
     own_scores = scores[split.image_of_text, np.arange(split.num_texts)]
     np.testing.assert_allclose(state.positives, own_scores, atol=tolerance)
-
-
-def products(images=7, texts=33):
-    """A search with many ties, and its scores."""
-    vectors = integer_vectors(images, 4), integer_vectors(texts, 4, seed=1)
-    search = ProductSearch(*vectors, make_split(images, texts), memory_mb=1, precision='highest')
-    return search, vectors[0] @ vectors[1].T
 
 
 @pytest.mark.parametrize(('top_h_texts', 'top_h_images'), [(1, 1), (5, 2), (20, 6)])
@@ -170,9 +141,8 @@ def test_damaged_state_is_ignored(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('devices', [1, 2, 4])
-def test_devices_do_not_change_mined_lists(tmp_path, devices):
-    command = [sys.executable, WORKER, str(tmp_path), str(devices)]
+def test_devices_do_not_change_mined_lists(tmp_path):
+    command = [sys.executable, WORKER, str(tmp_path), '4']
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     state = MiningState.load(tmp_path / 'products.npz', 'products')
@@ -288,18 +258,6 @@ def test_report_says_when_mined_negatives_can_help():
         'the hardest negative in a batch of 20 has an expected rank of 15 among the captions and 3 among the images: '
         'mined negatives can help where h, here 9 and 4, is far below (Chen et al. 2020)'
     )
-
-
-def save_lists(folder, split, i2t, t2i, data=None):
-    manifest = {'data': split.identity if data is None else data}
-    scores = {'i2t': np.zeros(i2t.shape), 't2i': np.zeros(t2i.shape)}
-    mined_lists.save(Candidates(i2t.astype(np.int32), t2i.astype(np.int32)), scores, manifest, 'train', folder)
-
-
-def make_lists(split, top_h=2):
-    own = split.image_of_text == np.arange(split.num_images)[:, None]
-    top_h_images = min(top_h, split.num_images - 1)
-    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, top_h_images)[1]
 
 
 def test_changed_lists_are_refused(tmp_path):

@@ -8,7 +8,7 @@ from jitm.errors import ArgumentError
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.configs.settings import load
-from tests.models.test_matchers import compiled, make_inputs
+from tests.support.matchers import compiled, make_inputs
 
 VOCABULARY = 30524
 

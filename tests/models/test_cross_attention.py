@@ -19,7 +19,7 @@ from jitm.models import bfan, gsmn
 from jitm.models.imram import IMRAM
 from jitm.models.make import model_keys
 from jitm.types import Elements
-from tests.models.test_matchers import ATTENTION, DIM, MATCHERS, compiled, make_scan, make_sgraf, outputs
+from tests.support.matchers import ATTENTION, DIM, MATCHERS, compiled, make_scan, make_sgraf, outputs
 
 SIDES = {'embed_dim': DIM, 'image': nn.Dense(1), 'text': nn.Dense(1)}
 

@@ -9,7 +9,7 @@ from jitm.devices import collectives, parallel
 from jitm.models import naaf
 from jitm.types import Elements
 from tests.golden.steps import reduce
-from tests.models.test_matchers import MATCHERS
+from tests.support.matchers import MATCHERS
 
 MODEL = MATCHERS['naaf']
 

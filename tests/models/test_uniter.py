@@ -17,7 +17,8 @@ from jitm.models.uniter import HEADS, UNITER
 from jitm.runs.run import load_run, read_split
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Elements, Images, Texts
-from tests.models.test_matchers import random_variables
+from tests.support.matchers import random_variables
+from tests.support.runs import write_initial
 
 V, F = 12, 6
 LAYERS = 2  # of the tiny size
@@ -285,11 +286,10 @@ def uniter_config(tiny_config, tmp_path):
 
 @pytest.mark.filterwarnings('ignore:words that the vocabulary')
 @pytest.mark.slow
-def test_a_run_trains_is_evaluated_and_scores_features_with_boxes(uniter_config, tmp_path):
-    result = train_and_evaluate(uniter_config, tmp_path / 'run')
-    run = load_run(tmp_path / 'run', result['best']['step'])
-    report, sims = evaluate_runs([run], read_split([run], 'dev'), folds=1)
-    np.testing.assert_allclose(report['metrics']['rsum'], result['best']['rsum'], atol=1e-3)
+def test_a_run_is_evaluated_and_scores_features_with_boxes(uniter_config, tmp_path):
+    write_initial(uniter_config, tmp_path / 'run')
+    run = load_run(tmp_path / 'run')
+    _, sims = evaluate_runs([run], read_split([run], 'dev'), folds=1)
     assert sims.std() > 1e-4
     split = scenes.load('dev', train_images=16, dev_images=10, test_images=10)
     features, boxes = ([x[i, : split.counts[i]] for i in range(3)] for x in (split.regions, split.boxes))

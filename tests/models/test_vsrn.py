@@ -15,8 +15,8 @@ from jitm.training.setup import set_up
 from jitm.training.source import together
 from jitm.training.step import score_in_training
 from jitm.types import Batch, Images, Texts
-from tests.layers.test_layers import sigmoid, torch_gru
-from tests.models.test_matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
+from tests.support.gru import sigmoid, torch_gru
+from tests.support.matchers import MATCHERS, VSRN, make_inputs, make_vse, perturb
 from tests.training.models import in_batch_source, on_one_device, predictions_source
 from tests.training.test_objective import CAPTION
 

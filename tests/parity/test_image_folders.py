@@ -23,12 +23,12 @@ from jitm.importers.siglip_weights import load_siglip
 from jitm.layers.convolutions import normalize_pixels
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
-from tests.data.text.test_pieces import PIECES, write_model
 from tests.importers.test_blip_weights import WORDS as BLIP_WORDS
 from tests.importers.test_clip_weights import write_merges
 from tests.importers.test_cnn_weights import check_parity, randomize, shapes, theirs
-from tests.layers.test_cnn import network, pixels
 from tests.parity.bounds import assert_within
+from tests.support.networks import network, pixels
+from tests.support.pieces import PIECES, write_model
 
 pytestmark = pytest.mark.needs('torch', 'transformers', 'timm', 'open_clip')
 

@@ -25,11 +25,11 @@ from jitm.serving.explorer.pages import Site
 from jitm.serving.loaded_run import LoadedRun
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
-from tests.commands.test_report import Page
 from tests.conftest import make_tiny_config
 from tests.encoders.test_features import load, make_network
 from tests.importers import test_clip_weights as published
-from tests.test_photos_runs import draw, write_config
+from tests.support.html import Page
+from tests.support.runs import draw, write_config
 from tests.training.models import make_clip
 
 SIZES = {'train': 8, 'dev': 4}

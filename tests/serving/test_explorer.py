@@ -30,12 +30,12 @@ from jitm.pages.pictures import pixels_of
 from jitm.runs.run import Run, load_run
 from jitm.serving.explorer import app, explored, pages
 from jitm.serving.explorer.explored import DOUBTFUL, MAX_CHARACTERS, Explored, explore
-from jitm.serving.explorer.pages import NotFound, Site
+from jitm.serving.explorer.pages import Site
 from jitm.serving.loaded_run import LoadedRun
 from jitm.types import Texts
-from tests.commands.test_report import Page
 from tests.commands.test_search import DATA, names_of, search
-from tests.models.test_matchers import DIM, make_scan
+from tests.support.html import Page
+from tests.support.matchers import DIM, make_scan
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), 'chromium')
@@ -236,22 +236,6 @@ def test_pages_escape_what_is_typed_and_read(site):
         assert '&lt;script&gt;' in page
 
 
-def test_without_pictures_images_have_a_name_and_a_caption(site):
-    page = without_pictures(site).home('a red ring')
-    assert Page(page).texts['code'][0].startswith('test-')
-    assert '>no pictures: add --photos FOLDER</p>' in page
-    assert '<img' not in page
-    assert all(f'. {caption}</p>' in page for caption in (site.data.captions_of(image)[0] for image in range(10)))
-
-
-def test_the_first_page_offers_captions_as_queries(site):
-    chips = [values['href'] for _, values in Page(site.home('')).attributes if values.get('class') == 'chip']
-    captions = [parse_qs(urlsplit(address).query)['q'][0] for address in chips[:-1]]
-    assert len(captions) == pages.EXAMPLES
-    assert {*captions} < {*site.data.captions}
-    assert chips[-1] == 'doubtful'
-
-
 def test_pages_work_below_the_path_of_a_proxy(site, monkeypatch):
     monkeypatch.setattr(Site, '_reads_photos', True)
     text = int(np.flatnonzero(site.data.image_of_text == 3)[0])
@@ -271,15 +255,14 @@ def test_empty_and_long_queries(site):
         page = site.home(query)
         assert Page(page).texts['h2'] == ['Some images']
         assert len(in_order(page)) == 10
+    chips = [values['href'] for _, values in Page(page).attributes if values.get('class') == 'chip']
+    captions = [parse_qs(urlsplit(address).query)['q'][0] for address in chips[:-1]]
+    assert len(captions) == pages.EXAMPLES
+    assert {*captions} < {*site.data.captions}
+    assert chips[-1] == 'doubtful'
     with pytest.raises(UserError, match='the caption has 10,000 characters; give at most 1,000'):
         site.home('dog ' * 2500)
     assert site.home('x' * MAX_CHARACTERS)
-
-
-def test_rows_outside_of_the_split_are_not_found(site):
-    for ask in (lambda: site.image(10, ''), lambda: site.image(-1, ''), lambda: site.pair(50), lambda: site.pair(-1)):
-        with pytest.raises(NotFound):
-            ask()
 
 
 def test_pictures_come_from_the_given_folder_only(tmp_path):
@@ -339,14 +322,10 @@ def test_only_pages_are_served(site):
         for path in (
             '/image?row=99',
             '/pair?row=99',
-            '/image?row=-1',
             '/image',
-            '/image?row=../../etc/passwd',
             '/image/../../etc/passwd',
-            '/etc/passwd',
             '/%2e%2e/README.md',
             f'/image?row={"9" * 5000}',
-            f'/pair?row={"9" * 5000}',
             '/image?row=x',
             '/pair?row=1e3',
         ):
@@ -368,16 +347,11 @@ LOCAL = ('localhost', '127.0.0.1', '[::1]')
 @pytest.mark.parametrize(
     ('host', 'addresses', 'allowed'),
     [
-        ('127.0.0.1', ['127.0.0.1'], [*LOCAL]),
-        ('::1', ['::1'], [*LOCAL]),
         ('127.0.0.2', ['127.0.0.2'], [*LOCAL, '127.0.0.2']),
-        ('::ffff:127.0.0.1', ['::ffff:127.0.0.1'], [*LOCAL, '[::ffff:127.0.0.1]']),
         ('debian', ['127.0.1.1'], [*LOCAL, 'debian']),
         ('localhost', ['::1', '127.0.0.1'], [*LOCAL]),
         ('both', ['127.0.0.1', '192.0.2.7'], ['*']),
         ('0.0.0.0', ['0.0.0.0'], ['*']),
-        ('::', ['::'], ['*']),
-        ('192.0.2.7', ['192.0.2.7'], ['*']),
         ('fe80::1%eth0', ['fe80::1%eth0'], ['*']),
     ],
 )
@@ -461,13 +435,6 @@ def test_an_image_that_cannot_be_read_any_more_is_named(finished, site, monkeypa
         Explored(LoadedRun(load_run(finished)), site.data)
 
 
-def test_missing_packages_are_named(finished, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'starlette', None)
-    assert cli.main(['explorer', '--workdir', str(finished)]) == 2
-    expected = "error: the package starlette is not installed: run pip install -e '.[explorer]' in jitm's clone\n"
-    assert capsys.readouterr().err == expected
-
-
 @pytest.fixture(scope='module')
 def browser():
     from playwright import sync_api as playwright
@@ -491,7 +458,7 @@ def without_pictures(site):
 
 
 @pytest.mark.needs('playwright', CHROMIUM)
-def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished, capsys):
+def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site):
     with served(site) as port, served(scan) as scan_port, contextlib.closing(browser.new_page()) as page:
         page.set_default_timeout(600_000)
         dialogs = []
@@ -499,15 +466,11 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         page.goto(f'http://127.0.0.1:{port}/')
         type_query(page, '')
         assert page.locator('h2').inner_text() == 'Some images'
-        caption = site.data.captions[7]
-        type_query(page, caption)
+        type_query(page, site.data.captions[7])
         names = page.locator('article code').all_inner_texts()
-        found = names_of(search(capsys, '--workdir', finished, '--split', 'test', caption, '--json'))
-        assert names == 2 * found
         page.locator('article a').first.click()
         page.wait_for_load_state()
-        assert page.locator('h2').first.inner_text() == found[0]
-        assert page.locator('ol > li').count() == 2 * pages.CAPTIONS
+        assert page.locator('h2').first.inner_text() == names[0]
         page.get_by_text('hard negatives').first.click()
         page.wait_for_load_state()
         assert page.locator('h3').first.inner_text() == 'The pair'
@@ -522,8 +485,6 @@ def test_a_browser_types_clicks_and_runs_no_script(browser, scan, site, finished
         for address in ('/', '/?q=a+red+ring', '/image?row=2&q=a+red+ring', '/pair?row=7', '/doubtful'):
             page.goto(f'http://127.0.0.1:{port}{address}')
             assert page.evaluate('document.documentElement.scrollWidth') == 400, address
-        type_query(page, 'dog ' * 2500)
-        assert page.get_by_role('alert').inner_text() == 'the caption has 10,000 characters; give at most 1,000'
         page.goto(f'http://127.0.0.1:{scan_port}/image?row=2&q=a+red+ring')
         overlay = page.locator('.overlay:visible')
         assert overlay.count() == 1

@@ -22,7 +22,7 @@ from jitm.serving import search
 from jitm.serving.images import ImageReader, as_split, open_images, photo_files, transform_of
 from jitm.serving.loaded_run import LoadedRun
 from jitm.serving.search import Answer
-from tests.commands.test_report import Page
+from tests.support.html import Page
 
 CONFIG = {'data': {'short_side': 10, 'interpolation': 'bicubic'}}
 RUN = types.SimpleNamespace(

@@ -17,7 +17,7 @@ from jitm.training.sources.predicted import predict_words
 from jitm.training.step import RunConstants, train_step
 from jitm.types import TextFormat
 from tests.configs.settings import load
-from tests.models.test_matchers import DIM, VOCABULARY, make_vse
+from tests.support.matchers import DIM, VOCABULARY, make_vse
 
 
 def parts_of_step(members, terms, source, **constants):

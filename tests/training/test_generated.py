@@ -22,7 +22,7 @@ from jitm.training.sources.generated import generate_captions
 from jitm.training.sources.masked import mask_captions
 from jitm.training.step import TrainState
 from jitm.types import Batch, Masked, Ranking, Texts
-from tests.models.test_matchers import VOCABULARY, make_inputs, perturb
+from tests.support.matchers import VOCABULARY, make_inputs, perturb
 from tests.training.models import compile_step, on_one_device, shortlist_source
 
 MODEL = UNITER(VOCABULARY, 'tiny', dropout=0.0, dtype='float32', heads=('mlm', 'discriminate', 'correct'))

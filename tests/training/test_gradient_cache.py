@@ -4,22 +4,17 @@ In float64 both agree to 1e-12: a mistake in a formula is not hidden by rounding
 """
 
 import functools
-import inspect
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from jitm import losses
-from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.models.vse import VSE
 from jitm.training import sources
 from jitm.training.gradient_cache import encode_in_chunks
-from jitm.training.members import EMA, Frozen, Gradient, Member, init_members
 from jitm.training.objective import make_terms, token_terms
 from jitm.training.setup import set_up
 from jitm.training.source import View
@@ -28,10 +23,9 @@ from jitm.training.sources.labels import CoTeaching, MovingAverage, with_labels
 from jitm.training.sources.masked import mask_captions
 from jitm.training.sources.mined import with_mined
 from jitm.training.sources.relevance import with_relevance
-from jitm.training.step import TrainState, score_in_training
+from jitm.training.step import score_in_training
 from jitm.types import DTYPES, Batch, Pairs, TokenPredictions
-from tests.losses.formulas import OF_QUERIES
-from tests.models.test_matchers import (
+from tests.support.matchers import (
     DIM,
     MATCHERS,
     TOKENS,
@@ -46,14 +40,11 @@ from tests.training import test_generated as tags
 from tests.training.models import (
     WordEncoder,
     candidates_source,
-    compile_step,
     in_batch_source,
     on_one_device,
     predictions_source,
     shortlist_source,
-    small_vse,
 )
-from tests.training.test_members import BOOST, pipeline  # noqa: F401
 from tests.training.test_objective import CAPTION, TERM
 
 COUNT, ROWS = 8, 3  # the last chunk is filled up
@@ -115,9 +106,7 @@ def assert_close(one, other):
             np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    'name', ['vse_fc', *(pytest.param(name, marks=pytest.mark.slow) for name in ('scan_t2i', 'clip_vit'))]
-)
+@pytest.mark.parametrize('name', ['vse_fc', pytest.param('scan_t2i', marks=pytest.mark.slow)])
 def test_gradient_is_that_of_the_whole_batch(float64, name):
     model, (images, texts) = MATCHERS[name], make_inputs(COUNT, COUNT)
     if name == 'vse_fc':
@@ -131,13 +120,12 @@ def test_gradient_is_that_of_the_whole_batch(float64, name):
     assert_close(chunked, plain)
 
 
-@pytest.mark.parametrize('rows', [pytest.param(4, marks=pytest.mark.slow), 3])
-def test_dropout_is_the_same_in_both_passes(float64, rows):
+def test_dropout_is_the_same_in_both_passes(float64):
     model = make_vse(**TOKENS, image_pooling='mean', text_pooling='mean')
     inputs = make_inputs(COUNT, COUNT)
     arguments = model, *map(double, (random_variables(model, *inputs), *inputs))
-    chunked = gradient_of(encode_in_chunks(score, rows), *arguments)
-    assert_close(chunked, gradient_of(functools.partial(score_by_hand, rows=rows), *arguments))
+    chunked = gradient_of(encode_in_chunks(score, ROWS), *arguments)
+    assert_close(chunked, gradient_of(functools.partial(score_by_hand, rows=ROWS), *arguments))
     assert abs(chunked[0] - score(*arguments)) > 1e-3
 
 
@@ -191,38 +179,6 @@ class Captioner(VSE):
 MODEL = make_vse(make=Captioner, text_pooling='mean').clone(text=WordEncoder(VOCABULARY))
 VARIABLES = random_variables(MODEL, BATCH.images, BATCH.texts)
 OTHER = {'params': perturb(VARIABLES['params'])}
-
-
-def inputs_of_losses(variables):
-    """All that a loss of the captions of each image may read, from encodings by a model and by another."""
-
-    def rank(matcher):
-        own, *mined = (
-            (matcher.encode_image(pairs.images, True), matcher.encode_text(pairs.texts, True))
-            for pairs in (BATCH, *BATCH.drawn['mined'])
-        )
-        of_queries, of_pairs = matcher.similarity_pairwise(own[0], mined[0][1]), matcher.similarity_pairwise(*mined[1])
-        return {'scores': matcher.similarity(*own), 'offline_scores': of_queries, 'offline_pair_scores': of_pairs}
-
-    of_pairs = {'positives': jnp.eye(COUNT, dtype=bool), 'relevance': BATCH.drawn['relevance']}
-    anchor = MODEL.apply(double(OTHER), method=rank)['scores']
-    inputs = of_pairs | {'anchor_scores': anchor, 'labels': jnp.linspace(0, 1, COUNT)}
-    return inputs | MODEL.apply(variables, method=rank)
-
-
-@pytest.mark.slow
-def test_every_loss_of_rankings(float64):
-    def losses_of(variables):
-        inputs, values = inputs_of_losses(variables), {}
-        for name, (formula, *variants) in OF_QUERIES.items():
-            loss = getattr(losses, formula.__name__)
-            known = {key: inputs[key] for key in inspect.signature(loss).parameters if key in inputs}
-            if name == 'ITM':  # of probabilities
-                known['scores'] = jax.nn.sigmoid(known['scores'])
-            values |= {f'{name} {n}': jnp.sum(loss(**known, **variant)) for n, variant in enumerate(variants)}
-        return values
-
-    assert_same(*both(losses_of, double(VARIABLES)))
 
 
 IGNORED = {'same_image': 'ignored'}
@@ -281,34 +237,6 @@ def test_masked_and_generated_words(float64):
     assert_same(*both(values_of, variables, rows=1))
 
 
-MEMBERS = {
-    'anchor': {'rule': Gradient(), 'optimizer': optax.sgd(1.0), 'learn_from': ('target',)},
-    'frozen': {'rule': Frozen()},
-    'average': {'rule': EMA(of='target', momentum=0.5)},
-    'target': {'rule': Gradient(), 'optimizer': optax.sgd(1.0), 'learn_from': ('anchor', 'frozen', 'average')},
-}
-
-
-@pytest.mark.slow
-def test_members_learn_from_each_other(float64, pipeline):  # noqa: F811
-    model, batch = small_vse(len(pipeline.vocabulary)), double(pipeline.batch(0))
-    members = {name: Member(model=model, **member) for name, member in MEMBERS.items()}
-    terms = {'ranking': TERM, 'boost': BOOST | {'loss': 'anchored.relative_max'}}
-    parts = {'members': members, 'terms': make_terms(terms), 'source': in_batch_source()}
-    states = init_members(members, 0, batch.images, batch.texts)
-    states['average'] = states['average'].replace(params=perturb(states['average'].params))  # else it is the target
-    states = {name: double(state.replace(params=perturb(state.params))) for name, state in states.items()}
-    plain, chunked = (
-        compile_step(**parts, seed=0, steps_per_epoch=5, epochs=2, rows=rows)(TrainState(np.int32(0), states), batch)
-        for rows in (None, ROWS)
-    )
-    assert_close(chunked, plain)
-    assert {f'{name}/terms/boost' for name in ('anchor', 'target')} < plain[1].keys()
-    for name in ('anchor', 'target', 'average'):
-        change = jax.tree.map(lambda a, b: np.abs(a - b).max(), plain[0].members[name].params, states[name].params)
-        assert max(jax.tree.leaves(change)) > 1e-3, name
-
-
 @pytest.mark.slow
 def test_the_activations_of_one_chunk_are_kept():
     model, (images, texts) = MATCHERS['clip_vit'], make_inputs(COUNT, COUNT)
@@ -325,7 +253,7 @@ def test_the_activations_of_one_chunk_are_kept():
         step = jax.jit(encode_in_chunks(jax.grad(loss), rows))
         return step.lower(variables['params'], *many).compile().memory_analysis().temp_size_in_bytes
 
-    assert memory(8) < memory(64) < memory(None) / 2
+    assert memory(8) < memory(None) / 2
 
 
 @pytest.mark.parametrize('name', ['rvse_mlp', 'saf', 'vsrn_f30k', 'clip_resnet'])
@@ -345,15 +273,7 @@ def test_batch_normalization_is_not_of_a_chunk(name):
         step(score, 3)
 
 
-@pytest.mark.slow
-def test_the_key_of_a_config(float64, tiny_config):
-    results = []
-    for rows in (None, ROWS):
-        setup = set_up(tiny_config | {'encode_chunk': rows})
-        state, batch = double(setup.initial_state()), double(setup.make_batch(0))
-        results.append(jax.device_get(setup.train_step(parallel.put_state(state), parallel.put_batch(batch))))
-    (plain, _), (chunked, _) = results
-    assert_close(chunked.members['target'].optimizer, plain.members['target'].optimizer)  # moments of the gradient
+def test_the_key_of_a_config(tiny_config):
     tiny_config['model']['image']['mlp'] = 'residual'
     with pytest.raises(UserError, match=r'VSE\.encode_image'):
         set_up(tiny_config | {'encode_chunk': ROWS})

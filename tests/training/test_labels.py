@@ -152,25 +152,24 @@ def config_of(tiny_config, source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('source', ['MovingAverage', 'CoTeaching'])
-def test_runs_resume_exactly_in_each_phase(source, tiny_config, tmp_path, monkeypatch):
-    config = config_of(tiny_config, source)
+def test_runs_resume_exactly_in_each_phase(tiny_config, tmp_path, monkeypatch):
+    config = config_of(tiny_config, 'CoTeaching')
     loop.train_and_evaluate(config, tmp_path / 'whole')
     lines = [json.loads(line) for line in (tmp_path / 'whole' / 'metrics.jsonl').read_text().splitlines()]
     logged = [line for line in lines if 'target/noise/i2t/gradient' in line]
     assert len(logged) == 30
     assert all(0 <= line['target/noise/i2t/separation'] <= 1 for line in logged)
     read = itertools.count(1)
-    # It stops in the warm-up, before the first split, within an epoch and before the next split.
-    stops = property(lambda _: next(read) in (4, 12, 20, 28), lambda *_: None)
+    # It stops before the first split, which is after the warm-up, and within an epoch.
+    stops = property(lambda _: next(read) in (11, 18), lambda *_: None)
     monkeypatch.setattr(StopRequest, 'requested', stops, raising=False)
     stopped = []
-    for _ in range(5):
+    for _ in range(3):
         with contextlib.suppress(InterruptedRun):
             loop.train_and_evaluate(config, tmp_path / 'run')
             break
         stopped.append(1)
-    assert len(stopped) == 4
+    assert len(stopped) == 2
     assert_same_run(tmp_path / 'run', tmp_path / 'whole')
 
 

@@ -11,7 +11,7 @@ from jitm.training.objective import RankingTerm, TokenTerm
 from jitm.training.source import together
 from jitm.training.step import TrainState
 from jitm.types import Batch
-from tests.models.test_matchers import MATCHERS, make_inputs, random_variables
+from tests.support.matchers import MATCHERS, make_inputs, random_variables
 from tests.training.models import compile_step, in_batch_source, predictions_source, shortlist_source
 
 TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}

@@ -1,7 +1,5 @@
 """A run whose BERT has adapters: what trains, what its checkpoints hold, and what others read."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -10,16 +8,14 @@ from safetensors.numpy import load_file
 
 from jitm.commands.cli import main
 from jitm.data import scenes
-from jitm.errors import InterruptedRun, UserError
+from jitm.errors import UserError
 from jitm.layers.lora import LEAVES, merge
 from jitm.runs.checkpoint import Checkpoints
-from jitm.runs.interrupt import StopRequest
 from jitm.runs.run import describe_run, load_run
 from jitm.training import loop
 from jitm.training.setup import set_up
 from jitm.training.weights import write_weights
 from tests.conftest import make_tiny_config
-from tests.same import assert_same_run
 
 TEXT = {'name': 'text.BERTEncoder', 'size': 'L-2_H-8_A-2', 'dropout': 0.1, 'output_dropout': 0.0, 'dtype': 'float32'}
 
@@ -67,7 +63,7 @@ def test_only_adapters_and_new_layers_change_and_have_moments(trained, config):
 
 @pytest.mark.slow
 def test_factors_may_name_modules_that_adapters_freeze(config):
-    for name, known in (('embeddings/words', True), ('lower_50%', True), ('embeddings/wrods', False)):
+    for name, known in (('embeddings/words', True), ('embeddings/wrods', False)):
         changed = config | {'optimizer': config['optimizer'] | {'factors': {name: 0.0}}}
         if known:
             assert set_up(changed).random_state().step == 0
@@ -96,22 +92,11 @@ def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config,
     jax.tree.map(np.testing.assert_array_equal, run.variables['params'], merge(params))
     names = {path[-1] for path in traverse_util.flatten_dict(run.variables['params'])}
     assert not names & {*LEAVES}
-    # A run that is initialized from it has no adapters, or new ones.
-    for lora in ({}, {'rank': 1}):
-        target = {'rule': 'gradient', 'learn_from': (), 'init_from': str(trained), 'lora': lora}
-        best = load_run(trained).variables['params']
-        state = set_up(config | {'members': {'target': target}}).initial_state().members['target']
-        jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_resumes_exactly(trained, config, tmp_path, monkeypatch):
-    read = itertools.count(1)
-    monkeypatch.setattr(StopRequest, 'requested', property(lambda _: next(read) == 3, lambda *_: None), raising=False)
-    with pytest.raises(InterruptedRun, match='saved at step 2 of 4'):
-        loop.train_and_evaluate(config, tmp_path / 'run')
-    loop.train_and_evaluate(config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', trained)
+    # A run that is initialized from it has new ones.
+    target = {'rule': 'gradient', 'learn_from': (), 'init_from': str(trained), 'lora': {'rank': 1}}
+    best = load_run(trained).variables['params']
+    state = set_up(config | {'members': {'target': target}}).initial_state().members['target']
+    jax.tree.map(np.testing.assert_array_equal, state.variables['params'], best)
 
 
 def test_a_member_that_does_not_train_has_no_adapters(config):

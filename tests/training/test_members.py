@@ -1,7 +1,6 @@
 """Models that train together: the three scenarios of DBL (Diao et al., 2024) and mutual learning."""
 
 import dataclasses
-import shutil
 
 import chex
 import jax
@@ -30,9 +29,7 @@ from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, in
 from jitm.training.objective import make_terms
 from jitm.training.step import TrainState
 from tests.conftest import UNCHANGED, make_tiny_config
-from tests.models.test_matchers import make_inputs
-from tests.same import assert_same_run
-from tests.test_train import remove_checkpoints
+from tests.support.matchers import make_inputs
 from tests.training.models import compile_step, in_batch_source, small_vse
 from tests.training.test_objective import TERM
 
@@ -306,25 +303,6 @@ def boosted(config, scenario, run=None):
     config['terms'] = config['terms'] | {'boost': BOOST | {'loss': 'anchored.absolute_max', 'alpha': 0.5}}
     config['model']['image']['mlp'] = 'residual'
     return config
-
-
-@pytest.mark.slow
-def test_stopped_run_with_an_anchor_resumes_exactly(tiny_config, finished, tmp_path):
-    """With a frozen one; the drills kill runs with the others."""
-    alone = shutil.copytree(finished, tmp_path / 'alone')
-    config = boosted(tiny_config, 'oas', str(alone))
-    config['model']['image']['mlp'] = 'none'
-    config['epochs'] = 2
-    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
-    loop.train_and_evaluate(config, whole)
-    shutil.copytree(whole, stopped)
-    remove_checkpoints(stopped, after=16)
-    shutil.rmtree(alone)  # the checkpoint holds all members
-    loop.train_and_evaluate(config, stopped)
-    assert_same_run(stopped, whole)
-    line = read_metrics(whole)[1]
-    assert {'anchor/gap', 'target/gap', 'target/terms/boost'} <= line.keys()
-    assert 'anchor/loss' not in line
 
 
 @pytest.mark.slow

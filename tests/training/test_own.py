@@ -19,7 +19,7 @@ from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from jitm.training.plan import make_optimizer, make_plan
 from tests.configs.settings import load
-from tests.training.test_stages import write_config
+from tests.support.runs import write_config
 
 MODELS = """
 import jax.numpy as jnp

@@ -1,16 +1,11 @@
 """The queue of past pairs: what it holds and the loss on it by loops, and runs that resume exactly."""
 
-import contextlib
-import itertools
-
 import jax
 import numpy as np
 import optax
 import pytest
 
-from jitm.errors import InterruptedRun, UserError
-from jitm.runs.interrupt import StopRequest
-from jitm.training import loop
+from jitm.errors import UserError
 from jitm.training.members import EMA, Gradient, Member, init_members
 from jitm.training.objective import make_terms
 from jitm.training.plan import make_plan
@@ -18,8 +13,7 @@ from jitm.training.source import View
 from jitm.training.sources.queue import encode
 from jitm.training.step import TrainState
 from tests.configs.settings import load
-from tests.models.test_matchers import MATCHERS
-from tests.same import assert_same_run
+from tests.support.matchers import MATCHERS
 from tests.training.models import candidates_source, compile_step, small_vse
 from tests.training.test_members import pipeline  # noqa: F401
 
@@ -27,7 +21,6 @@ LENGTH, TEMPERATURE = 20, 0.1
 QUEUE = {'source': 'queue', 'same_image': 'ignored', 'encoder': 'average', 'length': LENGTH}
 TERM = {'loss': 'ranking.softmax_contrastive', 'temperature': TEMPERATURE, 'reduction': 'sum'}
 TERM |= {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
-AVERAGE = {'rule': 'ema', 'of': 'target', 'momentum': 0.9}
 
 
 def start(pipeline, same_image):  # noqa: F811
@@ -85,27 +78,6 @@ def test_queue_and_loss_by_a_loop(pipeline, same_image):  # noqa: F811
             np.testing.assert_allclose(values, held[key], rtol=1e-5, atol=1e-6)
     assert repeated == 8
     assert (held['image_index'] >= 0).all()
-
-
-@pytest.fixture
-def queue_config(tiny_config):
-    return tiny_config | {
-        'candidates': QUEUE,
-        'terms': {'ranking': TERM},
-        'members': tiny_config['members'] | {'average': AVERAGE},
-    }
-
-
-@pytest.mark.slow
-def test_runs_resume_exactly(queue_config, tmp_path, monkeypatch):
-    loop.train_and_evaluate(queue_config, tmp_path / 'whole')
-    read = itertools.count(1)
-    monkeypatch.setattr(StopRequest, 'requested', property(lambda _: next(read) == 7, lambda *_: None), raising=False)
-    with contextlib.suppress(InterruptedRun):
-        loop.train_and_evaluate(queue_config, tmp_path / 'run')
-    assert len((tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()) < 30
-    loop.train_and_evaluate(queue_config, tmp_path / 'run')
-    assert_same_run(tmp_path / 'run', tmp_path / 'whole')
 
 
 def test_the_encoder_of_the_queue_is_a_member():

@@ -25,7 +25,8 @@ from jitm.training.source import Context, Source
 from jitm.training.sources import mined
 from tests.configs.settings import load
 from tests.importers.test_cnn_weights import published
-from tests.mining.test_mining import make_lists, make_split, save_lists
+from tests.support.mining import make_lists, make_split, save_lists
+from tests.support.runs import write_config
 from tests.training.models import drawing
 
 OFF = Augmentation(0.0, 0.0, False, 1)
@@ -164,13 +165,6 @@ def test_step_scores_mined_pairs(two_stages, tmp_path, with_perturbed):
     for direction, off in (('i2t', with_image), ('t2i', with_text)):
         np.testing.assert_allclose(metrics[f'target/mined/{direction}/harder'], np.mean(off > best[direction]))
         np.testing.assert_allclose(metrics[f'target/mined/{direction}/active'], np.mean(off > positive))
-
-
-def write_config(path, config):
-    path.write_text(
-        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
-    )
-    return path
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from jitm.data.text.published import PublishedPieces, load_folder
 from jitm.data.text.vocabularies import describe_vocabulary, kind_of, load_vocabulary, restore_vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
-from tests.data.text.test_pieces import write_model
+from tests.support.pieces import write_model
 
 TRICKY = (
     'A dog runs on the beach.',

@@ -40,11 +40,11 @@ from jitm.report import explanations
 from jitm.runs.run import Run, load_run, read_split
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
-from jitm.training.loop import train_and_evaluate
 from jitm.types import Batch, Texts
-from tests.commands.test_report import Page
-from tests.models.test_matchers import DIM, MATCHERS, make_vse, perturb
 from tests.models.test_uniter import uniter_config  # noqa: F401
+from tests.support.html import Page
+from tests.support.matchers import DIM, MATCHERS, make_vse, perturb
+from tests.support.runs import write_initial
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
 CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
@@ -530,7 +530,7 @@ def test_page_replaces_older_files(explained, split, tmp_path):
 @pytest.mark.slow
 def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
     uniter_config['model'] |= {'heads': HEADS}
-    train_and_evaluate(uniter_config, tmp_path / 'run')
+    write_initial(uniter_config, tmp_path / 'run')
     with pytest.raises(UserError, match='has no generator of captions'):
         load_generator(tmp_path / 'run')
     capsys.readouterr()
