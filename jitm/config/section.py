@@ -37,7 +37,8 @@ class Section(NamedTuple):
       nothing: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
       shares: Those of them that may be keys instead.
-      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`.
+      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`, or
+        for None.
       also: Functions with further keys, which count if those without a default are given.
       makes: The type of the result, and its description for an error.
     """
@@ -50,7 +51,7 @@ class Section(NamedTuple):
     nothing: str | Mapping[str, Any] | None = None
     takes: Collection[str] = ()
     shares: Collection[str] = ()
-    wraps: Callable[[Callable], Callable] | None = None
+    wraps: Callable[[Callable], Callable | None] | None = None
     also: Collection[Callable] = ()
     makes: tuple[type, str] = (object, '')
 
@@ -79,13 +80,14 @@ class Section(NamedTuple):
         else:
             raise UserError(f"config key '{key}' is '{name}'; use one of {', '.join(self.package)}")
         try:
-            return [named, *([self.wraps(named)] if self.wraps else [])]
+            outer = self.wraps(named) if self.wraps else None
         except ArgumentError as error:
             raise error.in_section(where) from None
+        return [named, outer] if outer else [named]
 
     def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
         """Returns the arguments of a function that are keys of the section."""
-        supplied = {self.key, *self.takes} - {*self.shares}
+        supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.shares}
         return {name: one for name, one in parameters_of(function).items() if name not in supplied}
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
