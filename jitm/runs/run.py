@@ -90,7 +90,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)
     stored, vocabulary = config_lib.check_saved(run['config'], workdir), restore_vocabulary(run['vocabulary'])
-    config = config_lib.to_json(section.complete(stored, {**load.SECTIONS, **make.SECTIONS}, imports=False))
+    config = config_lib.to_json(section.complete(stored, load.SECTIONS | make.SECTIONS, imports=False))
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')
     try:
