@@ -133,7 +133,7 @@ def get_config() -> ml_collections.ConfigDict:
         )
     )
 
-    # A function in jitm.training.optimizer and its arguments.
+    # A rule in jitm.training.optimizer or of optax, such as 'optax.lion', its arguments, and those of `optimizer`.
     config.optimizer = dict(
         name='adamw',
         learning_rate=2e-4,

@@ -249,7 +249,7 @@ def test_files_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, name, mess
         ),
         (
             {'candidates': {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}},
-            'perturbed captions have no vectors of tokens',
+            'its captions have no vectors of tokens',
         ),
     ],
 )

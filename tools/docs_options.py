@@ -27,6 +27,7 @@ from jitm.data.scenes import SceneSplit
 from jitm.data.splits import Split
 from jitm.models.make import is_module
 from jitm.training.members import RULES, make_member
+from jitm.training.optimizer import optimizer
 from jitm.training.sections import PARTS
 from jitm.training.source import Source
 
@@ -46,6 +47,7 @@ HEAD = '| key | default | |\n|---|---|---|\n'
 SECTIONS = {
     **{key: section.function for key, section in PARTS.items() if section.function},
     'members.*': make_member,
+    'optimizer': optimizer,
     'evaluation': EvaluationKeys,
     'run': RunKeys,
 }
@@ -176,7 +178,11 @@ def named() -> dict[str, Iterable[tuple[str, Callable]]]:
             if name == f'{make.__name__}.{make.__name__}'
         ],
         'terms.*.loss': [one for one in public('jitm.losses') if one[0].rpartition('.')[2] in losses.__all__],
-        'optimizer.name': returning('jitm.training.optimizer', tuple[optax.GradientTransformation, optax.Schedule]),
+        'optimizer.name': [
+            (name, rule)
+            for name, rule in returning('jitm.training.optimizer', optax.GradientTransformation)
+            if 'learning_rate' in parameters_of(rule)
+        ],
     }
 
 

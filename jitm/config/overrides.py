@@ -10,7 +10,7 @@ from typing import Any
 from jitm.config.build import flatten
 from jitm.config.hints import check_value
 from jitm.config.schema import FIRST, check_shared
-from jitm.config.section import Sections, complete, find_section
+from jitm.config.section import Sections, complete, find_section, find_sections
 from jitm.errors import UserError, did_you_mean
 
 SHORT = {'lr': 'learning_rate', 'wd': 'weight_decay', 'bs': 'batch_size', 'dim': 'embed_dim'}
@@ -49,29 +49,20 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
         name.
     """
     config = copy.deepcopy(dict(config))
-    named = sorted((key for key in given if _is_name(key, sections)), key=lambda key: key.count('.'))
-    for key in named:
-        check_shared(key)
-        path, _, leaf = key.rpartition('.')
-        section, node = find_section(path, sections), _enter(config, path, sections)
-        if node is None:
-            raise UserError(f"config key '{key}' is unknown{_hint(config, key, {}, sections)}")
-        node[leaf] = _parse(key, given[key], '')
-        for other in node.keys() - {leaf, *section.takes, *section.arguments(section.functions(node, path))}:
+    sections_of_names = {key: find_section(key.rpartition('.')[0], sections) for key in given}
+    named = {key: part for key, part in sections_of_names.items() if part and key.endswith(f'.{part.key}') and part.key}
+    for key, section in sorted(named.items(), key=lambda item: -item[0].count('.')):
+        node, path = _set(config, key, given[key], sections), key.rpartition('.')[0]
+        for other in node.keys() - {section.key, *section.takes, *section.arguments(section.functions(node, path))}:
             del node[other]
-    for path in (key.rpartition('.')[0] for key in named):
-        for shared in find_section(path, sections).shares:
-            if not _reads(config, path, shared, sections):
-                _find(config, path).pop(shared, None)
+        outer, dot, name = path.rpartition('.')
+        inner = find_sections({name: node}, sections, f'{outer}{dot}')
+        read = {argument for where, part, keys in inner for argument in part.arguments(part.functions(keys, where))}
+        for shared in node.keys() & {*section.shares} - read:
+            del node[shared]
     config = complete(config, sections)
     for key in (key for key in given if key not in named):
-        check_shared(key)
-        path, _, leaf = key.rpartition('.')
-        node = _enter(config, path, sections)
-        known = _keys(node, key, sections)
-        if leaf not in known:
-            raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
-        node[leaf] = _parse(key, given[key], known[leaf])
+        _set(config, key, given[key], sections)
     for key in given:
         if reason := unread(config, key):
             raise UserError(f"config key '{key}' {reason}")
@@ -100,11 +91,25 @@ def unread(config: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def _is_name(key: str, sections: Sections) -> bool:
-    """Returns whether a dotted key names a function or class."""
+def _set(config: dict[str, Any], key: str, text: str | None, sections: Sections) -> dict[str, Any]:
+    """Sets a key and returns its section, which is made if it is declared within another one."""
+    check_shared(key)
     path, _, leaf = key.rpartition('.')
-    section = find_section(path, sections)
-    return section is not None and leaf == section.key != ''
+    outer, _, name = path.rpartition('.')
+    section, node, parent = find_section(path, sections), _find(config, path), _find(config, outer)
+    nested = find_section(outer, sections) is not None
+    if node is None and section and nested and parent is not None:
+        node = parent[name] = {}
+    known = dict(node) if isinstance(node, dict) else {}
+    if isinstance(node, dict) and section is None and nested:
+        known.setdefault(leaf, 0.0)  # a dict of numbers, as `optimizer.factors`
+    elif isinstance(node, dict) and section:
+        arguments = section.arguments(section.functions(node, path)) if section.key in ('', *node) else {}
+        known = {section.key: ''} | {name: parameter.default for name, parameter in arguments.items()} | known
+    if leaf not in known:
+        raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
+    node[leaf] = _parse(key, text, known[leaf])
+    return node
 
 
 def _find(config: Mapping[str, Any], path: str) -> Any:
@@ -113,34 +118,6 @@ def _find(config: Mapping[str, Any], path: str) -> Any:
     for part in filter(None, path.split('.')):
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
-
-
-def _enter(config: dict[str, Any], path: str, sections: Sections) -> dict[str, Any] | None:
-    """Returns a section, which is made if it is declared within another one; None if there is none."""
-    node, (parent, _, leaf) = _find(config, path), path.rpartition('.')
-    if node is None and find_section(path, sections) and find_section(parent, sections):
-        node = _find(config, parent)[leaf] = {}
-    return node if isinstance(node, dict) else None
-
-
-def _keys(node: Mapping[str, Any] | None, key: str, sections: Sections) -> dict[str, Any]:
-    """Returns the keys that the section of a key may have with their values, or with defaults."""
-    path, _, leaf = key.rpartition('.')
-    section, outer = (find_section(name, sections) for name in (path, path.rpartition('.')[0]))
-    if node is None:
-        return {}
-    if section is None:
-        return {**({leaf: 0.0} if outer else {}), **node}  # within a section: a dict of numbers, as `optimizer.factors`
-    known = section.arguments(section.functions(node, path)) if section.key in ('', *node) else {}
-    return {name: parameter.default for name, parameter in known.items()} | dict(node)
-
-
-def _reads(config: Mapping[str, Any], path: str, argument: str, sections: Sections) -> bool:
-    """Returns whether the function of a section, or that of a nested one, has an argument."""
-    node, section = _find(config, path), find_section(path, sections)
-    inner = [f'{path}.{key}' for key, value in node.items() if isinstance(value, dict)]
-    reads = section is not None and argument in section.arguments(section.functions(node, path))
-    return reads or any(_reads(config, nested, argument, sections) for nested in inner)
 
 
 def _hint(config: Mapping[str, Any], key: str, known: Mapping[str, Any], sections: Sections) -> str:

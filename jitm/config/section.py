@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -37,8 +37,9 @@ class Section(NamedTuple):
       nothing: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
       shares: Those of them that may be keys instead.
-      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`.
-      also: Functions with further keys, which count if those without a default are given.
+      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`, or
+        for None.
+      also: Functions with further keys, which may be left out.
       makes: The type of the result, and its description for an error.
     """
 
@@ -50,7 +51,7 @@ class Section(NamedTuple):
     nothing: str | Mapping[str, Any] | None = None
     takes: Collection[str] = ()
     shares: Collection[str] = ()
-    wraps: Callable[[Callable], Callable] | None = None
+    wraps: Callable[[Callable], Callable | None] | None = None
     also: Collection[Callable] = ()
     makes: tuple[type, str] = (object, '')
 
@@ -69,23 +70,23 @@ class Section(NamedTuple):
             return [self.function] if self.function else []
         check_keys(node, node, where=where, required=[self.key] if self.default is None else [])
         name, key = node.get(self.key, self.default), f'{where}.{self.key}'
-        check_value(key, name, str)
+        listed = isinstance(self.package, Mapping)
+        check_value(key, name, Literal[*self.package] if listed else str)
         if name == self.nothing:
             return []
-        if isinstance(self.package, str):
-            named = names.resolve(self.package, name, where=key, own=self.own, imports=imports)
-        elif name in self.package:
+        if listed:
             named = self.package[name]
         else:
-            raise UserError(f"config key '{key}' is '{name}'; use one of {', '.join(self.package)}")
+            named = names.resolve(self.package, name, where=key, own=self.own, imports=imports)
         try:
-            return [named, *([self.wraps(named)] if self.wraps else [])]
+            outer = self.wraps(named) if self.wraps else None
         except ArgumentError as error:
             raise error.in_section(where) from None
+        return [named, outer] if outer else [named]
 
     def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
         """Returns the arguments of a function that are keys of the section."""
-        supplied = {self.key, *self.takes} - {*self.shares}
+        supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.shares}
         return {name: one for name, one in parameters_of(function).items() if name not in supplied}
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
@@ -174,12 +175,10 @@ def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True
             continue
         if functions and section.key:
             node.setdefault(section.key, section.default)
-        for function in (*functions, *section.also):
-            keys = section.keys(function)
-            required = {key for key, parameter in keys.items() if parameter.default is inspect.Parameter.empty}
-            if function in functions or required <= node.keys():
-                defaults = {key: parameter.default for key, parameter in keys.items() if key not in section.shares}
-                node |= {key: value for key, value in defaults.items() if key not in node and type(value) in PLAIN}
+        for function in functions:
+            for key, parameter in section.keys(function).items():
+                if key not in section.shares and type(parameter.default) in PLAIN:
+                    node.setdefault(key, parameter.default)
     return config
 
 

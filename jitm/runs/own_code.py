@@ -18,10 +18,10 @@ def hash_sources(named: Iterable[str]) -> dict[str, str]:
       named: Names of functions and classes whose modules were imported, as in a config.
 
     Returns:
-      {the module of the name: hex}, without modules that have no file, such as a notebook.
+      {the module of the name: hex}, without optax, and modules that have no file, such as a notebook.
     """
     files = {module: names.file_of(module) for module in map(names.module_of, named)}
-    return {module: hash_file(file) for module, file in files.items() if file}
+    return {module: hash_file(file) for module, file in files.items() if file and not module.startswith('optax')}
 
 
 def write(sources: Mapping[str, str], workdir: Path) -> None:

@@ -90,7 +90,7 @@ def load_run(workdir: str | Path, step: int | None = None, member: str | None = 
     step, member, variables, run = _read(workdir, step, member)
     exported = _is_exported(workdir)
     stored = config_lib.check_saved(run['config'], workdir)
-    config = config_lib.to_json(section.complete(stored, {**load.SECTIONS, **make.SECTIONS}, imports=False))
+    config = config_lib.to_json(section.complete(stored, load.SECTIONS | make.SECTIONS, imports=False))
     vocabulary = restore_vocabulary(run['vocabulary'])
     if vocabulary.hash != run['vocabulary_hash']:
         raise UserError(f'the vocabulary in {workdir} does not have the hash it was saved with')

@@ -235,7 +235,7 @@ DECLARED = Section(
     'loss',
     'jitm.losses',
     own=callable,
-    takes=('scores', 'positives', 'negatives', *INPUTS, *TOKEN_INPUTS, 'name', 'predictions'),
+    takes=('scores', 'positives', 'negatives', *INPUTS, *TOKEN_INPUTS, 'name'),
     shares=LEARNED,
     wraps=kind_of,
 )

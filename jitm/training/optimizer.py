@@ -1,8 +1,9 @@
 """Optimizers and their learning-rate schedules."""
 
+import functools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import chex
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 
-from jitm.config.section import Section
+from jitm.config.section import Bound, Section
+from jitm.errors import ArgumentError
 from jitm.training.modules import check_rates, rate_factors, select_modules
 from jitm.types import Count, NotNegative, Positive, Rate, Share
 
@@ -20,6 +22,15 @@ CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # open_clip
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
 NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as released by open_clip
 MAX_LOGIT_SCALE = math.log(100)
+
+
+def decay_in_steps(learning_rate: float, length: int) -> optax.Schedule:
+    """Returns learning_rate * 0.1^(t / length), rounded down, for t = 0, 1, ..."""
+
+    def schedule(step: chex.Numeric) -> chex.Numeric:
+        return learning_rate * 0.1 ** (step // length)  # integers: a rounded quotient would begin a decay late
+
+    return schedule
 
 
 def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -> optax.Schedule:
@@ -71,63 +82,42 @@ def frozen_modules(factors: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(name for name, factor in factors.items() if factor == 0)
 
 
-def _clipped_and_scaled(
-    rule: optax.GradientTransformation, clip_norm: float, factors: Mapping[str, float], layer_decay: float
-) -> optax.GradientTransformation:
-    """Chains clipping, an update rule and the scaling of modules; frozen modules have no moments."""
-    if frozen := frozen_modules(factors):
-        rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
-    return optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))
-
-
-def adamw(
-    *,
-    learning_rate: Positive,
-    weight_decay: NotNegative,
-    factors: Mapping[str, NotNegative],
-    decay_epochs: Count,
-    clip_norm: Positive,
-    layer_decay: Share = 1.0,
-    steps_per_epoch: int,
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns AdamW with clipping of the global norm and step decay, as VSE++ and VSE-infinity use it.
+def adamw(learning_rate: optax.Schedule, *, weight_decay: NotNegative) -> optax.GradientTransformation:
+    """Returns AdamW as VSE++ and VSE-infinity use it: with step decay of the rate.
 
     Args:
-      learning_rate: The initial learning rate.
+      learning_rate: The learning rate by step.
       weight_decay: The decoupled weight decay, multiplied by the learning rate; 0 is Adam.
-      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`; 0 freezes it,
-        and no gradient is computed for it.
-      decay_epochs: The number of epochs after which the rate is multiplied by 0.1, again and again.
-      clip_norm: The maximal global norm of the gradient; 2.0 as published.
-      layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
-      steps_per_epoch: The number of batches in an epoch.
-
-    Returns:
-      The optimizer, and its learning rate by step.
     """
-    length = decay_epochs * steps_per_epoch
-
-    def schedule(step: chex.Numeric) -> chex.Numeric:
-        return learning_rate * 0.1 ** (step // length)  # integers: a rounded quotient would begin a decay late
-
-    return _clipped_and_scaled(
-        optax.adamw(schedule, weight_decay=weight_decay), clip_norm, factors, layer_decay
-    ), schedule
+    return optax.adamw(learning_rate, weight_decay=weight_decay)
 
 
-def adam_then_decay(
-    schedule: optax.Schedule, weight_decay: float, b2: float, epsilon: float
+def adamw_with_warm_up(
+    learning_rate: optax.Schedule,
+    *,
+    weight_decay: NotNegative,
+    b2: Annotated[float, Interval(gt=0, lt=1)],
+    epsilon: Positive,
 ) -> optax.GradientTransformation:
-    """Returns p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps), then p -= rate weight_decay p.
+    """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
 
-    This is the released AdamW of UNITER and OSCAR. `optax.adamw` corrects v before it adds eps, and decays p before the
-    update.
+    It is p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps), then p -= rate weight_decay p. `optax.adamw`
+    corrects v before it adds eps, and decays p before the update. Biases and scales of normalizations are not decayed,
+    except for the regions' features and locations. A parameter without any gradient so far, such as in an unused head,
+    is not changed.
+
+    Args:
+      learning_rate: The learning rate by step; published for base models is at most 5e-5 for UNITER, 2e-5 for OSCAR.
+      weight_decay: The weight decay, multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
+      b2: The decay rate of the second moment (the first moment has 0.9); 0.98 as published for UNITER, 0.999 for
+        OSCAR.
+      epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
     """
 
     def update(
         gradients: chex.ArrayTree, state: optax.ScaleByAdamState, params: chex.ArrayTree
     ) -> tuple[chex.ArrayTree, optax.ScaleByAdamState]:
-        rate, t = schedule(state.count), optax.safe_increment(state.count)
+        rate, t = learning_rate(state.count), optax.safe_increment(state.count)
         first = optax.tree.update_moment(gradients, state.mu, B1, 1)
         second = optax.tree.update_moment(gradients, state.nu, b2, 2)
         corrected = rate * jnp.sqrt(1 - b2**t) / (1 - B1**t)
@@ -145,43 +135,21 @@ def adam_then_decay(
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
-def adamw_with_warm_up(
-    *,
-    learning_rate: Positive,
-    weight_decay: NotNegative,
-    factors: Mapping[str, NotNegative],
-    warm_up: Rate,
-    b2: Annotated[float, Interval(gt=0, lt=1)],
-    epsilon: Positive,
-    clip_norm: Positive,
-    layer_decay: Share = 1.0,
-    total_steps: int,
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
+def adamw_with_cosine(learning_rate: optax.Schedule, *, weight_decay: NotNegative) -> optax.GradientTransformation:
+    """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.
 
-    Biases and scales of normalizations are not decayed, except for the regions' features and locations. A parameter
-    without any gradient so far, such as in an unused head, is not changed.
+    Biases, scales of normalizations, the class embedding and the temperature of CLIP are not decayed; for the
+    temperature see `limit_logit_scale`.
 
     Args:
-      learning_rate: The maximal learning rate; published for base models: 5e-5 for UNITER, 2e-5 for OSCAR.
-      weight_decay: The weight decay, multiplied by the learning rate; 0.01 as published for UNITER, 0.05 for OSCAR.
-      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`; 0 freezes it,
-        and no gradient is computed for it.
-      warm_up: The share of the steps in which the rate rises; 0.1 as published for UNITER, 0 for OSCAR.
-      b2: The decay rate of the second moment (the first moment has 0.9); 0.98 as published for UNITER, 0.999 for
-        OSCAR.
-      epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
-      clip_norm: The maximal global norm of the gradient; 2.0 as published for UNITER, 1.0 for OSCAR.
-      layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
-      total_steps: The number of steps of the run.
-
-    Returns:
-      The optimizer, and its learning rate by step.
+      learning_rate: The learning rate by step.
+      weight_decay: The decoupled weight decay, multiplied by the learning rate.
     """
-    schedule = warm_up_then_decay(learning_rate, warm_up, total_steps)
-    return _clipped_and_scaled(
-        adam_then_decay(schedule, weight_decay, b2, epsilon), clip_norm, factors, layer_decay
-    ), schedule
+
+    def decayed(params: chex.ArrayTree) -> chex.ArrayTree:
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
+
+    return optax.adamw(learning_rate, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
 
 
 def limit_logit_scale() -> optax.GradientTransformation:
@@ -200,40 +168,57 @@ def limit_logit_scale() -> optax.GradientTransformation:
     )
 
 
-def adamw_with_cosine(
+def optimizer(
     *,
+    name: Bound,
     learning_rate: Positive,
-    weight_decay: NotNegative,
     factors: Mapping[str, NotNegative],
-    warm_up: Rate,
     clip_norm: Positive,
     layer_decay: Share = 1.0,
+    decay_epochs: Count | None = None,
+    warm_up: Rate | None = None,
+    steps_per_epoch: int,
     total_steps: int,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the AdamW of open_clip: betas 0.9 and 0.98, eps 1e-6, linear warm-up and cosine decay of the rate.
-
-    Biases, scales of normalizations, the class embedding and the temperature of CLIP are not decayed; for the
-    temperature see `limit_logit_scale`.
+    """Returns an update rule with its schedule, clipping of the global norm, and rates of modules and layers.
 
     Args:
-      learning_rate: The maximal learning rate.
-      weight_decay: The decoupled weight decay, multiplied by the learning rate.
-      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`.
-      warm_up: The share of the steps in which the rate rises.
-      clip_norm: The maximal global norm of the gradient.
+      name: The rule, one of this file or of optax, a function of the learning rate by step.
+      learning_rate: The initial learning rate; after a warm-up, the maximal one.
+      factors: The factor of the learning rate of each module, by a pattern of `modules.select_modules`; 0 freezes it,
+        and no gradient is computed for it.
+      clip_norm: The maximal global norm of the gradient; 2.0 as published for VSE++ and UNITER, 1.0 for OSCAR.
       layer_decay: The factor of the rate of each layer of a transformer over the next one, see `modules.rate_factors`.
+      decay_epochs: The number of epochs after which the rate is multiplied by 0.1, again and again.
+      warm_up: Instead, the share of the steps in which the rate rises, before it falls to the end of the run; 0.1 as
+        published for UNITER, 0 for OSCAR.
+      steps_per_epoch: The number of batches in an epoch.
       total_steps: The number of steps of the run.
 
     Returns:
       The optimizer, and its learning rate by step.
     """
-    schedule = warm_up_then_cosine(learning_rate, warm_up, total_steps)
+    if warm_up is not None:
+        decay = warm_up_then_decay if name.func is adamw_with_warm_up else warm_up_then_cosine
+        schedule = decay(learning_rate, warm_up, total_steps)
+    elif decay_epochs is None:
+        raise ArgumentError('decay_epochs', 'is missing; give it, or warm_up')
+    else:
+        schedule = decay_in_steps(learning_rate, decay_epochs * steps_per_epoch)
+    rule, frozen = name(schedule), frozen_modules(factors)
+    if frozen:  # they have no moments
+        rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
+    chain = optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))
+    return optax.chain(chain, limit_logit_scale()) if name.func is adamw_with_cosine else chain, schedule
 
-    def decayed(params: chex.ArrayTree) -> chex.ArrayTree:
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
-    rule = optax.adamw(schedule, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
-    return optax.chain(_clipped_and_scaled(rule, clip_norm, factors, layer_decay), limit_logit_scale()), schedule
+def around(rule: Callable) -> Callable | None:
+    """Returns `optimizer` with the schedule of a rule, any for those of optax; None for an optimizer of the user."""
+    if rule in (adamw_with_warm_up, adamw_with_cosine):
+        return functools.partial(optimizer, decay_epochs=None)
+    if rule is adamw:
+        return functools.partial(optimizer, warm_up=None)
+    return optimizer if rule.__module__.startswith('optax.') else None
 
 
-DECLARED = Section('name', __name__, own=callable, takes=('steps_per_epoch', 'total_steps'))
+DECLARED = Section('name', __name__, own=callable, takes=('steps_per_epoch', 'total_steps'), wraps=around)

@@ -36,12 +36,12 @@ from jitm.training.objective import (
 )
 from jitm.training.optimizer import frozen_modules
 from jitm.training.sections import PARTS, SECTIONS, with_defaults
-from jitm.training.source import Conditions, Context, Source, together
+from jitm.training.source import OPTIONS, Conditions, Context, Source, together
 from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
 
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
-VECTORS = Conditions({'augmentation.change_words': "they are read already; 'model.text.dropout' changes vectors"})
+VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # 'model.text.dropout' changes them
 GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
 
 
@@ -249,9 +249,9 @@ def check_conditions(
         if stated.gives and key not in used and read.isdisjoint(stated.gives):
             empty = 'set it to 0' if key.endswith('num_views') else "set it to ''"
             raise UserError(f"config key '{key}' is set but unused: add {stated.reader}, or {empty}")
-        for pattern, reason in stated.excludes.items():
+        for pattern in (pattern for pattern in OPTIONS if pattern not in stated.accepts):
             for other in filter(is_set, fnmatch.filter(values, pattern)):
-                empty = UNSET.get(other, type(values[other])())
+                empty, reason = UNSET.get(other, type(values[other])()), OPTIONS[pattern]
                 raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
 
 

@@ -52,11 +52,25 @@ class Context(NamedTuple):
     pending: bool = False
 
 
+OPTIONS = {  # pattern of the config keys with which a source may be combined -> why one that does not accept it is not
+    'augmentation.num_views': 'it has one view of each pair',
+    'augmentation.change_words': 'its captions are not changed',
+    'augmentation.drop_regions': 'its images are not changed',
+    'offline.path': 'it scores no mined negatives',
+    'relevance.source': "its candidates differ from 'in_batch'",
+    'labels.source': "its candidates differ from 'in_batch'",
+    'members.*.learn_from': 'models would learn from scores of other candidates',
+    'data.token_vectors': 'its captions have no vectors of tokens',
+}
+AUGMENTATION = {'augmentation.num_views', 'augmentation.change_words', 'augmentation.drop_regions'}
+OF_OTHER_ROWS = {'augmentation.change_words', 'augmentation.drop_regions', 'data.token_vectors'}  # than `in_batch`
+
+
 class Conditions(NamedTuple):
     """Conditions for combining a source with others, see `jitm.training.plan.check_conditions`.
 
     Attributes:
-      excludes: Patterns of config keys that must not be set with it -> the reason.
+      accepts: The keys of `OPTIONS` that may be set with it, by default all.
       needs: Config keys that must be set with it -> how to set them.
       uses: Other config keys that it reads.
       members: Config keys that name a member.
@@ -66,7 +80,7 @@ class Conditions(NamedTuple):
       row_by_row: Whether it computes the losses of a query without the scores of other queries.
     """
 
-    excludes: Mapping[str, str] = {}
+    accepts: Collection[str] = OPTIONS
     needs: Mapping[str, str] = {}
     uses: Collection[str] = ()
     members: Collection[str] = ()

@@ -9,14 +9,13 @@ from typing import Any
 import jax
 
 from jitm.config import build as config_lib
-from jitm.config.section import own_names
 from jitm.devices import agreement
 from jitm.errors import UserError
 from jitm.files import LOCK, PARTIAL, locked, parse_json
 from jitm.runs import own_code
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.log import read_metrics
-from jitm.training.sections import SECTIONS, with_defaults
+from jitm.training.sections import with_defaults
 
 
 def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code: bool = False) -> None:
@@ -24,7 +23,7 @@ def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code:
 
     Args:
       workdir: The run directory.
-      config: The config, whose modules of the user are imported.
+      config: The config; modules of the user that it names were imported.
       accept_changed_code: Whether these may have changed.
     """
     path = workdir / 'config.json'
@@ -44,7 +43,6 @@ def check_workdir(workdir: Path, config: Mapping[str, Any], accept_changed_code:
             f'workdir {workdir} holds a run with another config ({"; ".join(different)}); choose the old values, or a '
             f'new workdir, where --config.{key}={workdir} trains its model further'
         )
-    own_names(config, SECTIONS)
     if not accept_changed_code and (files := own_code.changed_files(workdir)):
         raise UserError(
             f'{" and ".join(map(str, files))} changed since the run in {workdir} was started; restore it, choose a new '

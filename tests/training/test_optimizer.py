@@ -8,13 +8,7 @@ import pytest
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.training.optimizer import (
-    adamw,
-    adamw_with_cosine,
-    adamw_with_warm_up,
-    scale_modules,
-    warm_up_then_cosine,
-)
+from jitm.training.optimizer import scale_modules, warm_up_then_cosine
 from tests.training.models import make_optimizer
 
 ADAMW = {
@@ -35,6 +29,18 @@ UNITER = {
     'clip_norm': 2.0,
     'total_steps': 5000,
 }
+
+
+def adamw(steps_per_epoch, **section):
+    return make_optimizer({'name': 'adamw', **section}, epochs=10)(steps_per_epoch)
+
+
+def adamw_with_warm_up(total_steps, **section):
+    return make_optimizer({'name': 'adamw_with_warm_up', **section}, epochs=1)(total_steps)
+
+
+def adamw_with_cosine(total_steps, **section):
+    return make_optimizer({'name': 'adamw_with_cosine', **section}, epochs=1)(total_steps)
 
 
 def test_learning_rate_decays_in_steps():
@@ -229,3 +235,31 @@ def test_a_released_logit_scale_outside_of_the_limits_is_kept(scale, factors):
         updates, _ = optimizer.update({'logit_scale': jnp.float32(direction)}, optimizer.init(params), params)
         want = -1e-3 * direction if direction == inward and not factors else 0
         np.testing.assert_allclose(updates['logit_scale'], want, rtol=1e-2)
+
+
+LION = {'learning_rate': 0.5, 'factors': {'bert': 0.1, 'network': 0.0}, 'clip_norm': 2.0, 'weight_decay': 0.1}
+
+
+@pytest.mark.parametrize(('schedule', 'rate'), [({'decay_epochs': 9}, 0.5), ({'warm_up': 0.5}, 0.5 / 5)])
+def test_an_optimizer_of_optax_has_schedule_and_factors(schedule, rate):
+    optimizer, rates = make_optimizer({'name': 'optax.lion', **LION, **schedule}, epochs=10)(1)
+    params = {name: {'kernel': jnp.asarray([3.0])} for name in ('bert', 'network', 'fc')}
+    gradients = {name: {'kernel': jnp.asarray([4.0])} for name in params}
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    step = rate * (1 + 0.1 * 3)  # the sign of the gradient, and the weight decay
+    for name, factor in {'bert': 0.1, 'network': 0, 'fc': 1}.items():
+        np.testing.assert_allclose(updates[name]['kernel'], [-factor * step], rtol=1e-6)
+    np.testing.assert_allclose(rates(0), rate, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'name': 'optax.lyon'}, "optax has no 'lyon', did you mean 'lion'"),
+        ({'b3': 0.9}, "'optimizer.b3' is unknown; known are b1, b2, "),
+        ({}, "'optimizer.decay_epochs' is missing; give it, or warm_up"),
+    ],
+)
+def test_mistakes_with_an_optimizer_of_optax_are_one_sentence(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_optimizer({'name': 'optax.lion', **LION, **changes}, epochs=10)(1)

@@ -14,7 +14,7 @@ from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.files import hash_file, hash_json
 from jitm.report.groups import read_run_log
-from jitm.runs import hub
+from jitm.runs import hub, own_code
 from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from jitm.training.plan import make_plan
@@ -329,3 +329,13 @@ def test_own_parts_take_their_arguments(config_of_parts):
         make_plan(config_of_parts)
     with pytest.raises(UserError, match=r"'optimizer.learning_rate' is missing"):
         make_optimizer({'name': 'own_parts.py:sgd'}, 1)
+
+
+def test_a_wrong_argument_of_an_optimizer_of_optax_names_it(tiny_config):
+    tiny_config['optimizer'] |= {'name': 'optax.lion', 'b1': 'x'}
+    with pytest.raises(UserError, match=r"^'optax.lion' fails: TypeError in line \d+ of "):
+        loop.set_up(tiny_config)
+    tiny_config['optimizer'] |= {'b1': 0.9}
+    plan = make_plan(tiny_config)
+    assert plan.config['optimizer'].items() >= {'b1': 0.9, 'b2': 0.99, 'mask': None}.items()
+    assert own_code.hash_sources(plan.own.values()) == {}

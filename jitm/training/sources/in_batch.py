@@ -15,19 +15,6 @@ from jitm.types import Batch, Count, Elements, Ranking
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
-ROWS_OF_BATCH = "its candidates differ from 'in_batch'"
-# Exclusions by sources of other candidates, by config key.
-EXCLUDES_OTHER = {
-    'augmentation.num_views': 'this source has one view of each pair',
-    'relevance.source': ROWS_OF_BATCH,
-    'labels.source': ROWS_OF_BATCH,
-}
-EXCLUDES_UNMINED = EXCLUDES_OTHER | {'offline.path': 'it scores no mined negatives'}
-# By sources whose rankings differ between models.
-EXCLUDES_OWN = EXCLUDES_UNMINED | {'members.*.learn_from': 'models would learn from scores of other candidates'}
-# By sources that draw further texts, or further pairs.
-EXCLUDES_WORDS = {'augmentation.change_words': 'its negatives are not changed'}
-EXCLUDES_CHANGES = EXCLUDES_WORDS | {'augmentation.drop_regions': 'its negatives are not changed'}
 
 
 def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None, *, context: Context) -> Source:

@@ -13,8 +13,8 @@ from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
-from jitm.training.source import Conditions, Context, Scored, Source
-from jitm.training.sources.in_batch import EXCLUDES_OWN, SAME_IMAGE, masks
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source
+from jitm.training.sources.in_batch import SAME_IMAGE, masks
 from jitm.types import Batch, Count, Ranking, Reduced
 
 
@@ -63,7 +63,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             rankings[way] = ranking.replace(reduced=numbers, **learned)
         return rankings, {}
 
-    return Source(score, conditions=Conditions(EXCLUDES_OWN, row_by_row=True))
+    return Source(score, conditions=Conditions(OF_OTHER_ROWS, row_by_row=True))
 
 
 def check_dual(matcher: Matcher, source: str) -> None:

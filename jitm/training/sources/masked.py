@@ -14,8 +14,7 @@ from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import largest_array, map_images, read_captions
 from jitm.training.objective import HEADS, MASKED, TokenTerm
-from jitm.training.source import Conditions, Scored, Source
-from jitm.training.sources.mined import CHANGES
+from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Scored, Source
 from jitm.types import Batch, Masked, TokenPredictions
 
 
@@ -69,7 +68,7 @@ def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
         return {}, collectives.gather_results(map_images(one, rows, floats))
 
     conditions = Conditions(
-        excludes=dict.fromkeys(CHANGES, 'masked captions are not augmented'),
+        accepts=OPTIONS.keys() - AUGMENTATION,
         uses=('scene_graphs.source',),
         gives=(MASKED, *HEADS),
         reader='a term of masked words',

@@ -11,12 +11,11 @@ from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Context, Scored, Source
+from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Scored, Source
 from jitm.types import Batch, Count, Pairs
 
-CHANGES = ('augmentation.drop_regions', 'augmentation.change_words', 'augmentation.num_views')
 CONDITIONS = Conditions(
-    excludes=dict.fromkeys(CHANGES, 'pairs with mined negatives are not augmented'),
+    accepts=OPTIONS.keys() - AUGMENTATION,
     gives=('offline_scores', 'offline_pair_scores'),
     reader='a term of mined negatives',
 )

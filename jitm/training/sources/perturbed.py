@@ -15,11 +15,11 @@ from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
-from jitm.training.sources.in_batch import EXCLUDES_OTHER, EXCLUDES_WORDS, SAME_IMAGE, rank_batch
+from jitm.training.sources.in_batch import SAME_IMAGE, rank_batch
 from jitm.types import Batch
 
 STREAM = 5  # separates these random numbers from other sources' numbers
-EXCLUDES = EXCLUDES_OTHER | EXCLUDES_WORDS | {'data.token_vectors': 'perturbed captions have no vectors of tokens'}
+ACCEPTS = {'augmentation.drop_regions', 'offline.path', 'members.*.learn_from'}
 
 
 def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) -> Source:
@@ -51,7 +51,7 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
 
     graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
     needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}
-    return Source(score, samplers=samplers, conditions=Conditions(EXCLUDES, needs))
+    return Source(score, samplers=samplers, conditions=Conditions(ACCEPTS, needs))
 
 
 def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:

@@ -4,10 +4,8 @@ from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import TokenTerm
-from jitm.training.source import Conditions, Scored, Source
+from jitm.training.source import OPTIONS, Conditions, Scored, Source
 from jitm.types import Batch
-
-EXCLUDES = {'captioning': {'augmentation.change_words': 'it would learn to write them'}}  # by predictions
 
 
 def predict_words(terms: dict[str, TokenTerm]) -> Source:
@@ -32,5 +30,6 @@ def predict_words(terms: dict[str, TokenTerm]) -> Source:
         losses = {name: term.per_text(predictions[term.predictions]) for name, term in terms.items()}
         return {}, collectives.gather_results(losses)
 
-    excludes = {key: why for term in terms.values() for key, why in EXCLUDES.get(term.predictions, {}).items()}
-    return Source(score, conditions=Conditions(excludes))
+    writes = any(term.predictions == 'captioning' for term in terms.values())  # which would learn changed words
+    accepts = OPTIONS.keys() - {'augmentation.change_words'} if writes else OPTIONS
+    return Source(score, conditions=Conditions(accepts))

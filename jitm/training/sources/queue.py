@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Memory, Models, Rankings, Scored, Source, View
-from jitm.training.sources.in_batch import EXCLUDES_OWN, SAME_IMAGE, masks
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Memory, Models, Rankings, Scored, Source, View
+from jitm.training.sources.in_batch import SAME_IMAGE, masks
 from jitm.training.sources.in_chunks import check_dual
 from jitm.types import Batch, Count, Ranking
 
@@ -75,7 +75,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
         return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
 
-    return Source(score, look, init, remember, conditions=Conditions(EXCLUDES_OWN, members=('candidates.encoder',)))
+    return Source(score, look, init, remember, conditions=Conditions(OF_OTHER_ROWS, members=('candidates.encoder',)))
 
 
 def encode(model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Pairs:

@@ -8,7 +8,7 @@ from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Conditions, Scored, Source
-from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_UNMINED, on_training_scale
+from jitm.training.sources.in_batch import on_training_scale
 from jitm.types import Batch, Ranking
 
 STREAM = 4  # separates these random numbers from other sources' numbers
@@ -20,7 +20,9 @@ def sampled() -> Source:
     With equal probability, the text or the image of a pair is replaced by one of another image, as released. The query
     is the image if the text was replaced, otherwise the text. The other query has no negative and a loss of 0.
     """
-    return Source(_score, samplers=_samplers, conditions=Conditions(EXCLUDES_UNMINED | EXCLUDES_CHANGES))
+    return Source(
+        _score, samplers=_samplers, conditions=Conditions(accepts=('members.*.learn_from', 'data.token_vectors'))
+    )
 
 
 def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:

@@ -10,8 +10,7 @@ from jitm.data.pipeline import Part, Pipeline, Sampler, generator
 from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Context, Scored, Source, View, each
-from jitm.training.sources.in_batch import EXCLUDES_CHANGES, EXCLUDES_OWN
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, View, each
 from jitm.types import Batch, Count, Index, Ranking
 
 STREAM = 2  # separates these random numbers from other sources' numbers
@@ -77,8 +76,8 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 
         return model.apply(variables, method=choose_with)
 
-    excludes = EXCLUDES_OWN | (EXCLUDES_CHANGES if num_extra else {})
-    return Source(_score, each(choose), samplers=samplers, conditions=Conditions(excludes))
+    accepts = {'data.token_vectors'} if num_extra else OF_OTHER_ROWS
+    return Source(_score, each(choose), samplers=samplers, conditions=Conditions(accepts))
 
 
 def _score(
