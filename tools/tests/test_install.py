@@ -176,8 +176,7 @@ def test_make_replaces_an_environment_of_another_python(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
-@pytest.mark.parametrize('extra', ['cuda12', 'cuda13', 'tpu'])
+@pytest.mark.parametrize(('extra', 'python'), [('cuda12', '3.11'), ('cuda13', '3.13'), ('tpu', '3.12')])
 def test_the_extras_of_accelerators_resolve(extra, python):
     command = (sys.executable, '-m', 'uv', 'pip', 'compile', '--quiet', '--python-platform', 'x86_64-manylinux_2_31')
     lines = run(*command, '--python-version', python, '--extra', extra, 'pyproject.toml', cwd=ROOT).splitlines()

@@ -1,4 +1,4 @@
-"""The notebook of the tutorial runs with the published networks on few photos; nbconvert makes its page of it."""
+"""The notebook of the tutorial runs with the published networks on eight photos; nbconvert makes its page of it."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 from jitm.commands import cli
 from jitm.files.packages import PACKAGES
 from tests.conftest import ROOT
-from tests.test_readme import shorten
+from tests.support.pages import shorten
 
 NOTEBOOK = ROOT / 'docs' / 'tutorial.ipynb'
 
@@ -29,11 +29,17 @@ def sources() -> list[str]:
 @pytest.mark.needs(*(PACKAGES[name].module for name in ('efficientnet-lite0', 'all-MiniLM-L6-v2')))
 def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / 'docs').mkdir()
-    (tmp_path / 'docs' / 'cc_photos').symlink_to(ROOT / 'docs' / 'cc_photos')
+    few = tmp_path / 'docs' / 'cc_photos' / 'test'
+    few.mkdir(parents=True)
+    photos = ROOT / 'docs' / 'cc_photos' / 'test'
+    lines = (photos / 'metadata.jsonl').read_text().splitlines(keepends=True)[:8]
+    (few / 'metadata.jsonl').write_text(''.join(lines))
+    for line in lines:
+        name = json.loads(line)['file_name']
+        (few / name).symlink_to(photos / name)
     (tmp_path / 'data' / 'f8k_photos').mkdir(parents=True)
     for split in ('train', 'dev'):
-        (tmp_path / 'data' / 'f8k_photos' / split).symlink_to(ROOT / 'docs' / 'cc_photos' / 'test')
+        (tmp_path / 'data' / 'f8k_photos' / split).symlink_to(few)
     monkeypatch.setattr('matplotlib.pyplot.show', lambda: None)
     names = {}
     for source in sources():

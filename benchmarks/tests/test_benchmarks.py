@@ -267,7 +267,8 @@ def test_memory_of_a_step_is_that_of_state_batch_and_temporaries(monkeypatch, me
 
 
 @pytest.mark.slow
-def test_chunks_take_less_memory(measured):
+def test_chunks_take_less_memory(monkeypatch, measured):
+    monkeypatch.setitem(SIZES, 'base', dataclasses.replace(SIZES['base'], layers=2))
     flags = ('--settings', 'vsepp:vsepp,f30k', '--bert', '--batch_sizes', '128', '--chunk', '16', '--steps', '1')
     (row,) = measured('gradient_cache', '--target', 'cpu', *flags)
     assert (row['setting'], row['batch']) == ('vsepp:vsepp,f30k', 128)
@@ -277,7 +278,7 @@ def test_chunks_take_less_memory(measured):
 
 @pytest.mark.slow
 def test_what_is_kept_takes_memory_and_saves_products(measured):
-    flags = ('--settings', 'sgraf:saf,f30k', '--batch_size', '16', '--budgets', '0', '4096')
+    flags = ('--settings', 'scan:t2i,lse,f30k', '--batch_size', '16', '--budgets', '0', '4096')
     none, kept = measured('activations', '--target', 'cpu', *flags)
     assert (none['batch'], none['activations_mb'], kept['activations_mb']) == (16, 0, 4096)
     assert 0 < none['peak GB'] < kept['peak GB']
