@@ -30,7 +30,7 @@ from jitm.devices import job, parallel  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
 from jitm.training.gradient_cache import encode_in_chunks  # noqa: E402
-from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState  # noqa: E402
+from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
 from jitm.training.source import Memory, together  # noqa: E402
 from jitm.training.sources.labels import CoTeaching, MovingAverage, with_labels  # noqa: E402
@@ -39,7 +39,7 @@ from jitm.training.sources.relevance import with_relevance  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402
 from jitm.types import Batch  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
-from tests.support.matchers import MATCHERS, VOCABULARY, random_variables  # noqa: E402
+from tests.support.matchers import MATCHERS, VOCABULARY, perturb, random_variables  # noqa: E402
 from tests.training.models import (  # noqa: E402
     candidates_source,
     drawing,
@@ -192,6 +192,9 @@ def main() -> None:
         if name not in states_of:
             whole = pipeline.batch(0)
             states = {key: random_state(n, member, whole) for n, (key, member) in enumerate(members.items())}
+            if name == 'naaf':  # whose thresholds stay at 0 for such parameters
+                states = jax.jit(functools.partial(init_members, members, 0))(whole.images, whole.texts)
+                states = {key: member.replace(params=perturb(member.params)) for key, member in states.items()}
             states_of[name] = jax.device_get(states)
         models = {key: (model, member.variables) for key, member in states_of[name].items()}
         memory = fill(source.init(models, sorted(parts['terms']), pipeline.batch(0), 36))
