@@ -29,14 +29,15 @@ def checked(loss: Loss) -> Loss:
 
     @functools.wraps(loss)
     def call(*args: Any, **keywords: Any) -> Any:
-        given, sizes = signature.bind(*args, **keywords), {}
-        for name, value in given.arguments.items():
-            given.arguments[name] = _argument(name, value, signature.parameters[name].annotation, sizes)
-        masks = [given.arguments.get(name) for name in ('positives', 'negatives')]
-        known = all(mask is not None and not isinstance(mask, jax.core.Tracer) for mask in masks)
-        if known and np.logical_and(*map(np.asarray, masks)).any():
+        bound = signature.bind(*args, **keywords)
+        sizes = {}
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _argument(name, value, signature.parameters[name].annotation, sizes)
+        masks = [bound.arguments.get(name) for name in ('positives', 'negatives')]
+        are_concrete = all(mask is not None and not isinstance(mask, jax.core.Tracer) for mask in masks)
+        if are_concrete and np.logical_and(*map(np.asarray, masks)).any():
             raise ArgumentError('negatives', 'has candidates that are in positives, too; take them out of one')
-        return loss(*given.args, **given.kwargs)
+        return loss(*bound.args, **bound.kwargs)
 
     return call
 
@@ -45,15 +46,16 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
     """Returns a checked argument; `sizes` maps the axes of earlier arguments to their sizes, and is extended."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
-    wanted = next((one for one in arrays if isinstance(one, str)), None)
-    if getattr(value, 'shape', None) == () and (wanted is None or len(kinds) > 1):
+    dtype = next((part for part in arrays if isinstance(part, str)), None)
+    if getattr(value, 'shape', None) == () and (dtype is None or len(kinds) > 1):
         if isinstance(value, jax.core.Tracer):
             return value  # such as a learned temperature
         value = value.item() if hasattr(value, 'item') else value
-    if wanted is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
+    if dtype is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
         check_value(name, value, hint, argument=True)
         return value
-    kind, axes = wanted.split(' ')[0], re.findall('[A-Z]', wanted)
+    kind = dtype.split(' ')[0]
+    axes = re.findall('[A-Z]', dtype)
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors with gradients
@@ -67,9 +69,11 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
         raise ArgumentError(name, 'is float16, too coarse for a loss; it must be float32 or bfloat16')
     if 0 in array.shape[1:]:
         raise ArgumentError(name, f'is empty: it has the shape {list(array.shape)}')
-    fits = len(axes) == array.ndim and all(sizes.get(*one) == one[1] for one in zip(axes, array.shape, strict=True))
+    fits = len(axes) == array.ndim and all(
+        sizes.get(axis, size) == size for axis, size in zip(axes, array.shape, strict=True)
+    )
     if not fits or not jnp.issubdtype(array.dtype, ARRAYS[kind]):
-        given = ''.join(f', {axis} = {size}' for axis, size in sizes.items())
-        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{wanted}{given}')
+        sizes_shown = ''.join(f', {axis} = {size}' for axis, size in sizes.items())
+        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{dtype}{sizes_shown}')
     sizes |= zip(axes, array.shape, strict=True)
     return array

@@ -80,7 +80,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns the keys in which two configs differ, as `key: old -> new`."""
-    old, new = flatten(old), flatten(new)
+    old = flatten(old)
+    new = flatten(new)
     return [
         f'{key}: {old.get(key, "absent")} -> {new.get(key, "absent")}'
         for key in sorted(old.keys() | new.keys())

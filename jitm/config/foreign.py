@@ -80,7 +80,8 @@ def read_declared(
     hints = typing.get_type_hints(kind, include_extras=True)
     values = {key: content[key] for key in hints if key in content}
     for key, value in values.items():
-        if problem := requirement(value, hints[key]):
+        problem = requirement(value, hints[key])
+        if problem:
             raise UserError(f"{path} has '{where}{key}' {value!r:.80}; {problem}: {remedy}")
     for key, value in content.items():
         if key not in hints and key not in harmless and value not in EMPTY:

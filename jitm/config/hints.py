@@ -35,21 +35,21 @@ BOUNDS = {
 
 
 def check_keys(
-    section: Mapping[str, Any], known: Collection[str], *, where: str, required: Iterable[str] | None = None
+    section: Mapping[str, Any], allowed: Collection[str], *, where: str, required: Iterable[str] | None = None
 ) -> None:
     """Raises a UserError unless a section, or the whole config where '', has known keys only and all required ones.
 
     Args:
       section: The section.
-      known: The keys that it may have.
+      allowed: The keys that it may have.
       where: The dotted key of the section, for messages.
       required: The keys that it must have, by default all.
     """
     prefix = f'{where}.' if where else ''
     for key in section:
-        if key not in known:
-            raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, known)}")
-    for key in known if required is None else required:
+        if key not in allowed:
+            raise UserError(f"config key '{prefix}{key}' is unknown{did_you_mean(key, allowed)}")
+    for key in allowed if required is None else required:
         if key not in section:
             raise UserError(f"config key '{prefix}{key}' is missing and has no default; see jitm/configs/default.py")
 
@@ -67,26 +67,29 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
     Raises:
       UserError: If the value does not fit the hint; an ArgumentError for an argument.
     """
-    if remedy := requirement(value, hint):
+    remedy = requirement(value, hint)
+    if remedy:
         problem = f'is {reprlib.repr(value)}; {remedy}'
         raise ArgumentError(key, problem) if argument else UserError(f"config key '{key}' {problem}")
-    arguments, inner = typing.get_args(hint), {}
+    arguments = typing.get_args(hint)
+    inner = {}
     if typing.is_typeddict(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
         if hint.__total__:
             check_keys(value, hints, where=key)
         inner = {name: (value[name], hints[name]) for name in value if name in hints}
     elif isinstance(value, Mapping):
-        inner = {name: (one, arguments[1]) for name, one in value.items() if len(arguments) == 2}
+        inner = {name: (item, arguments[1]) for name, item in value.items() if len(arguments) == 2}
     elif isinstance(value, tuple | list):
-        inner = {str(n): (one, arguments[0]) for n, one in enumerate(value) if arguments}
+        inner = {str(n): (item, arguments[0]) for n, item in enumerate(value) if arguments}
     for name, (inner_value, inner_hint) in inner.items():
         check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, argument)
 
 
 def requirement(value: Any, hint: Any) -> str | None:
     """Returns the requirement that a value violates; None if it fits its hint or the hint is not checked."""
-    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    origin = typing.get_origin(hint) or hint
+    arguments = typing.get_args(hint)
     if origin is Annotated:
         if isinstance(arguments[1], str):
             return MUST + arguments[1]  # an array, see `jitm.config.arguments`
@@ -106,8 +109,8 @@ def requirement(value: Any, hint: Any) -> str | None:
 
 def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
     """Returns the bounds that a number violates; None if it is within them."""
-    found = [dataclasses.asdict(one) for one in constraints if isinstance(one, Ge | Gt | Le | Lt | Interval)]
-    bounds = [(*BOUNDS[name], bound) for one in found for name, bound in one.items() if bound is not None]
+    limits = [dataclasses.asdict(limit) for limit in constraints if isinstance(limit, Ge | Gt | Le | Lt | Interval)]
+    bounds = [(*BOUNDS[name], bound) for limit in limits for name, bound in limit.items() if bound is not None]
     if all(fits(value, bound) for fits, _, bound in bounds):
         return None
     return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)

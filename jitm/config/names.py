@@ -70,10 +70,10 @@ def resolve(
         if own and 'did you mean' not in near:
             near = f', and no {module_name} in {os.getcwd()}'
         raise UserError(f'{wrong} there is no module {path}{near}') from None
-    known = _public(module)
-    if attribute not in known:
-        papers = stated_names({name: getattr(module, name) for name in known})
-        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, known, papers)}")
+    public = _public(module)
+    if attribute not in public:
+        papers = stated_names({name: getattr(module, name) for name in public})
+        raise UserError(f"{wrong} {path} has no '{attribute}'{did_you_mean(attribute, public, papers)}")
     return getattr(module, attribute)
 
 
@@ -117,20 +117,23 @@ def _modules(package: str) -> dict[str, str]:
     """Returns the dotted paths of the modules of a package and its folders by their names; none if it is a module."""
     path = getattr(importlib.import_module(package), '__path__', ())
     modules = [module.name for module in pkgutil.walk_packages(path, f'{package}.')]
-    found = {module.rpartition('.')[2]: module for module in sorted(modules, key=len, reverse=True)}
-    return dict(sorted(found.items()))
+    paths = {module.rpartition('.')[2]: module for module in sorted(modules, key=len, reverse=True)}
+    return dict(sorted(paths.items()))
 
 
 def _near_full_name(package: str, name: str) -> str:
     """Returns a hint to append to a message about a name without its module."""
     modules = _modules(package)
-    known, papers = {module: f'{module}.NAME' for module in modules}, {}
+    full_names = {module: f'{module}.NAME' for module in modules}
+    papers = {}
     for module, path in modules.items():
         with contextlib.suppress(ImportError):  # an optional library is missing
-            public = _public(imported := importlib.import_module(path))
-            known |= {one: one if one == module else f'{module}.{one}' for one in public}
-            papers |= stated_names({known[attribute]: getattr(imported, attribute) for attribute in public})
-    meant = papers.get(name.lower()) or next((known[near] for near in difflib.get_close_matches(name, known, n=1)), '')
+            imported = importlib.import_module(path)
+            public = _public(imported)
+            full_names |= {name: name if name == module else f'{module}.{name}' for name in public}
+            papers |= stated_names({full_names[attribute]: getattr(imported, attribute) for attribute in public})
+    near = difflib.get_close_matches(name, full_names, n=1)
+    meant = papers.get(name.lower()) or ''.join(full_names[nearest] for nearest in near)
     return f", did you mean '{meant}'?" if meant else '; see jitm/configs/default.py'
 
 
@@ -142,13 +145,13 @@ def is_own(value: Any) -> bool:
 def _attribute(module: ModuleType, name: str, wrong: str, own: Callable[[Any], bool]) -> Callable:
     """Returns a public object of a module of the user."""
     public = {key: value for key, value in vars(module).items() if not key.startswith('_')}
-    known = {key: value for key, value in public.items() if own(value) and is_own(value)}
-    if name in known:
-        return known[name]
+    permitted = {key: value for key, value in public.items() if own(value) and is_own(value)}
+    if name in permitted:
+        return permitted[name]
     if name in public:
         kinds = 'a loss is a function, a source a function of split, a model a class of flax.linen.Module'
         raise UserError(f'{wrong} {kinds}: name one of your own')
-    raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, known)}")
+    raise UserError(f"{wrong} {module.__name__} has no '{name}'{did_you_mean(name, permitted)}")
 
 
 def _import_module(name: str, wrong: str) -> ModuleType | None:
@@ -234,7 +237,8 @@ def describe(error: BaseException) -> str:
     """
     if isinstance(error.__cause__, AttributeError) and not isinstance(error, AttributeError):
         error = error.__cause__  # which Flax leaves out, but it names the attribute
-    message, kind = (str(error).strip().splitlines() or [''])[0], type(error).__name__
+    message = (str(error).strip().splitlines() or [''])[0]
+    kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'
     frames = traceback.extract_tb(error.__traceback__)

@@ -30,7 +30,7 @@ READ_WITH = {  # pattern -> a key of the same section, and its values with which
 }
 
 
-def override(config: Mapping[str, Any], given: Mapping[str, str | None], sections: Sections) -> dict[str, Any]:
+def override(config: Mapping[str, Any], values: Mapping[str, str | None], sections: Sections) -> dict[str, Any]:
     """Returns a config with every default, and the given values.
 
     Names come first. Where a section names another function or class than before, its keys that are no arguments of
@@ -38,7 +38,7 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
 
     Args:
       config: The config of a preset.
-      given: Dotted key -> text of its value, None for a flag without one.
+      values: Dotted key -> text of its value, None for a flag without one.
       sections: The functions and classes of the sections.
 
     Returns:
@@ -49,10 +49,11 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
         name.
     """
     config = copy.deepcopy(dict(config))
-    sections_of_names = {key: find_section(key.rpartition('.')[0], sections) for key in given}
+    sections_of_names = {key: find_section(key.rpartition('.')[0], sections) for key in values}
     named = {key: part for key, part in sections_of_names.items() if part and key.endswith(f'.{part.key}') and part.key}
     for key, section in sorted(named.items(), key=lambda item: -item[0].count('.')):
-        node, path = _set(config, key, given[key], sections), key.rpartition('.')[0]
+        node = _set(config, key, values[key], sections)
+        path = key.rpartition('.')[0]
         for other in node.keys() - {section.key, *section.takes, *section.arguments(section.functions(node, path))}:
             del node[other]
         outer, dot, name = path.rpartition('.')
@@ -61,10 +62,11 @@ def override(config: Mapping[str, Any], given: Mapping[str, str | None], section
         for shared in node.keys() & {*section.shares} - read:
             del node[shared]
     config = complete(config, sections)
-    for key in (key for key in given if key not in named):
-        _set(config, key, given[key], sections)
-    for key in given:
-        if reason := unread(config, key):
+    for key in (key for key in values if key not in named):
+        _set(config, key, values[key], sections)
+    for key in values:
+        reason = unread(config, key)
+        if reason:
             raise UserError(f"config key '{key}' {reason}")
     return config
 
@@ -85,9 +87,9 @@ def unread(config: Mapping[str, Any], key: str) -> str | None:
         if fnmatchcase(key, pattern) and key not in switches and not any(map(values.get, switches)):
             return f"is not read unless '{switches[0]}' is set: set both, or leave it out"
     for pattern, (name, readers) in READ_WITH.items():
-        other = '.'.join((*key.split('.')[:-1], name))
-        if fnmatchcase(key, pattern) and values.get(other, readers[0]) not in readers:
-            return f"is not read where '{other}' is {values[other]!r}: change that, or leave it out"
+        neighbour = '.'.join((*key.split('.')[:-1], name))
+        if fnmatchcase(key, pattern) and values.get(neighbour, readers[0]) not in readers:
+            return f"is not read where '{neighbour}' is {values[neighbour]!r}: change that, or leave it out"
     return None
 
 
@@ -96,19 +98,21 @@ def _set(config: dict[str, Any], key: str, text: str | None, sections: Sections)
     check_shared(key)
     path, _, leaf = key.rpartition('.')
     outer, _, name = path.rpartition('.')
-    section, node, parent = find_section(path, sections), _find(config, path), _find(config, outer)
+    section = find_section(path, sections)
+    node = _find(config, path)
+    parent = _find(config, outer)
     nested = find_section(outer, sections) is not None
     if node is None and section and nested and parent is not None:
         node = parent[name] = {}
-    known = dict(node) if isinstance(node, dict) else {}
+    keys = dict(node) if isinstance(node, dict) else {}
     if isinstance(node, dict) and section is None and nested:
-        known.setdefault(leaf, 0.0)  # a dict of numbers, as `optimizer.factors`
+        keys.setdefault(leaf, 0.0)  # a dict of numbers, as `optimizer.factors`
     elif isinstance(node, dict) and section:
         arguments = section.arguments(section.functions(node, path)) if section.key in ('', *node) else {}
-        known = {section.key: ''} | {name: parameter.default for name, parameter in arguments.items()} | known
-    if leaf not in known:
-        raise UserError(f"config key '{key}' is unknown{_hint(config, key, known, sections)}")
-    node[leaf] = _parse(key, text, known[leaf])
+        keys = {section.key: ''} | {name: parameter.default for name, parameter in arguments.items()} | keys
+    if leaf not in keys:
+        raise UserError(f"config key '{key}' is unknown{_hint(config, key, keys, sections)}")
+    node[leaf] = _parse(key, text, keys[leaf])
     return node
 
 
@@ -120,20 +124,23 @@ def _find(config: Mapping[str, Any], path: str) -> Any:
     return node
 
 
-def _hint(config: Mapping[str, Any], key: str, known: Mapping[str, Any], sections: Sections) -> str:
+def _hint(config: Mapping[str, Any], key: str, keys: Mapping[str, Any], sections: Sections) -> str:
     """Returns a hint to append to a message about an unknown key, where the section has these."""
     path, _, leaf = key.rpartition('.')
-    section, node = find_section(path, sections), _find(config, path)
+    section = find_section(path, sections)
+    node = _find(config, path)
     if not isinstance(node, Mapping):
         nearest = difflib.get_close_matches(key, flatten(config), n=1, cutoff=0.7)
         return f", did you mean '{nearest[0]}'?" if nearest else did_you_mean(key, config)
-    if nearest := difflib.get_close_matches(leaf, known, n=1, cutoff=0.7):
+    nearest = difflib.get_close_matches(leaf, keys, n=1, cutoff=0.7)
+    if nearest:
         return f", did you mean '{f'{path}.{nearest[0]}'.lstrip('.')}'?"
-    if found := find_key(config, leaf):
-        return f", did you mean '{found}'?"
+    elsewhere = find_key(config, leaf)
+    if elsewhere:
+        return f", did you mean '{elsewhere}'?"
     if section and node.get(section.key):
         return f': {path}.{section.key} is {node[section.key]}, which has no {leaf}'
-    return did_you_mean(leaf, known)
+    return did_you_mean(leaf, keys)
 
 
 def _parse(key: str, text: str | None, present: Any) -> Any:

@@ -69,7 +69,8 @@ class Section(NamedTuple):
         if not self.key:
             return [self.function] if self.function else []
         check_keys(node, node, where=where, required=[self.key] if self.default is None else [])
-        name, key = node.get(self.key, self.default), f'{where}.{self.key}'
+        name = node.get(self.key, self.default)
+        key = f'{where}.{self.key}'
         listed = isinstance(self.package, Mapping)
         check_value(key, name, Literal[*self.package] if listed else str)
         if name == self.nothing:
@@ -87,7 +88,7 @@ class Section(NamedTuple):
     def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
         """Returns the arguments of a function that are keys of the section."""
         supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.shares}
-        return {name: one for name, one in parameters_of(function).items() if name not in supplied}
+        return {name: parameter for name, parameter in parameters_of(function).items() if name not in supplied}
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
         """Returns all keys that a section may have besides its name, see `functions`."""
@@ -123,9 +124,9 @@ class Bound(functools.partial):
                 raise
             hint = TRACEABLE if isinstance(error, VALUE_ERRORS) else ''
             raise UserError(f'{self.name}, but it fails: {names.describe(error)}{hint}') from error
-        kind, wanted = self.makes
+        kind, description = self.makes
         if not isinstance(made, kind):
-            raise UserError(f'{self.name}, but it returns {type(made).__name__}: return {wanted}')
+            raise UserError(f'{self.name}, but it returns {type(made).__name__}: return {description}')
         return made
 
 
@@ -147,7 +148,8 @@ def find_sections(
     """Yields the dotted key, the declaration and the value of each declared section of a config, outer ones first."""
     for key, node in config.items():
         if isinstance(node, Mapping):
-            if section := find_section(f'{prefix}{key}', sections):
+            section = find_section(f'{prefix}{key}', sections)
+            if section:
                 yield f'{prefix}{key}', section, node
             yield from find_sections(node, sections, f'{prefix}{key}.')
 
@@ -200,19 +202,23 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
     if node == section.nothing:
         return None
     functions = section.functions(node, where, imports)
-    given = {key: value for key, value in node.items() if key != section.key}
-    known, outer = section.arguments(functions) if functions else {}, section.arguments(functions[1:])
+    keywords = {key: value for key, value in node.items() if key != section.key}
+    parameters = section.arguments(functions) if functions else {}
+    outer = section.arguments(functions[1:])
     optional = {*section.shares}.union(*map(parameters_of, section.also))
-    needed = [key for key, one in known.items() if one.default is inspect.Parameter.empty and key not in optional]
-    check_keys(given, known, where=where, required=needed)
-    for key, value in given.items():
-        check_value(f'{where}.{key}', value, known[key].annotation)
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    bound, name = None, f"config key '{where}.{section.key}' is '{node.get(section.key)}'"
+    required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    check_keys(keywords, parameters, where=where, required=[key for key in parameters if key in required - optional])
+    for key, value in keywords.items():
+        check_value(f'{where}.{key}', value, parameters[key].annotation)
+    keywords = {key: tuple(value) if isinstance(value, list) else value for key, value in keywords.items()}
+    bound = None
+    name = f"config key '{where}.{section.key}' is '{node.get(section.key)}'"
     for function in functions:
-        keys = [key for key in section.keys(function) if key in given and (bound or key not in outer)]
-        bound = Bound(function, **{key: given[key] for key in keys}, **({section.key: bound} if bound else {}))
-        bound.where, bound.name, bound.makes = where, name, section.makes
+        keys = [key for key in section.keys(function) if key in keywords and (bound or key not in outer)]
+        bound = Bound(function, **{key: keywords[key] for key in keys}, **({section.key: bound} if bound else {}))
+        bound.where = where
+        bound.name = name
+        bound.makes = section.makes
         bound.taken = {*section.takes} & {*parameters_of(function)} - {*bound.keywords}
     return bound
 
@@ -234,9 +240,9 @@ def own_names(config: Mapping[str, Any], sections: Sections, imports: bool = Tru
       sections: Its sections.
       imports: Whether modules of the user are imported, see `names.resolve`.
     """
-    own = {}
+    user_names = {}
     for path, section, node in find_sections(config, sections):
         named = section.functions(node, path, imports) if section.own else []
         if named and names.is_own(named[0]):
-            own[f'{path}.{section.key}'] = node[section.key]
-    return own
+            user_names[f'{path}.{section.key}'] = node[section.key]
+    return user_names

@@ -43,11 +43,11 @@ def one_gradient() -> bool:
     return parallel.platform() != 'cpu'
 
 
-def images_per_call(most: int) -> int:
+def images_per_call(limit: int) -> int:
     """Returns how many images a convolutional network encodes at a time, at most this many."""
-    return min(most, IMAGES_ON_CPU) if parallel.platform() == 'cpu' else most
+    return min(limit, IMAGES_ON_CPU) if parallel.platform() == 'cpu' else limit
 
 
-def texts_per_call(most: int, recurrent: bool) -> int:
+def texts_per_call(limit: int, recurrent: bool) -> int:
     """Returns how many texts are encoded at a time, at most this many; a recurrent encoder multiplies word by word."""
-    return min(most, TEXTS_ON_CPU) if parallel.platform() == 'cpu' and not recurrent else most
+    return min(limit, TEXTS_ON_CPU) if parallel.platform() == 'cpu' and not recurrent else limit

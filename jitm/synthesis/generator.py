@@ -76,8 +76,8 @@ class Synthesis:
             valid = refill.novel(captions, ids, captions_known) & refill.distinct(captions)
             return Synthetic(captions, jnp.repeat(masked.labelled, self.num_samples, axis=0), valid)
 
-        views, known = batch.drawn['masked']
-        rows = keys, images, batch.texts.ids, batch.texts.lengths, views, known
+        views, existing = batch.drawn['masked']
+        rows = keys, images, batch.texts.ids, batch.texts.lengths, views, existing
         return map_images(one, rows, largest_array(generator, images, *views.ids.shape[1:], word_logits=True))
 
     def select_hardest(

@@ -73,7 +73,8 @@ def load_generator(workdir: str | Path, step: int | None = None, member: str | N
             'has one with --generator, such as one of --config tags'
         )
     generator = run if name == run.member else load_run(workdir, run.step, name)
-    masking, synthesis = Masking(**run.config['masking']), Synthesis(**run.config['synthesis'])
+    masking = Masking(**run.config['masking'])
+    synthesis = Synthesis(**run.config['synthesis'])
     return TrainedGenerator(run, generator, masking, synthesis)
 
 

@@ -45,18 +45,21 @@ def step_metrics(
     metrics = {}
     clean = collectives.all_gather(batch.clean)
     for name, (total, of_terms) in values.items():
-        own = rankings[name]
+        ranking = rankings[name]
         objective_terms = terms[name]
         metrics[name] = {'loss': total} | {f'terms/{term}': value for term, value in of_terms.items()}
-        metrics[name] |= gap_metrics(own, first_argument(objective_terms, 'epsilon', EPSILON))
-        metrics[name] |= collapse_metrics(own, objective_terms, epoch) | gradient_norms(gradients[name])
-        metrics[name] |= {} if clean is None else noise_metrics(own, objective_terms, epoch, clean)
-        metrics[name] |= mined_metrics(own, first_argument(objective_terms, 'offline_margin', 0.0))
-        if GENERATED in own:
-            metrics[name] |= {f'{GENERATED}/{key}': value for key, value in difficulty(own[GENERATED]).items()}
-    epsilon = first_argument({key: term for one in terms.values() for key, term in one.items()}, 'epsilon', EPSILON)
+        metrics[name] |= gap_metrics(ranking, first_argument(objective_terms, 'epsilon', EPSILON))
+        metrics[name] |= collapse_metrics(ranking, objective_terms, epoch) | gradient_norms(gradients[name])
+        metrics[name] |= {} if clean is None else noise_metrics(ranking, objective_terms, epoch, clean)
+        metrics[name] |= mined_metrics(ranking, first_argument(objective_terms, 'offline_margin', 0.0))
+        if GENERATED in ranking:
+            metrics[name] |= {f'{GENERATED}/{key}': value for key, value in difficulty(ranking[GENERATED]).items()}
+    all_terms = {}
+    for terms_of_member in terms.values():
+        all_terms |= terms_of_member
+    epsilon = first_argument(all_terms, 'epsilon', EPSILON)
     metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in untrained.items()}
-    return {f'{name}/{key}': value for name, own in metrics.items() for key, value in own.items()}
+    return {f'{name}/{key}': value for name, of_member in metrics.items() for key, value in of_member.items()}
 
 
 def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
@@ -77,9 +80,14 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
       absolute_gap: The mean of its absolute value.
       hard_share: The share of queries with an absolute gap above epsilon, the hard branch of SelHN.
     """
-    both = [rankings[direction] for direction in DIRECTIONS]
-    gap = jnp.stack([hardest_positive(r.scores, r.positives) - hardest_negative(r.scores, r.negatives) for r in both])
-    valid = jnp.stack([r.positives.any(axis=1) & r.negatives.any(axis=1) for r in both])
+    gaps = []
+    valid = []
+    for ranking in (rankings[direction] for direction in DIRECTIONS):
+        match = hardest_positive(ranking.scores, ranking.positives)
+        gaps.append(match - hardest_negative(ranking.scores, ranking.negatives))
+        valid.append(ranking.positives.any(axis=1) & ranking.negatives.any(axis=1))
+    gap = jnp.stack(gaps)
+    valid = jnp.stack(valid)
 
     def mean(values: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)

@@ -223,7 +223,8 @@ def make_member(
     Raises:
       UserError: If its keys do not fit together.
     """
-    where, made = f"config key 'members.{name}", rule()
+    where = f"config key 'members.{name}"
+    made = rule()
     if len({*learn_from}) < len(learn_from):
         raise UserError(f"{where}.learn_from' is {learn_from!r}; give a tuple of names, each once")
     if isinstance(made, Frozen) and not (init_from or made.of):

@@ -115,13 +115,15 @@ class RankingTerm(Term):
         if self.name in ranking.reduced:
             return ranking.reduced[self.name].loss
         inputs = {name: getattr(ranking, name) for name in self.inputs}
-        scores, pairs = list(ranking.scores.shape), list(ranking.positives.shape)
+        scores = list(ranking.scores.shape)
+        pairs = list(ranking.positives.shape)
         if scores != pairs:
             raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
             losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            shape, queries = getattr(losses, 'shape', None), len(ranking.scores)
+            shape = getattr(losses, 'shape', None)
+            queries = len(ranking.scores)
             if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
                 got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
                 raise UserError(
@@ -157,7 +159,8 @@ def with_constant_scores(ranking: Ranking) -> Ranking:
 
 def is_row_by_row(term: RankingTerm) -> bool:
     """Returns whether the loss of a query is the same without the other queries, for random scores."""
-    scores, positives = jax.random.uniform(jax.random.key(0), (4, 4)), jnp.eye(4, dtype=bool)
+    scores = jax.random.uniform(jax.random.key(0), (4, 4))
+    positives = jnp.eye(4, dtype=bool)
 
     def loss(rows: slice) -> chex.Array:
         learned = {'temperature': jnp.ones(()), 'bias': jnp.zeros(())}
@@ -225,7 +228,8 @@ def kind_of(loss: Callable) -> Callable[..., Term]:
     if arguments[:3] != ['scores', 'positives', 'negatives']:
         problem = f'has the arguments {", ".join(arguments)}; it must have scores, positives and negatives first'
         raise ArgumentError('loss', problem)
-    if clash := {field.name for field in dataclasses.fields(RankingTerm)} & {*arguments}:
+    clash = {field.name for field in dataclasses.fields(RankingTerm)} & {*arguments}
+    if clash:
         raise ArgumentError('loss', f'has the argument {min(clash)}, a key of every term; rename the argument')
     return RankingTerm
 
@@ -258,8 +262,8 @@ def check_inputs(
                 )
             for key in term.inputs:
                 if getattr(rankings[ranking], key) is None:
-                    needed = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
-                    raise UserError(f"'terms.{name}' needs {key}{needed}")
+                    remedy = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
+                    raise UserError(f"'terms.{name}' needs {key}{remedy}")
 
 
 def objective(

@@ -117,7 +117,8 @@ def adamw_with_warm_up(
     def update(
         gradients: chex.ArrayTree, state: optax.ScaleByAdamState, params: chex.ArrayTree
     ) -> tuple[chex.ArrayTree, optax.ScaleByAdamState]:
-        rate, t = learning_rate(state.count), optax.safe_increment(state.count)
+        rate = learning_rate(state.count)
+        t = optax.safe_increment(state.count)
         first = optax.tree.update_moment(gradients, state.mu, B1, 1)
         second = optax.tree.update_moment(gradients, state.nu, b2, 2)
         corrected = rate * jnp.sqrt(1 - b2**t) / (1 - B1**t)
@@ -205,7 +206,8 @@ def optimizer(
         raise ArgumentError('decay_epochs', 'is missing; give it, or warm_up')
     else:
         schedule = decay_in_steps(learning_rate, decay_epochs * steps_per_epoch)
-    rule, frozen = name(schedule), frozen_modules(factors)
+    rule = name(schedule)
+    frozen = frozen_modules(factors)
     if frozen:  # they have no moments
         rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
     chain = optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))

@@ -3,6 +3,7 @@
 import dataclasses
 import fnmatch
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -110,12 +111,14 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     """
     config = with_defaults(config, imports=True)
     parts = build(config, PARTS)
-    terms, factors = make_terms(config['terms'], parts), config['optimizer'].get('factors', {})
+    terms = make_terms(config['terms'], parts)
+    factors = config['optimizer'].get('factors', {})
     members = make_members(config['members'], parts, frozen_modules(factors))
     check_initialized(config['initialize'], members)
     parallel.check_batch_size(config['batch_size'])
     context = Context(terms, config['batch_size'], pending)
-    masking, synthesis = parts['masking'](), parts['synthesis']()
+    masking = parts['masking']()
+    synthesis = parts['synthesis']()
     source, conditions = make_source(config, parts, context, masking, synthesis)
     check_conditions(config, terms, conditions)
     plan = Plan(
@@ -139,7 +142,8 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         run=config['run'],
         warnings=tuple(unreached_epochs(config)),
     )
-    check_members(plan, terms, read={flatten(config)[key] for one in conditions.values() for key in one.members})
+    keys_of_members = itertools.chain(*(condition.members for condition in conditions.values()))
+    check_members(plan, terms, read={flatten(config)[key] for key in keys_of_members})
     return plan
 
 
@@ -163,12 +167,15 @@ def make_source(
         num_negatives = config['candidates'].get('num_negatives')
         source = parts['offline'](source=source, num_negatives=num_negatives, context=context)
         conditions['offline.path'] = mined.CONDITIONS
-    if load := parts['relevance']:
+    load = parts['relevance']
+    if load:
         source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
-    if make := parts['labels']:
+    make = parts['labels']
+    if make:
         source, conditions['labels.source'] = labels.with_labels(source, make()), labels.CONDITIONS
     # The sources of token losses and of other rankings.
-    sources, from_matcher = [source], {term.predictions for term in terms.values()} - {MASKED, *HEADS}
+    sources = [source]
+    from_matcher = {term.predictions for term in terms.values()} - {MASKED, *HEADS}
     if masking.num_views:
         sources.append(masked.mask_captions(masking, with_predictions((MASKED,))))
         conditions['masking.num_views'] = sources[-1].conditions
@@ -191,8 +198,8 @@ def make_optimizer(
     match made:
         case optax.GradientTransformation(), schedule if callable(schedule):
             return made
-    wanted = 'an optax.GradientTransformation and its schedule'
-    raise UserError(f'{make.name}, but it returns {type(made).__name__}: return {wanted}')
+    description = 'an optax.GradientTransformation and its schedule'
+    raise UserError(f'{make.name}, but it returns {type(made).__name__}: return {description}')
 
 
 def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member]) -> None:
@@ -209,11 +216,11 @@ def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member])
 
 def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
     """Raises a UserError if more captions are kept than generated."""
-    most = masking.num_views * synthesis.num_samples
-    if masking.num_views and synthesis.num_hard > most:
+    limit = masking.num_views * synthesis.num_samples
+    if masking.num_views and synthesis.num_hard > limit:
         raise UserError(
             f"config key 'synthesis.num_hard' is {synthesis.num_hard}, more than the synthetic captions of an image "
-            f"('masking.num_views' x 'synthesis.num_samples' = {most})"
+            f"('masking.num_views' x 'synthesis.num_samples' = {limit})"
         )
 
 
@@ -235,24 +242,25 @@ def check_conditions(
     def is_set(key: str) -> bool:
         return bool(values.get(key)) and values[key] != UNSET.get(key)
 
-    used = {key for name, one in conditions.items() if is_set(name) for key in (*one.needs, *one.uses)}
-    for key, stated in conditions.items():
-        if not is_set(key):
-            continue
-        for member in stated.members:
+    conditions = {key: condition for key, condition in conditions.items() if is_set(key)}
+    used = set().union(*((*condition.needs, *condition.uses) for condition in conditions.values()))
+    for key, condition in conditions.items():
+        for member in condition.members:
             check_member(config, member)
-        if stated.row_by_row:
+        if condition.row_by_row:
             check_row_by_row(terms)
-        for other, remedy in stated.needs.items():
-            if not is_set(other):
-                raise UserError(f"config key '{other}' is {values[other]!r}, but {remedy}")
-        if stated.gives and key not in used and read.isdisjoint(stated.gives):
+        for needed_key, remedy in condition.needs.items():
+            if not is_set(needed_key):
+                raise UserError(f"config key '{needed_key}' is {values[needed_key]!r}, but {remedy}")
+        if condition.gives and key not in used and read.isdisjoint(condition.gives):
             empty = 'set it to 0' if key.endswith('num_views') else "set it to ''"
-            raise UserError(f"config key '{key}' is set but unused: add {stated.reader}, or {empty}")
-        for pattern in (pattern for pattern in OPTIONS if pattern not in stated.accepts):
-            for other in filter(is_set, fnmatch.filter(values, pattern)):
-                empty, reason = UNSET.get(other, type(values[other])()), OPTIONS[pattern]
-                raise UserError(f"config key '{other}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
+            raise UserError(f"config key '{key}' is set but unused: add {condition.reader}, or {empty}")
+        for pattern, reason in OPTIONS.items():
+            if pattern in condition.accepts:
+                continue
+            for excluded in filter(is_set, fnmatch.filter(values, pattern)):
+                empty = UNSET.get(excluded, type(values[excluded])())
+                raise UserError(f"config key '{excluded}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
 
 
 def check_row_by_row(terms: Mapping[str, Term]) -> None:
@@ -273,10 +281,11 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
       terms: The objective.
       read: The members that the source reads.
     """
-    members, evaluated = plan.members, plan.evaluation['member']
-    known = [name for name, member in members.items() if member.rule.changes]
-    if evaluated not in known:
-        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {known}, which change")
+    members = plan.members
+    evaluated = plan.evaluation['member']
+    changing = [name for name, member in members.items() if member.rule.changes]
+    if evaluated not in changing:
+        raise UserError(f"config key 'evaluation.member' is '{evaluated}', not one of {changing}, which change")
     learning = [name for name, member in members.items() if member.learn_from]
     anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
     if anchored and not learning:

@@ -35,9 +35,9 @@ _TEXT = make.MODULE._replace(also=(text_folders.read_folder,))
 SECTIONS = {'model.text': _TEXT, 'members.*.model.text': _TEXT, **PARTS, **make.SECTIONS}
 
 
-def override(config: Mapping[str, Any], given: Mapping[str, str | None]) -> dict[str, Any]:
+def override(config: Mapping[str, Any], values: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns a config with every default and the given values, see `overrides.override`."""
-    return overrides.override(config, given, SECTIONS)
+    return overrides.override(config, values, SECTIONS)
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,7 +160,8 @@ def together(*sources: Source) -> Source:
         return {name: [part[name] for part in parts] for name in keys}
 
     def score(matcher: Matcher, images, texts, batch: Batch, seen: list | None, train: bool) -> Scored:
-        rankings, losses = {}, {}
+        rankings = {}
+        losses = {}
         for number, source in enumerate(sources):
             ranked, of_terms = source.score(matcher, images, texts, batch, seen and seen[number], train)
             rankings |= ranked
@@ -168,8 +169,8 @@ def together(*sources: Source) -> Source:
         return rankings, losses
 
     def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
-        kept = [source.init(models, trained, batch, num_pairs) for source in sources]
-        return {name: values for memory in kept for name, values in memory.items()}
+        memories = [source.init(models, trained, batch, num_pairs) for source in sources]
+        return {name: values for memory in memories for name, values in memory.items()}
 
     def remember(memory: Memory, seen: Mapping[str, list], rankings: Mapping[str, Rankings]) -> Memory:
         for number, source in enumerate(sources):
@@ -189,7 +190,8 @@ def score_in_evaluation(source: Source, model: Matcher, variables: chex.ArrayTre
     """Scores the global batch in evaluation mode, for other models to learn from."""
 
     def score(matcher: Matcher) -> Rankings:
-        images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+        images = matcher.encode_image(batch.images)
+        texts = matcher.encode_text(batch.texts)
         return source.score(matcher, images, texts, batch, None, False)[0]
 
     return model.apply(variables, method=score)

@@ -30,8 +30,8 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
       context: The rest of the plan.
     """
     if num_negatives is not None and num_negatives >= context.batch_size:
-        others = context.batch_size - 1
-        problem = f'a batch of {context.batch_size} has {others} other pairs: lower it, or set it to None for all'
+        available = context.batch_size - 1
+        problem = f'a batch of {context.batch_size} has {available} other pairs: lower it, or set it to None for all'
         raise ArgumentError('num_negatives', f'is {num_negatives}, but {problem}')
 
     def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
@@ -80,10 +80,10 @@ def rank_batch(
     learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
     i2t, t2i = (Ranking(x, positives, negatives, **learned) for x in (scores, scores[:, : len(scores)].T))
     if further is not None:
-        others = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
+        is_candidate = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
         i2t = i2t.replace(
-            positives=jnp.concatenate([positives, jnp.zeros_like(others)], axis=1),
-            negatives=jnp.concatenate([negatives, others], axis=1),
+            positives=jnp.concatenate([positives, jnp.zeros_like(is_candidate)], axis=1),
+            negatives=jnp.concatenate([negatives, is_candidate], axis=1),
         )
     return {'i2t': i2t, 't2i': t2i}
 
@@ -103,6 +103,8 @@ def masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array,
       queries, candidates: The Q queries and the C candidates.
       same_image: See `in_batch`.
     """
-    equal_pair, equal_image = (one[:, None] == other for one, other in zip(queries, candidates, strict=True))
+    pair, image = queries
+    equal_pair = pair[:, None] == candidates[0]
+    equal_image = image[:, None] == candidates[1]
     positives = equal_image if same_image == 'positive' else equal_pair
     return positives, ~equal_pair if same_image == 'negative' else ~equal_image

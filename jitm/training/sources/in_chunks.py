@@ -37,15 +37,16 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         """Returns the ranking of each query's match and hardest negative, [B, 2], with the numbers of the terms."""
         del seen, train
         check_dual(matcher, 'in_chunks')
-        count, device = len(batch.image_index), jax.lax.axis_index(parallel.AXIS)
+        count = len(batch.image_index)
+        device = jax.lax.axis_index(parallel.AXIS)
         (all_images, all_texts), index = collectives.all_gather(((images, texts), batch.image_index))
         sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
         learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
 
         def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, Reduced], tuple]:
-            encoded, *own = jax.tree.map(lambda x: x[None], query)
+            encoded, *index_of_query = jax.tree.map(lambda x: x[None], query)
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
-            positives, negatives = masks(own, (jnp.arange(len(index)), index), same_image)
+            positives, negatives = masks(index_of_query, (jnp.arange(len(index)), index), same_image)
             ranking = Ranking(scores, positives, negatives, **learned)
             used = {name: dataclasses.replace(t, rankings=(way,)) for name, t in terms.items() if way in t.rankings}
             check_inputs(used, {way: ranking})
@@ -55,7 +56,8 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
 
         reduced = {}
         for way, (encoded, _) in sides.items():
-            rows, size = (encoded, device * count + jnp.arange(count), batch.image_index), min(queries, count)
+            rows = (encoded, device * count + jnp.arange(count), batch.image_index)
+            size = min(queries, count)
             reduced[way] = jax.lax.map(jax.checkpoint(functools.partial(reduce, way)), rows, batch_size=size)
         rankings = {}
         for way, (numbers, (positive, negative, valid)) in collectives.gather_results(reduced).items():

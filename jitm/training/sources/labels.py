@@ -123,7 +123,8 @@ class MovingAverage:
             probability = 0
             for ranking in (rankings[name][way] for way in DIRECTIONS):
                 valid = ranking.positives.any(axis=1) & ranking.negatives.any(axis=1)
-                scores, candidates = ranking.scores / self.temperature, ranking.positives | ranking.negatives
+                scores = ranking.scores / self.temperature
+                candidates = ranking.positives | ranking.negatives
                 logs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
                 probability += jnp.exp(logs).reshape(len(rows), -1).mean(axis=1) / len(DIRECTIONS)  # over the views
             new = {'label': labels[name].labels, 'probability': probability}
@@ -177,11 +178,12 @@ class CoTeaching:
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
         """Returns model -> `PairLabels` of the pairs with these rows, int [B], in the training split."""
         predicted = {name: self._predict(self.hinges(evaluate(name), len(rows))) for name in stored}
-        other = sum(predicted.values()) / len(predicted)
+        mean_label = sum(predicted.values()) / len(predicted)
         estimated = {}
         for name, values in stored.items():
-            clean, posterior = values['clean'][rows], values['posterior'][rows]
-            labels = jnp.where(clean, posterior + (1 - posterior) * predicted[name], other)
+            clean = values['clean'][rows]
+            posterior = values['posterior'][rows]
+            labels = jnp.where(clean, posterior + (1 - posterior) * predicted[name], mean_label)
             groups = jnp.where(clean, 0, jnp.where(epoch < self.noisy_epoch, -1, 1))
             warming_up = epoch < self.warm_up_epochs
             estimated[name] = PairLabels(jnp.where(warming_up, 1, labels), jnp.where(warming_up, 0, groups))
@@ -198,8 +200,8 @@ class CoTeaching:
         """Returns the mean hinge of each pair with the others, summed over directions, averaged over views: [B]."""
 
         def mean_hinge(ranking: Ranking) -> chex.Array:
-            own = hardest_positive(ranking.scores, ranking.positives)[:, None]
-            return masked_mean(jnp.maximum(self.margin + ranking.scores - own, 0), ranking.negatives)
+            match = hardest_positive(ranking.scores, ranking.positives)[:, None]
+            return masked_mean(jnp.maximum(self.margin + ranking.scores - match, 0), ranking.negatives)
 
         return sum(mean_hinge(rankings[way]) for way in DIRECTIONS).reshape(pairs, -1).mean(axis=1)
 
@@ -218,8 +220,8 @@ class CoTeaching:
           hinges: Model -> the hinges of these pairs, float [N].
         """
         split = {}
-        for name, other in zip(hinges, [*hinges][::-1], strict=True):
-            posterior = clean_posterior(hinges[other])
+        for name, peer in zip(hinges, [*hinges][::-1], strict=True):
+            posterior = clean_posterior(hinges[peer])
             # Where all pairs seem clean, a hundredth of them counts as not clean, as released.
             threshold = CLEAN if posterior.min() <= CLEAN else np.sort(posterior)[len(posterior) // 100]
             new = {'clean': posterior > threshold, 'posterior': posterior}
@@ -257,10 +259,11 @@ def with_labels(source: Source, labels: Labels) -> Source:
     """
 
     def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, tuple]:
-        inner, rows = source.look(view, keys), collectives.all_gather(view.batch.text_index)
+        inner = source.look(view, keys)
+        rows = collectives.all_gather(view.batch.text_index)
 
-        def evaluate(other: str) -> Rankings:
-            return score_in_evaluation(source, *view.models[other], view.batch)
+        def evaluate(peer: str) -> Rankings:
+            return score_in_evaluation(source, *view.models[peer], view.batch)
 
         estimated = labels.of_batch(view.memory['labels'], rows, view.epoch, evaluate)
         return {name: (inner[name], estimated[name], rows) for name in keys}

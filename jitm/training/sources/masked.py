@@ -27,7 +27,8 @@ def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
     """
 
     def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
-        split, tokens = pipeline.split, pipeline.tokens
+        split = pipeline.split
+        tokens = pipeline.tokens
         phrases = find_phrases(split.captions, pipeline.vocabulary, pipeline.scene_graphs)
         words = caption_words(tokens, split.image_of_text)
 

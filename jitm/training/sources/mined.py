@@ -62,7 +62,8 @@ def with_mined(
         def take(picked: tuple, part: Part) -> tuple[Pairs, ...]:
             return tuple(part.pairs(*map(part.cut, pairs)) for pairs in picked)
 
-        counts, pairs = {'i2t': split.num_texts, 't2i': split.num_images}, 1 + (num_negatives or context.batch_size - 1)
+        counts = {'i2t': split.num_texts, 't2i': split.num_images}
+        pairs = 1 + (num_negatives or context.batch_size - 1)
         ranks = {f'mined/{way}/expected_rank': expected_rank(count, pairs) for way, count in counts.items()}
         mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
         return source.samplers(pipeline) | {'mined': mined}

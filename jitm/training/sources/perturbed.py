@@ -44,9 +44,9 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
 
     def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
         del seen
-        changed, is_perturbed = batch.drawn['perturbed']
-        both = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(changed, train))
-        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *both)
+        perturbed_texts, is_perturbed = batch.drawn['perturbed']
+        candidates = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(perturbed_texts, train))
+        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *candidates)
         return rank_batch(matcher, images, all_texts, batch, train, same_image, further=is_perturbed), {}
 
     graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
@@ -62,14 +62,16 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
       kinds: The perturbations of a caption, `text -> captions`.
       digest: A hash of the inputs of the kinds.
     """
-    tokens, limit = pipeline.tokens, pipeline.max_length
+    tokens = pipeline.tokens
+    limit = pipeline.max_length
 
     def perturb(step: int, text: int) -> np.ndarray | None:
         """Samples the ids of a perturbed caption; None if no kind changes the caption."""
         rng = generator(pipeline.seed, step, text, stream=STREAM)
         for kind in rng.permutation(len(kinds)):
-            if others := kinds[kind](text):
-                return pipeline.vocabulary.encode(others[rng.integers(len(others))])
+            choices = kinds[kind](text)
+            if choices:
+                return pipeline.vocabulary.encode(choices[rng.integers(len(choices))])
         return None
 
     def pick(step: int, rows: np.ndarray) -> tuple[tuple[Tokens, np.ndarray], np.ndarray]:
@@ -77,17 +79,20 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
 
         A text that cannot be perturbed, or whose perturbed caption is too long, is returned itself.
         """
-        captions, changed = [], []
+        captions = []
+        is_changed = []
         for text in map(int, rows):
-            own, ids = tokens.ids[tokens.starts[text] : tokens.starts[text + 1]], perturb(step, text)
-            changed.append(ids is not None and not np.array_equal(ids, own) and len(ids) <= (limit or len(ids)))
-            captions.append(ids if changed[-1] else own)
+            ids_of_text = tokens.ids[tokens.starts[text] : tokens.starts[text + 1]]
+            ids = perturb(step, text)
+            fits = ids is not None and len(ids) <= (limit or len(ids))
+            is_changed.append(fits and not np.array_equal(ids, ids_of_text))
+            captions.append(ids if is_changed[-1] else ids_of_text)
         captions = join(captions)
-        return (captions, np.array(changed, bool)), captions.lengths
+        return (captions, np.array(is_changed, bool)), captions.lengths
 
     def take(picked: tuple[Tokens, np.ndarray], part: Part) -> tuple:
-        captions, changed = picked
-        rows = part.cut(np.arange(len(changed)))
-        return pad_texts(captions, rows, part.length), changed[rows]
+        captions, is_changed = picked
+        rows = part.cut(np.arange(len(is_changed)))
+        return pad_texts(captions, rows, part.length), is_changed[rows]
 
     return Sampler(pick, take, {'perturbed': digest})

@@ -62,16 +62,17 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         """Scores this device's queries with the candidates."""
         if not train:
             return {}, {}
-        (_, own), (_, other) = images.shape, seen['images'].shape
-        if own != other:
+        query_dim = images.shape[1]
+        candidate_dim = seen['images'].shape[1]
+        if query_dim != candidate_dim:
             raise UserError(
-                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {other} dimensions, but those of "
-                f'a model that trains have {own}: give both the same model.embed_dim'
+                f"config key 'candidates.encoder' is '{encoder}', whose vectors have {candidate_dim} dimensions, but "
+                f'those of a model that trains have {query_dim}: give both the same model.embed_dim'
             )
         scores = {'i2t': matcher.similarity(images, seen['texts']), 't2i': matcher.similarity(seen['images'], texts).T}
         scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
-        both = masks(queries, (seen['text_index'], seen['image_index']), same_image)
-        positives, negatives = (mask & (seen['image_index'] >= 0) for mask in both)
+        masks_of_pairs = masks(queries, (seen['text_index'], seen['image_index']), same_image)
+        positives, negatives = (mask & (seen['image_index'] >= 0) for mask in masks_of_pairs)
         learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
         return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
 

@@ -43,8 +43,8 @@ def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Sour
         phi = collectives.gather_results(batch.drawn['relevance'])
         views = len(rankings['i2t'].scores) // len(phi)
         phi = phi.repeat(views, axis=0).repeat(views, axis=1)
-        both = {'i2t': phi, 't2i': phi.T}
-        return rankings | {way: rankings[way].replace(relevance=values) for way, values in both.items()}, losses
+        relevances = {'i2t': phi, 't2i': phi.T}
+        return rankings | {way: rankings[way].replace(relevance=values) for way, values in relevances.items()}, losses
 
     return source._replace(score=score, samplers=samplers)
 

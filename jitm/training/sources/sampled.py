@@ -32,11 +32,12 @@ def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
     def pick(step: int, rows: np.ndarray) -> tuple[tuple, np.ndarray]:
         """Returns images and texts of the pairs int64 [B], and whether the text was replaced bool [B]."""
         rng = generator(pipeline.seed, step, stream=STREAM)
-        own, replaced = split.image_of_text[rows], rng.random(len(rows)) < 0.5
-        others = rng.integers(split.num_images - 1, size=len(own))
-        others += others >= own
-        texts = np.where(replaced, split.sample_texts(others, rng), rows)
-        return (np.where(replaced, own, others), texts, replaced), pipeline.tokens.lengths[texts]
+        matching = split.image_of_text[rows]
+        replaced = rng.random(len(rows)) < 0.5
+        images = rng.integers(split.num_images - 1, size=len(rows))
+        images += images >= matching
+        texts = np.where(replaced, split.sample_texts(images, rng), rows)
+        return (np.where(replaced, matching, images), texts, replaced), pipeline.tokens.lengths[texts]
 
     def take(picked: tuple, part: Part) -> tuple:
         images, texts, replaced = map(part.cut, picked)
@@ -49,7 +50,7 @@ def _score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, se
     del seen
     pairs, text_replaced = batch.drawn['sampled']
     negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
-    scores = on_training_scale(matcher.similarity_pairwise, matcher, *both, train).reshape(2, -1).T
+    pairs = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
+    scores = on_training_scale(matcher.similarity_pairwise, matcher, *pairs, train).reshape(2, -1).T
     scores, text_replaced = collectives.gather_results((scores, text_replaced[:, None]))
     return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}

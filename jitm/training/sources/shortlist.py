@@ -63,7 +63,8 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
 
         def choose_with(matcher: Matcher) -> Chosen:
             # Score all candidates of the step for this device's queries.
-            images, texts = matcher.encode_image(batch.images), matcher.encode_text(batch.texts)
+            images = matcher.encode_image(batch.images)
+            texts = matcher.encode_text(batch.texts)
             (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
             negatives = batch.image_index[:, None] != index
             scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
