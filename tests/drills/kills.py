@@ -4,6 +4,7 @@ No command takes for whole what a killed one has left. Of the processes of one j
 others must end by themselves.
 """
 
+import json
 import multiprocessing.connection
 import random
 import shutil
@@ -12,7 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors.numpy import save_file
+
 from jitm.config import schema
+from jitm.importers.systems import SYSTEMS
+from jitm.importers.tensors import export
+from jitm.runs.run import load_run
 from tests.drills import jobs, runs
 from tests.same import assert_same_run
 from tests.training.models import make_clip, tiny_tags_dc
@@ -58,7 +64,12 @@ def write_photos(folder: Path) -> None:
 def write_published(folder: Path) -> None:
     """Writes `run`, and its weights as the authors of VSE++ publish theirs."""
     runs.write_base(folder)
-    _prepare(folder, ('convert', '--to', 'vsepp', 'run', '--out', 'authors'))
+    run = load_run(folder / 'run')
+    (folder / 'authors').mkdir()
+    options = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False}
+    tensors = export(run.variables, SYSTEMS['vsepp'].names)
+    save_file(tensors, folder / 'authors' / 'model.safetensors', {'opt': json.dumps(options)})
+    (folder / 'authors' / 'vocabulary.json').write_text(run.vocabulary.to_json())
 
 
 def _prepare(folder: Path, argv: tuple[str, ...]) -> None:

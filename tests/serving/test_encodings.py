@@ -229,13 +229,14 @@ def test_another_network_is_refused(clip):
 def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     """Those of `initialize.image`, here of a single parameter."""
 
-    def load_pretrained(variables, words, model, *, bert, image, uniter, oscar, word_vectors):
+    def load_pretrained(variables, words, model, *, bert, image, uniter, oscar, word_vectors, dense=''):
         if not Path(image).exists():
             raise UserError(f'{image} cannot be read')
         path = min(traverse_util.flatten_dict(variables['params']))
         return {'params': {path: np.load(image)}, 'batch_stats': {}}
 
-    monkeypatch.setattr(networks, 'load_pretrained', load_pretrained)
+    declared = networks.pretrained.DECLARED._replace(function=load_pretrained)
+    monkeypatch.setattr(networks.pretrained, 'DECLARED', declared)
     monkeypatch.chdir(tmp_path)
     np.save('weights.npy', np.float32(3))
     np.save('others.npy', np.float32(4))
