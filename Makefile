@@ -39,7 +39,7 @@ endif
 demo: .venv/runtime
 	$(BIN)/jitm train --config demo --workdir runs/demo
 
-# The fast tests that need no other packages, under 5 minutes on two cores.
+# The fast tests that need no other packages, about 6 minutes on two cores.
 test: .venv/dev
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not needs' $(TESTS)
 
