@@ -15,7 +15,7 @@ from jitm.data.pairs.mined_lists import OfflineNegatives
 from jitm.errors import UserError
 from jitm.models.make import make_model
 from jitm.synthesis.generator import Synthesis
-from jitm.training import stages
+from jitm.training import optimizer, stages
 from jitm.training.loop import train_and_evaluate
 from jitm.training.objective import RankingTerm
 from tests.configs.settings import load, one_of_each_word
@@ -131,9 +131,11 @@ def test_every_number_of_a_setting_has_a_range():
         for term in config['terms'].values():
             found.update(numbers_without_range(names.resolve('jitm.losses', term['loss'], where=''), term))
             found.update(numbers_without_range(RankingTerm, term))
-        optimizer = names.resolve('jitm.training.optimizer', config['optimizer']['name'], where='')
+        rule = names.resolve('jitm.training.optimizer', config['optimizer']['name'], where='')
+        constants = {key: value for key, value in config['optimizer'].items() if key != 'learning_rate'}
+        found.update(numbers_without_range(rule, constants))  # whose rate is a schedule
         source = names.resolve('jitm.data', config['data']['source'], where='')
-        for function, section in ((optimizer, 'optimizer'), (source, 'data'), (Augmentation, 'augmentation')):
+        for function, section in ((optimizer.optimizer, 'optimizer'), (source, 'data'), (Augmentation, 'augmentation')):
             found.update(numbers_without_range(function, config[section]))
         for function, section in ((Masking, 'masking'), (Synthesis, 'synthesis'), (OfflineNegatives, 'offline')):
             found.update(numbers_without_range(function, config[section]))
