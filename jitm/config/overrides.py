@@ -54,15 +54,16 @@ def override(config: Mapping[str, Any], values: Mapping[str, str | None], sectio
     for key, section in sorted(named.items(), key=lambda item: -item[0].count('.')):
         node = _set(config, key, values[key], sections)
         path = key.rpartition('.')[0]
-        for other in node.keys() - {section.key, *section.takes, *section.arguments(section.functions(node, path))}:
-            del node[other]
+        arguments = section.arguments(section.functions(node, path))
+        for unknown in node.keys() - {section.key, *section.takes, *arguments}:
+            del node[unknown]
         outer, dot, name = path.rpartition('.')
         inner = find_sections({name: node}, sections, f'{outer}{dot}')
         read = {argument for where, part, keys in inner for argument in part.arguments(part.functions(keys, where))}
         for shared in node.keys() & {*section.shares} - read:
             del node[shared]
     config = complete(config, sections)
-    for key in (key for key in values if key not in named):
+    for key in sorted(values.keys() - named.keys()):
         _set(config, key, values[key], sections)
     for key in values:
         reason = unread(config, key)

@@ -1,5 +1,6 @@
 """Retrieved candidates of several models for the same queries, side by side (AOQ: Chen et al., 2020, figure 6)."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -60,7 +61,9 @@ def write(matrices: Sequence[Matrix], split: Split, images: Sequence[int], texts
     images_of = {text: retrieved(matrices, 't2i', text, TOP_IMAGES) for text in texts}
     if split.pixels is not None:
         folder = OutputFolder(output.parent / f'{output.stem}_images', 'a folder of pictures')
-        shown = {image for row in images_of.values() for hits in row for image in hits.top}
+        shown = set()
+        for hits in itertools.chain(*images_of.values()):
+            shown.update(hits.top)
         pictures = {f'{image}.png': image for image in sorted(shown.union(images))}
         folder.claim(pictures)
         for name, image in pictures.items():
