@@ -19,7 +19,8 @@ from jitm.training import loop
 from tests.conftest import ROOT
 from tests.importers import test_clip_weights as published
 from tests.support.pages import commands, fences, jitm_arguments, shorten
-from tests.support.runs import NETWORK, draw, make_config, write_config
+from tests.support.configs import write_config
+from tests.support.runs import NETWORK, draw, make_config
 from tests.training.models import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
@@ -145,7 +146,7 @@ def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsy
 def test_a_config_encodes_with_initial_weights_and_ten_crops(root, tmp_path, capsys, caplog):
     config = make_config(root)
     config['model']['image']['network'] = NETWORK | {'pooled': False}
-    path = write_config(config, tmp_path / 'config.py')
+    path = write_config(tmp_path / 'config.py', config)
     assert encode('--config', path, '--out', tmp_path / 'one') == 0, capsys.readouterr().err
     assert 'the network has random parameters: set initialize.image, or give --workdir' in caplog.messages
     split = precomp.load('dev', root=str(tmp_path / 'one'))

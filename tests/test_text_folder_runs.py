@@ -16,7 +16,8 @@ from jitm.runs.run import load_run
 from jitm.training import loop
 from tests.conftest import make_tiny_config
 from tests.importers.text_folders import write_folder
-from tests.support.runs import draw, make_config, make_head, write_config
+from tests.support.configs import write_config
+from tests.support.runs import draw, make_config, make_head
 
 pytestmark = pytest.mark.slow
 SIZES = {'train': 12, 'dev': 6}
@@ -73,7 +74,7 @@ def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys)
     """And the head that trains on them finds the folder again for captions that are typed."""
     config, tokens, folder = make_config(root), tmp_path / 'tokens', str(shutil.copytree(folder, tmp_path / 'mpnet'))
     config['model']['text'] = {'name': 'text.BERTEncoder', 'path': folder}  # which only --text_encoder reads here
-    photos = write_config(config, tmp_path / 'photos.py')
+    photos = write_config(tmp_path / 'photos.py', config)
     arguments = ['encode', '--config', str(photos), '--text_encoder', folder, '--out', str(tokens)]
     assert cli.main(arguments) == 0
     assert 'drawn/dev: 30 captions encoded' in capsys.readouterr().out

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.drills import photos, runs
+from tests.support.configs import write_config
 from tests.drills.inputs import Row, edit
 from tests.training.models import make_clip
 
@@ -15,9 +16,9 @@ AGAIN = 'encode', '--workdir', 'run', '--out', 'encoded'
 def write_base(folder: Path) -> None:
     """Writes photos, a CLIP that is trained on them, `run`, its features, `encoded`, and a run on these, `small`."""
     photos.write_base(folder)
-    runs.write_config(folder / 'config.py', make_clip('photos') | {'epochs': 1, 'batch_size': 8})
+    write_config(folder / 'config.py', make_clip('photos') | {'epochs': 1, 'batch_size': 8})
     data = {'source': 'precomp.load', 'root': 'encoded', 'dev_images': 1000}
-    runs.write_config(folder / 'small.py', runs.make_config(data=data))
+    write_config(folder / 'small.py', runs.make_config(data=data))
     train = 'train', '--config', 'small.py', '--workdir', 'small'
     with runs.inside(folder):
         for argv in (runs.TRAIN, AGAIN, train):

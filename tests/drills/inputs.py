@@ -22,6 +22,7 @@ from jitm.errors import EXIT_USER_ERROR
 from jitm.files import LOCK, hash_file
 from jitm.runs.checkpoint import Checkpoints
 from tests.drills import foreign, jobs, kills, runs
+from tests.support.configs import write_config
 
 
 class Row(NamedTuple):
@@ -107,7 +108,7 @@ OPTIONAL = {  # arguments with a default
 
 def _configured(config: Mapping[str, Any]) -> Callable[[Path], None]:
     """Returns a function that writes the config file."""
-    return lambda folder: runs.write_config(folder / 'config.py', config)
+    return lambda folder: write_config(folder / 'config.py', config)
 
 
 def config_rows() -> Iterator[Row]:

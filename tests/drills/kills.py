@@ -20,6 +20,7 @@ from jitm.importers.systems import SYSTEMS
 from jitm.importers.tensors import export
 from jitm.runs.run import load_run
 from tests.drills import jobs, runs
+from tests.support.configs import write_config
 from tests.same import assert_same_run
 from tests.training.models import make_clip, tiny_tags_dc
 
@@ -57,7 +58,7 @@ def write_photos(folder: Path) -> None:
 
     photos.write_base(folder, {'train': 700, 'dev': 100})  # an index has parts of 512 images
     config = make_clip('photos') | {'epochs': 1, 'batch_size': 350}
-    runs.write_config(folder / 'config.py', config)
+    write_config(folder / 'config.py', config)
     _prepare(folder, runs.TRAIN)
 
 
@@ -202,7 +203,7 @@ class Drill:
         shutil.rmtree(folder, ignore_errors=True)  # of one that failed
         shutil.copytree(self._base_of(scenario), folder)
         if scenario.make:
-            runs.write_config(folder / 'config.py', scenario.make())
+            write_config(folder / 'config.py', scenario.make())
         return folder
 
     def _base_of(self, scenario: Scenario) -> Path:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from jitm.configs import common
 from tests.drills import runs
+from tests.support.configs import write_config
 from tests.drills.inputs import NEW, Row, edit, make_pipe
 
 METADATA = 'photos/train/metadata.jsonl'
@@ -35,7 +36,7 @@ def write_base(folder: Path, sizes: Mapping[str, int] = IMAGES) -> None:
             rows.append({'file_name': f'{n}.jpg', 'captions': [f'a dog runs past house {n}', 'a dog']})
         (inner / 'metadata.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     data = common.photos('photos', image_size=32, short_side=36)
-    runs.write_config(folder / 'config.py', runs.make_config(data=data))
+    write_config(folder / 'config.py', runs.make_config(data=data))
 
 
 def _image(make: Callable[[], Image.Image], kind: str = 'PNG') -> Callable[[bytes], bytes]:

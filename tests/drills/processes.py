@@ -8,6 +8,7 @@ from typing import Any
 
 from jitm import configs
 from tests.drills import jobs, kills, runs
+from tests.support.configs import write_config
 from tests.same import assert_same_training
 
 PROCESSES, DEVICES = (2, 3, 4), (1, 2)
@@ -55,7 +56,7 @@ class Drill:
         folder = self._folder / f'{system}_{processes}_{devices}'
         if not folder.exists():
             shutil.copytree(self._folder / 'data', folder / 'data')
-            runs.write_config(folder / 'config.py', SYSTEMS[system][0]() | BATCH)
+            write_config(folder / 'config.py', SYSTEMS[system][0]() | BATCH)
             argv = [jobs.process(runs.TRAIN, n, processes) for n in range(processes)] if processes > 1 else [runs.TRAIN]
             results = jobs.call(argv, folder, devices)
             assert all(result.code == 0 for result in results), [result.error for result in results]

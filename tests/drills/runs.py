@@ -18,16 +18,8 @@ from jitm.commands import cli
 from jitm.config import build as config_lib
 from jitm.runs.checkpoint import Checkpoints
 from tests.conftest import make_tiny_config
+from tests.support.configs import write_config
 
-CONFIG_FILE = """
-from math import inf, nan
-
-from ml_collections import ConfigDict
-
-
-def get_config():
-    return ConfigDict({!r})
-"""
 EVALUATE = ('eval', '--workdir', 'run', '--output', 'evaluated')
 MINE = ('mine', '--workdir', 'run', '--out', 'mined', '--top_h_texts', '3', '--top_h_images', '3')
 SEED = 0  # one of those whose best checkpoint is not the last one
@@ -85,11 +77,6 @@ def make_config(**sections: Any) -> dict[str, Any]:
     config['vocabulary'] |= {'min_count': 1}
     config['run'] |= {'checkpoint_every': 2, 'prefetch': 1}
     return config | copy.deepcopy(sections)
-
-
-def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Writes a config file."""
-    path.write_text(CONFIG_FILE.format(dict(config)))
 
 
 def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from tests.conftest import make_tiny_config
 from tests.encoders.test_features import load, make_network
 from tests.importers import test_clip_weights as published
 from tests.support.html import Page
-from tests.support.runs import draw, write_config
+from tests.support.configs import write_config
+from tests.support.runs import draw
 from tests.training.models import make_clip
 
 SIZES = {'train': 8, 'dev': 4}
@@ -156,7 +157,7 @@ def test_features_of_unknown_networks_are_read(precomp_folder, content):
 def clip(root, tmp_path_factory):
     """A converted CLIP, a run on the cells that it encoded, and one on those of a config."""
     folder = tmp_path_factory.mktemp('clip')
-    write_config(make_clip(root), folder / 'config.py')
+    write_config(folder / 'config.py', make_clip(root))
     weights = published.write_published(folder / 'published', SIZE)
     argv = '--from', 'clip', weights, '--out', folder / 'clip', '--config', folder / 'config.py'
     assert cli.main(['convert', *map(str, argv)]) == 0

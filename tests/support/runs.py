@@ -48,13 +48,6 @@ def write_initial(config, folder):
     write_run(model, schema.check(config), folder)
 
 
-def write_config(config, path):
-    path.write_text(
-        f'from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({config!r})\n'
-    )
-    return path
-
-
 def make_head(tokens, head='gpo', loss='softmax', **changes):
     """The config of a tiny head of 9 steps."""
     config = load(f'heads:{head},{loss},f8k').to_dict()

@@ -19,7 +19,7 @@ from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from jitm.training.plan import make_plan
 from tests.configs.settings import load
-from tests.support.runs import write_config
+from tests.support.configs import write_config
 from tests.training.models import make_optimizer
 
 MODELS = """
