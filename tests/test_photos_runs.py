@@ -18,8 +18,8 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import ROOT
 from tests.importers import test_clip_weights as published
-from tests.support.pages import commands, fences, jitm_arguments, shorten
 from tests.support.configs import write_config
+from tests.support.pages import commands, fences, jitm_arguments, shorten
 from tests.support.runs import NETWORK, draw, make_config
 from tests.training.models import make_clip
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.drills import photos, runs
-from tests.support.configs import write_config
 from tests.drills.inputs import Row, edit
+from tests.support.configs import write_config
 from tests.training.models import make_clip
 
 ENCODE = 'encode', '--workdir', 'run', '--out', 'new'

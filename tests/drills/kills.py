@@ -20,8 +20,8 @@ from jitm.importers.systems import SYSTEMS
 from jitm.importers.tensors import export
 from jitm.runs.run import load_run
 from tests.drills import jobs, runs
-from tests.support.configs import write_config
 from tests.same import assert_same_run
+from tests.support.configs import write_config
 from tests.training.models import make_clip, tiny_tags_dc
 
 MAX_KILLS = 3  # of one command

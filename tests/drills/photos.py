@@ -16,8 +16,8 @@ from PIL import Image
 
 from jitm.configs import common
 from tests.drills import runs
-from tests.support.configs import write_config
 from tests.drills.inputs import NEW, Row, edit, make_pipe
+from tests.support.configs import write_config
 
 METADATA = 'photos/train/metadata.jsonl'
 PHOTO = 'photos/train/3.jpg'

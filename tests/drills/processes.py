@@ -8,8 +8,8 @@ from typing import Any
 
 from jitm import configs
 from tests.drills import jobs, kills, runs
-from tests.support.configs import write_config
 from tests.same import assert_same_training
+from tests.support.configs import write_config
 
 PROCESSES, DEVICES = (2, 3, 4), (1, 2)
 BATCH = {'batch_size': 24, 'epochs': 4, 'drop_last': True}  # split evenly over 2, 3, 4, 6 and 8 devices
