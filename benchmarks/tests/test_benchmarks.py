@@ -278,7 +278,7 @@ def test_chunks_take_less_memory(monkeypatch, measured):
 
 @pytest.mark.slow
 def test_what_is_kept_takes_memory_and_saves_products(measured):
-    flags = ('--settings', 'scan:t2i,lse,f30k', '--batch_size', '16', '--budgets', '0', '4096')
+    flags = ('--settings', 'sgraf:saf,f30k', '--batch_size', '16', '--budgets', '0', '4096')
     none, kept = measured('activations', '--target', 'cpu', *flags)
     assert (none['batch'], none['activations_mb'], kept['activations_mb']) == (16, 0, 4096)
     assert 0 < none['peak GB'] < kept['peak GB']
