@@ -193,26 +193,15 @@ class Ranking(struct.PyTreeNode):
       scores: float32 [Q, C], query by candidate.
       positives: bool [Q, C], the matching candidates.
       negatives: bool [Q, C], the candidates that a loss may use as negatives.
-      anchor_scores: float32 [A, Q, C], the scores by each anchor model; optional.
-      offline_scores: float32 [Q], the score of each query with its mined negative; optional.
-      offline_pair_scores: float32 [Q], the score of a mined pair without the query; optional.
-      temperature: float32 [], the temperature that the model learns; None for models that learn none.
-      bias: float32 [], the bias that the model learns; None for models that learn none.
-      relevance: float32 [Q, C], the relevance of each candidate for each query; None without a relevance.
-      labels: float32 [Q], the correspondence label of each query's pair, in [0, 1]; optional.
+      inputs: Further inputs of losses, by the names of their arguments. Inputs [Q] whose names end with `_scores` are
+        scores of the queries.
       reduced: The numbers of all candidates that each term needs, by its name, where a source keeps few scores.
     """
 
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
-    anchor_scores: chex.Array | None = None
-    offline_scores: chex.Array | None = None
-    offline_pair_scores: chex.Array | None = None
-    temperature: chex.Array | None = None
-    bias: chex.Array | None = None
-    relevance: chex.Array | None = None
-    labels: chex.Array | None = None
+    inputs: Mapping[str, chex.Array] = struct.field(default_factory=dict)
     reduced: 'Mapping[str, Reduced]' = struct.field(default_factory=dict)
 
     @classmethod
@@ -225,6 +214,10 @@ class Ranking(struct.PyTreeNode):
         """
         positives = jnp.zeros(scores.shape, bool).at[:, 0].set(True)
         return cls(scores, positives, jnp.pad(valid, [(0, 0), (1, 0)]))
+
+    def with_inputs(self, **inputs: chex.Array) -> 'Ranking':
+        """Returns the ranking with further inputs of losses."""
+        return self.replace(inputs={**self.inputs, **inputs})
 
 
 class Reduced(NamedTuple):

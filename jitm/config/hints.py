@@ -86,12 +86,18 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
         check_value(f'{key}.{name}' if key else name, inner_value, inner_hint, argument)
 
 
+def is_array(hint: Any) -> bool:
+    """Returns whether a hint is that of an array, such as `Annotated[chex.Array, 'float [Q]']`."""
+    arguments = typing.get_args(hint)
+    return typing.get_origin(hint) is Annotated and isinstance(arguments[1], str)
+
+
 def requirement(value: Any, hint: Any) -> str | None:
     """Returns the requirement that a value violates; None if it fits its hint or the hint is not checked."""
     origin = typing.get_origin(hint) or hint
     arguments = typing.get_args(hint)
     if origin is Annotated:
-        if isinstance(arguments[1], str):
+        if is_array(hint):
             return MUST + arguments[1]  # an array, see `jitm.config.arguments`
         return requirement(value, arguments[0]) or _out_of_bounds(value, arguments[1:])
     if origin in (typing.Union, types.UnionType):

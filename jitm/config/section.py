@@ -12,7 +12,7 @@ import jax
 
 from jitm.config import names
 from jitm.config.build import parameters_of
-from jitm.config.hints import check_keys, check_value
+from jitm.config.hints import check_keys, check_value, is_array
 from jitm.config.schema import FIRST
 from jitm.errors import ArgumentError, UserError
 
@@ -37,6 +37,7 @@ class Section(NamedTuple):
       nothing: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
       shares: Those of them that may be keys instead.
+      inputs: Which arguments without a default the caller supplies if they are no keys.
       wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`, or
         for None.
       also: Functions with further keys, which may be left out.
@@ -51,6 +52,7 @@ class Section(NamedTuple):
     nothing: str | Mapping[str, Any] | None = None
     takes: Collection[str] = ()
     shares: Collection[str] = ()
+    inputs: Callable[[inspect.Parameter], bool] = lambda parameter: False
     wraps: Callable[[Callable], Callable | None] | None = None
     also: Collection[Callable] = ()
     makes: tuple[type, str] = (object, '')
@@ -86,9 +88,15 @@ class Section(NamedTuple):
         return [named, outer] if outer else [named]
 
     def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
-        """Returns the arguments of a function that are keys of the section."""
+        """Returns the arguments of a function that are keys of the section; arrays are not."""
         supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.shares}
-        return {name: parameter for name, parameter in parameters_of(function).items() if name not in supplied}
+        parameters = parameters_of(function).items()
+        return {name: p for name, p in parameters if name not in supplied and not is_array(p.annotation)}
+
+    def supplied(self, function: Callable) -> set[str]:
+        """Returns the arguments of a function that the caller may supply."""
+        parameters = parameters_of(function).items()
+        return {name for name, p in parameters if name in (*self.takes, *self.shares) or self.inputs(p)}
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
         """Returns all keys that a section may have besides its name, see `functions`."""
@@ -205,7 +213,7 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
     keywords = {key: value for key, value in node.items() if key != section.key}
     parameters = section.arguments(functions) if functions else {}
     outer = section.arguments(functions[1:])
-    optional = {*section.shares}.union(*map(parameters_of, section.also))
+    optional = set().union(*map(section.supplied, functions), *map(parameters_of, section.also))
     required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
     check_keys(keywords, parameters, where=where, required=[key for key in parameters if key in required - optional])
     for key, value in keywords.items():
@@ -219,7 +227,7 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
         bound.where = where
         bound.name = name
         bound.makes = section.makes
-        bound.taken = {*section.takes} & {*parameters_of(function)} - {*bound.keywords}
+        bound.taken = section.supplied(function) - {*bound.keywords}
     return bound
 
 

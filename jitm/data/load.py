@@ -50,7 +50,7 @@ def is_loader(value: Any) -> bool:
     return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
 
 
-_LOADER = Section('source', 'jitm.data', nothing='', takes=('split',))
+LOADER = Section('source', 'jitm.data', nothing='', takes=('split',))
 DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), also=tuple(CHANGES))
 
 
@@ -167,13 +167,12 @@ def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_coun
 
 SECTIONS = {
     'data': DATA,
-    'relevance': _LOADER,
-    'scene_graphs': _LOADER,
+    'scene_graphs': LOADER,
     'vocabulary': Section(function=make_vocabulary, takes=('split', 'max_length')),
 }
 
 
 def load_scene_graphs(graphs: Mapping[str, Any], split: Split) -> Sequence[CaptionGraph] | None:
     """Loads the scene graphs of a config: dict(source='scene_graphs.rules') -> T graphs; None for source ''."""
-    load = bind(_LOADER, graphs, 'scene_graphs')
+    load = bind(LOADER, graphs, 'scene_graphs')
     return load and load(split)

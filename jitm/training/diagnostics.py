@@ -1,19 +1,17 @@
 """Diagnostics logged at each training step, computed from its scores and gradients after differentiation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from jitm.data.pairs.mined_lists import ROUNDING
 from jitm.devices import collectives
 from jitm.losses.ranking import hardest_negative, hardest_positive
-from jitm.training.objective import DIRECTIONS, GENERATED, Term, objective, ranking_terms
+from jitm.training.objective import DIRECTIONS, Term, first_argument, objective, ranking_terms
 from jitm.types import Batch, Ranking
 
-BINS = 20  # bins of the histogram of difficulty
 EPSILON = 0.01  # selective hard negatives as published (Li et al., 2023), for losses without an epsilon
 MODULES = ('image_fc',)  # gradient norms of these modules are logged where a model has them (Li et al., 2023, figure 5)
 
@@ -26,6 +24,7 @@ def step_metrics(
     terms: Mapping[str, Mapping[str, Term]],
     epoch: chex.Numeric,
     batch: Batch,
+    of_source: Callable[[Mapping[str, Ranking], Mapping[str, Term]], Mapping[str, chex.Array]],
 ) -> dict[str, chex.Array]:
     """Returns the metrics of a step, `NAME/METRIC`.
 
@@ -37,10 +36,10 @@ def step_metrics(
       terms: The objective of each trained model.
       epoch: int [].
       batch: The part of the batch on this device.
+      of_source: The metrics of the source, from the rankings and the terms of a model.
 
     Returns:
-      The losses and norms, and the results of `gap_metrics`, `collapse_metrics`, `mined_metrics` and `noise_metrics`;
-      for synthetic captions also `generated/` and the results of `difficulty`.
+      The losses and norms, and the results of `gap_metrics`, `collapse_metrics`, `noise_metrics` and the source.
     """
     metrics = {}
     clean = collectives.all_gather(batch.clean)
@@ -51,20 +50,13 @@ def step_metrics(
         metrics[name] |= gap_metrics(ranking, first_argument(objective_terms, 'epsilon', EPSILON))
         metrics[name] |= collapse_metrics(ranking, objective_terms, epoch) | gradient_norms(gradients[name])
         metrics[name] |= {} if clean is None else noise_metrics(ranking, objective_terms, epoch, clean)
-        metrics[name] |= mined_metrics(ranking, first_argument(objective_terms, 'offline_margin', 0.0))
-        if GENERATED in ranking:
-            metrics[name] |= {f'{GENERATED}/{key}': value for key, value in difficulty(ranking[GENERATED]).items()}
+        metrics[name] |= of_source(ranking, objective_terms)
     all_terms = {}
     for terms_of_member in terms.values():
         all_terms |= terms_of_member
     epsilon = first_argument(all_terms, 'epsilon', EPSILON)
     metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in untrained.items()}
     return {f'{name}/{key}': value for name, of_member in metrics.items() for key, value in of_member.items()}
-
-
-def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
-    """Returns an argument of the first loss that sets it, else the published value."""
-    return next((term.arguments[name] for term in terms.values() if name in term.arguments), published)
 
 
 def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
@@ -93,32 +85,6 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
         return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)
 
     return {'gap': mean(gap), 'absolute_gap': mean(jnp.abs(gap)), 'hard_share': mean(jnp.abs(gap) > epsilon)}
-
-
-def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, chex.Array]:
-    """Compares the mined negative that was sampled for each query with the scores in the batch (Chen et al., 2020).
-
-    Args:
-      rankings: The rankings by name.
-      margin: The offline margin.
-
-    Returns:
-      For each direction with mined negatives,
-      mined/DIRECTION/harder: The share of queries whose mined negative scores above all their negatives in the batch;
-        queries without a negative do not count. Where it is small, the batch is as hard as the mined lists.
-      mined/DIRECTION/active: The share of queries whose mined negative scores less than the margin below the positive,
-        so that its hinge is above 0.
-    """
-    metrics = {}
-    for name, ranking in rankings.items():
-        mined = ranking.offline_scores
-        if mined is not None:
-            valid = ranking.negatives.any(axis=1)
-            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives) + ROUNDING)
-            active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
-            metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
-            metrics[f'mined/{name}/active'] = jnp.mean(active)
-    return metrics
 
 
 def noise_metrics(
@@ -157,27 +123,6 @@ def noise_metrics(
         separation = jnp.where(compared.any(), share, 0.5)
         metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
-
-
-def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
-    """Compares the scores of synthetic captions with the true caption's (Fan et al., 2022, figure 2).
-
-    Args:
-      ranking: A ranking of each image's captions; the first is true.
-
-    Returns:
-      gap: The mean of a synthetic caption's score minus the true caption's.
-      count: The mean number of synthetic captions per image.
-      share_00, share_01 ...: The share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
-    """
-    gaps = ranking.scores - ranking.scores[:, :1]
-    valid = ranking.negatives
-    number = jnp.sum(valid)
-    part = jnp.clip((gaps + 1) / 2 * BINS, 0, BINS - 1).astype(jnp.int32)
-    counts = jnp.sum(jax.nn.one_hot(part, BINS) * valid[..., None], axis=(0, 1))
-    shares = {f'share_{n:02}': count / jnp.maximum(number, 1) for n, count in enumerate(counts)}
-    gap = jnp.sum(jnp.where(valid, gaps, 0)) / jnp.maximum(number, 1)
-    return {'gap': gap, 'count': number / len(valid)} | shares
 
 
 def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:

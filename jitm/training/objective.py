@@ -11,30 +11,29 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jitm.config.hints import is_array
 from jitm.config.section import Bound, Section
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.losses.ranking import masked_mean
 from jitm.types import Count, Index, Ranking, Reduced, TokenPredictions, Weight
 
 DIRECTIONS = ('i2t', 't2i')
-GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
-# Optional fields of a Ranking that may be arguments of a loss -> how a user supplies them.
-INPUTS = {
-    'anchor_scores': 'add an anchor model to members and name it in learn_from',
-    'offline_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
-    'offline_pair_scores': 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages',
-    'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'",
-    'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'",
+SCORED = 'scores', 'positives', 'negatives'  # the arguments of every loss of rankings
+LEARNED = {  # inputs of losses that a model learns, or the term sets -> how a user supplies them
     'temperature': 'set it, or use a model that learns it, from model.initial_temperature',
     'bias': 'set it, or use a model that learns it, from model.initial_bias',
 }
-LEARNED = ('temperature', 'bias')  # by a model, or set by the term
-MASKED = 'masked_language_modeling'
-HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
-# Predictions that need more than a model -> the config key with which they are computed.
-PREDICTED_WITH = {MASKED: 'masking.num_views', **dict.fromkeys(HEADS, 'synthesis.generator')}
+ANCHORED = {'anchor_scores': 'add an anchor model to members and name it in learn_from'}
+
+
+class MissingInput(UserError):
+    """A term needs an input or a prediction, `name`, that nothing gives."""
+
+    def __init__(self, term: str, name: str):
+        super().__init__(f"'terms.{term}' needs {name}")
+        self.name = name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +90,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankingTerm(Term):
-    """A loss of rankings, `(scores, positives, negatives) -> [Q]`, with `INPUTS` as keyword arguments.
+    """A loss of rankings, `(scores, positives, negatives, **inputs) -> [Q]`.
 
     Attributes:
       rankings: The names of the rankings it is computed for, by default both retrieval directions.
@@ -106,15 +105,16 @@ class RankingTerm(Term):
 
     @property
     def inputs(self) -> list[str]:
-        """The names in `INPUTS` that are unbound arguments of the loss."""
+        """The arguments of the loss that the config does not set and that have no default."""
         parameters = inspect.signature(self.loss).parameters.values()
-        return [p.name for p in parameters if p.name in INPUTS and p.default is p.empty]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        return [p.name for p in named if p.name not in SCORED and p.default is p.empty]
 
     def per_query(self, ranking: Ranking) -> chex.Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
         if self.name in ranking.reduced:
             return ranking.reduced[self.name].loss
-        inputs = {name: getattr(ranking, name) for name in self.inputs}
+        inputs = {name: ranking.inputs[name] for name in self.inputs}
         scores = list(ranking.scores.shape)
         pairs = list(ranking.positives.shape)
         if scores != pairs:
@@ -153,8 +153,9 @@ class RankingTerm(Term):
 def with_constant_scores(ranking: Ranking) -> Ranking:
     """Returns a ranking in which all scores of a query are the mean of its candidates, also those of mined pairs."""
     mean = masked_mean(ranking.scores, ranking.positives | ranking.negatives)
-    mined = {key: mean for key in ('offline_scores', 'offline_pair_scores') if getattr(ranking, key) is not None}
-    return ranking.replace(scores=jnp.broadcast_to(mean[:, None], ranking.scores.shape), **mined)
+    constant = ranking.replace(scores=jnp.broadcast_to(mean[:, None], ranking.scores.shape))
+    scores = [name for name, values in ranking.inputs.items() if name.endswith('_scores') and values.ndim == 1]
+    return constant.with_inputs(**dict.fromkeys(scores, mean))
 
 
 def is_row_by_row(term: RankingTerm) -> bool:
@@ -164,7 +165,7 @@ def is_row_by_row(term: RankingTerm) -> bool:
 
     def loss(rows: slice) -> chex.Array:
         learned = {'temperature': jnp.ones(()), 'bias': jnp.zeros(())}
-        return term.per_query(Ranking(scores[rows], positives[rows], ~positives[rows], **learned))
+        return term.per_query(Ranking(scores[rows], positives[rows], ~positives[rows], learned))
 
     losses = loss(slice(None))
     try:
@@ -199,10 +200,20 @@ def token_terms(terms: Mapping[str, Term]) -> dict[str, TokenTerm]:
     return {name: term for name, term in terms.items() if isinstance(term, TokenTerm)}
 
 
+def terms_of_predictions(terms: Mapping[str, Term], kinds: Collection[str]) -> dict[str, TokenTerm]:
+    """Returns the terms that are losses of token predictions of these kinds."""
+    return {name: term for name, term in token_terms(terms).items() if term.predictions in kinds}
+
+
 def terms_of(learn_from: Collection[str], terms: Mapping[str, Term]) -> dict[str, Term]:
     """Returns the terms of a model's objective: those with anchor scores only if it learns from others."""
     anchored = {name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs}
     return {name: term for name, term in terms.items() if learn_from or name not in anchored}
+
+
+def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
+    """Returns an argument of the first loss that sets it, else the published value."""
+    return next((term.arguments[name] for term in terms.values() if name in term.arguments), published)
 
 
 def make_terms(names: Collection[str], parts: Mapping[str, Bound | None]) -> dict[str, Term]:
@@ -225,7 +236,7 @@ def kind_of(loss: Callable) -> Callable[..., Term]:
     if loss.__module__ == 'jitm.losses.tokens':
         return functools.partial(TokenTerm, predictions=loss.__name__)
     arguments = list(inspect.signature(loss).parameters)
-    if arguments[:3] != ['scores', 'positives', 'negatives']:
+    if arguments[:3] != [*SCORED]:
         problem = f'has the arguments {", ".join(arguments)}; it must have scores, positives and negatives first'
         raise ArgumentError('loss', problem)
     clash = {field.name for field in dataclasses.fields(RankingTerm)} & {*arguments}
@@ -234,13 +245,19 @@ def kind_of(loss: Callable) -> Callable[..., Term]:
     return RankingTerm
 
 
-TOKEN_INPUTS = ('logits', 'labels', 'mask')
+def is_input(parameter: inspect.Parameter) -> bool:
+    """Returns whether an argument of a loss may be an input: it has no default, and no hint or that of an array."""
+    hint = parameter.annotation
+    return parameter.default is parameter.empty and (hint in (parameter.empty, chex.Array, jax.Array) or is_array(hint))
+
+
 DECLARED = Section(
     'loss',
     'jitm.losses',
     own=callable,
-    takes=('scores', 'positives', 'negatives', *INPUTS, *TOKEN_INPUTS, 'name'),
+    takes=(*SCORED, 'name'),
     shares=LEARNED,
+    inputs=is_input,
     wraps=kind_of,
 )
 
@@ -248,11 +265,10 @@ DECLARED = Section(
 def check_inputs(
     terms: Mapping[str, Term], rankings: Mapping[str, Ranking], losses: Mapping[str, chex.Array] = MappingProxyType({})
 ) -> None:
-    """Raises a UserError if a term needs a ranking, an input of its rankings or losses that do not exist."""
+    """Raises a UserError if a term needs a ranking that does not exist, a MissingInput for inputs and predictions."""
     for name, term in token_terms(terms).items():
         if name not in losses:
-            key = PREDICTED_WITH[term.predictions]
-            raise UserError(f"'terms.{name}' needs '{key}': set it, or leave the term out")
+            raise MissingInput(name, term.predictions)
     for name, term in ranking_terms(terms).items():
         for ranking in term.rankings:
             if ranking not in rankings:
@@ -261,9 +277,10 @@ def check_inputs(
                     f'{did_you_mean(ranking, rankings)}'
                 )
             for key in term.inputs:
-                if getattr(rankings[ranking], key) is None:
-                    remedy = f': {INPUTS[key]}' if ranking in DIRECTIONS else ', which only rankings i2t and t2i have'
-                    raise UserError(f"'terms.{name}' needs {key}{remedy}")
+                if key not in rankings[ranking].inputs:
+                    if ranking not in DIRECTIONS:
+                        raise UserError(f"'terms.{name}' needs {key}, which only rankings i2t and t2i have")
+                    raise MissingInput(name, key)
 
 
 def objective(
@@ -284,7 +301,7 @@ def objective(
       The sum, a scalar, and the value of each term by name.
 
     Raises:
-      UserError: See `check_inputs`.
+      UserError, MissingInput: See `check_inputs`.
     """
     check_inputs(terms, rankings, losses)
     values = {

@@ -14,20 +14,16 @@ from jitm.config.schema import EvaluationKeys, RunKeys
 from jitm.config.section import Bound, build, own_names
 from jitm.data.load import change_train, load_whole
 from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pairs.masking import Masking
 from jitm.data.splits import Split
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements
 from jitm.models.make import member_model
-from jitm.synthesis.generator import Synthesis
 from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (
-    HEADS,
-    INPUTS,
+    ANCHORED,
     LEARNED,
-    MASKED,
     Term,
     is_row_by_row,
     make_terms,
@@ -36,14 +32,15 @@ from jitm.training.objective import (
     token_terms,
 )
 from jitm.training.optimizer import frozen_modules
-from jitm.training.sections import PARTS, SECTIONS, with_defaults
-from jitm.training.source import OPTIONS, Conditions, Context, Source, together
-from jitm.training.sources import generated, labels, masked, mined, predicted, relevance
+from jitm.training.sections import ADDITIONS, PARTS, SECTIONS, with_defaults
+from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, together
+from jitm.training.sources import predicted
 
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
+REMEDIES = LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)  # of missing inputs
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # 'model.text.dropout' changes them
-GRAPHS = Conditions(gives=('scene graphs',), reader='masked captions (masking.num_views)')  # no term reads them
+GRAPHS = Conditions(gives={'scene graphs': ''}, reader='masked captions (masking.num_views)')  # no term reads them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,10 +113,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     members = make_members(config['members'], parts, frozen_modules(factors))
     check_initialized(config['initialize'], members)
     parallel.check_batch_size(config['batch_size'])
-    context = Context(terms, config['batch_size'], pending)
-    masking = parts['masking']()
-    synthesis = parts['synthesis']()
-    source, conditions = make_source(config, parts, context, masking, synthesis)
+    source, conditions = make_source(Context(terms, config['batch_size'], parts, pending))
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
@@ -129,14 +123,14 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
         make_vocabulary=parts['vocabulary'],
         augmentation=parts['augmentation'](),
         load_scene_graphs=parts['scene_graphs'],
-        masks=masking.num_views > 0,
+        masks=config['masking']['num_views'] > 0,
         models={name: member_model(config, name) for name in members},
         members=members,
         terms={name: terms_of(member.learn_from, terms) for name, member in members.items() if member.trains},
         source=source,
         make_optimizer=functools.partial(make_optimizer, parts['optimizer'], config['epochs']),
         load_pretrained=parts['initialize'],
-        generator=synthesis.generator,
+        generator=config['synthesis']['generator'],
         own=own_names(config, SECTIONS),
         evaluation=config['evaluation'],
         run=config['run'],
@@ -147,47 +141,17 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     return plan
 
 
-def make_source(
-    config: Mapping[str, Any],
-    parts: Mapping[str, Bound | None],
-    context: Context,
-    masking: Masking,
-    synthesis: Synthesis,
-) -> tuple[Source, dict[str, Conditions]]:
-    """Makes the source of the pairs of a config, and the conditions of its parts by the config key that sets each."""
-    terms = token_terms(context.terms)
-
-    def with_predictions(kinds: Any) -> dict:
-        return {name: term for name, term in terms.items() if term.predictions in kinds}
-
-    # The candidates of each query, and additions to their rankings.
-    source = parts['candidates'](context=context)
+def make_source(context: Context) -> tuple[Source, dict[str, Conditions]]:
+    """Makes the source of the pairs, and the conditions of its parts by the config key that sets each."""
+    source = context.parts['candidates'](context=context)
     conditions = {'candidates.source': source.conditions}
-    if config['offline']['path']:
-        num_negatives = config['candidates'].get('num_negatives')
-        source = parts['offline'](source=source, num_negatives=num_negatives, context=context)
-        conditions['offline.path'] = mined.CONDITIONS
-    load = parts['relevance']
-    if load:
-        source, conditions['relevance.source'] = relevance.with_relevance(source, load), relevance.CONDITIONS
-    make = parts['labels']
-    if make:
-        source, conditions['labels.source'] = labels.with_labels(source, make()), labels.CONDITIONS
-    # The sources of token losses and of other rankings.
-    sources = [source]
-    from_matcher = {term.predictions for term in terms.values()} - {MASKED, *HEADS}
-    if masking.num_views:
-        sources.append(masked.mask_captions(masking, with_predictions((MASKED,))))
-        conditions['masking.num_views'] = sources[-1].conditions
-    if synthesis.generator:
-        check_synthesis(synthesis, masking)
-        sources.append(generated.generate_captions(synthesis, with_predictions(HEADS)))
-        conditions['synthesis.generator'] = sources[-1].conditions
-    if from_matcher:
-        sources.insert(0, predicted.predict_words(with_predictions(from_matcher)))
-        key = next(name for name, term in terms.items() if term.predictions in from_matcher)
-        conditions[f'terms.{key}.loss'] = sources[0].conditions
-    return together(*sources), conditions
+    for addition in ADDITIONS:
+        source = addition.add(source, context.parts[addition.SECTION], context)
+        conditions[addition.SWITCH] = addition.CONDITIONS
+    terms = {name: term for name, term in token_terms(context.terms).items() if term.predictions not in REMEDIES}
+    if terms:
+        source = together(predicted.predict_words(terms), source)
+    return source, conditions | predicted.conditions(terms)
 
 
 def make_optimizer(
@@ -211,16 +175,6 @@ def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member])
         raise UserError(
             f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
             "it to ''"
-        )
-
-
-def check_synthesis(synthesis: Synthesis, masking: Masking) -> None:
-    """Raises a UserError if more captions are kept than generated."""
-    limit = masking.num_views * synthesis.num_samples
-    if masking.num_views and synthesis.num_hard > limit:
-        raise UserError(
-            f"config key 'synthesis.num_hard' is {synthesis.num_hard}, more than the synthetic captions of an image "
-            f"('masking.num_views' x 'synthesis.num_samples' = {limit})"
         )
 
 
@@ -289,7 +243,7 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
     learning = [name for name, member in members.items() if member.learn_from]
     anchored = [name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs]
     if anchored and not learning:
-        raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {INPUTS['anchor_scores']}")
+        raise UserError(f"'terms.{anchored[0]}' needs anchor_scores: {REMEDIES['anchor_scores']}")
     if learning and not anchored:
         raise UserError(
             f"'members.{learning[0]}' has learn_from, but no term uses anchor_scores: add one of jitm.losses.anchored"

@@ -9,21 +9,17 @@ from jitm.config.build import to_json
 from jitm.config.section import Section
 from jitm.data import load
 from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pairs.masking import Masking
 from jitm.importers import pretrained, text_folders
 from jitm.layers.lora import LoRA
 from jitm.models import make
-from jitm.synthesis.generator import Synthesis
 from jitm.training import members, objective, optimizer, source
-from jitm.training.sources import labels, mined
+from jitm.training.sources import generated, labels, masked, mined, relevance
 
+ADDITIONS = mined, relevance, labels, masked, generated  # to a source, in this order
 PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     **load.SECTIONS,
     'augmentation': Section(function=Augmentation),
-    'masking': Section(function=Masking),
-    'synthesis': Section(function=Synthesis),
-    'offline': mined.DECLARED,
-    'labels': labels.DECLARED,
+    **{addition.SECTION: addition.DECLARED for addition in ADDITIONS},
     'candidates': source.DECLARED,
     'initialize': pretrained.DECLARED,
     'terms.*': objective.DECLARED,

@@ -19,7 +19,8 @@ from jitm.models.make import model_keys
 from jitm.training.data import Data, load_data, make_models, make_pipeline
 from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import Member, copy_members, init_members
-from jitm.training.plan import Plan, make_plan
+from jitm.training.objective import MissingInput
+from jitm.training.plan import REMEDIES, Plan, make_plan
 from jitm.training.step import RunConstants, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
@@ -151,6 +152,16 @@ def own_parts(plan: Plan) -> Iterator[None]:
         raise UserError(f'{" or ".join(sections)} fails: {names.describe(error)}') from error
 
 
+@contextlib.contextmanager
+def remedies() -> Iterator[None]:
+    """Adds to the error of an input that a term lacks how a user supplies it."""
+    try:
+        yield
+    except MissingInput as error:
+        remedy = REMEDIES.get(error.name, 'set it, or use a source that gives it')
+        raise UserError(f'{error}: {remedy}') from None
+
+
 def trace(setup: Setup) -> TrainState:
     """Traces initialization and the first step without computing them, which checks the arguments of all parts.
 
@@ -159,7 +170,7 @@ def trace(setup: Setup) -> TrainState:
     Returns:
       The shapes of the state.
     """
-    with model_keys():
+    with model_keys(), remedies():
         shapes = jax.eval_shape(setup.random_state)
         jax.eval_shape(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
     return shapes

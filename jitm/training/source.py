@@ -4,15 +4,17 @@ A way to make pairs is a file of `jitm.training.sources` with a function that re
 source are pure; its memory between steps is a part of the training state.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import chex
 
-from jitm.config.section import Section
+from jitm.config.section import Bound, Section
 from jitm.data.pipeline import Pipeline, Sampler
 from jitm.models.matcher import Matcher
-from jitm.training.objective import Term
+from jitm.training.objective import LEARNED, Term
 from jitm.types import Batch, Ranking
 
 Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
@@ -44,11 +46,13 @@ class Context(NamedTuple):
     Attributes:
       terms: The objective.
       batch_size: The number of pairs in a batch.
+      parts: The sections of the config, bound, by their keys.
       pending: Whether the first stage has not written its files yet; zeros of the same shape replace them.
     """
 
     terms: Mapping[str, Term]
     batch_size: int
+    parts: Mapping[str, Bound | None] = MappingProxyType({})
     pending: bool = False
 
 
@@ -74,8 +78,8 @@ class Conditions(NamedTuple):
       needs: Config keys that must be set with it -> how to set them.
       uses: Other config keys that it reads.
       members: Config keys that name a member.
-      gives: The inputs, rankings and predictions that it supplies to terms; empty for a source of the pairs that every
-        term ranks.
+      gives: The inputs, rankings and predictions that it supplies to terms -> how a user supplies them, for a message;
+        empty for a source of the pairs that every term ranks.
       reader: The terms that read them, for a message.
       row_by_row: Whether it computes the losses of a query without the scores of other queries.
     """
@@ -84,7 +88,7 @@ class Conditions(NamedTuple):
     needs: Mapping[str, str] = {}
     uses: Collection[str] = ()
     members: Collection[str] = ()
-    gives: Collection[str] = ()
+    gives: Mapping[str, str] = {}
     reader: str = ''
     row_by_row: bool = False
 
@@ -124,6 +128,8 @@ class Source(NamedTuple):
       samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.
       revision: A change of the memory before an epoch; None for none.
       conditions: The conditions for combining it with other sources.
+      name: Its name beside sources of other rankings, see `together`.
+      metrics: `(rankings, terms) -> {metric: scalar}` of a trained model, for the log.
     """
 
     score: Callable[..., Scored]
@@ -133,6 +139,8 @@ class Source(NamedTuple):
     samplers: Callable[[Pipeline], dict[str, Sampler]] = lambda pipeline: {}
     revision: Revision | None = None
     conditions: Conditions = Conditions()
+    name: str = 'candidates'
+    metrics: Callable[[Rankings, Mapping[str, Term]], dict[str, chex.Array]] = lambda rankings, terms: {}
 
 
 DECLARED = Section(
@@ -150,40 +158,60 @@ def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[s
 
 
 def together(*sources: Source) -> Source:
-    """Combines sources in their order: all their rankings, losses, memories and draws, and the revision of one."""
+    """Combines sources in their order: all their rankings, losses, memories, draws and metrics, and one revision.
+
+    What a model has `seen` is a dict by the names of the sources.
+    """
 
     if len(sources) == 1:
         return sources[0]
 
-    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, list]:
-        parts = [source.look(view, keys) for source in sources]
-        return {name: [part[name] for part in parts] for name in keys}
+    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, dict]:
+        seen = {name: {} for name in keys}
+        for source in sources:
+            for name, part in source.look(view, keys).items():
+                seen[name][source.name] = part
+        return seen
 
-    def score(matcher: Matcher, images, texts, batch: Batch, seen: list | None, train: bool) -> Scored:
+    def score(matcher: Matcher, images, texts, batch: Batch, seen: dict | None, train: bool) -> Scored:
         rankings = {}
         losses = {}
-        for number, source in enumerate(sources):
-            ranked, of_terms = source.score(matcher, images, texts, batch, seen and seen[number], train)
+        for source in sources:
+            ranked, of_terms = source.score(matcher, images, texts, batch, seen and seen[source.name], train)
             rankings |= ranked
             losses |= of_terms
         return rankings, losses
 
     def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
-        memories = [source.init(models, trained, batch, num_pairs) for source in sources]
-        return {name: values for memory in memories for name, values in memory.items()}
+        return merge(source.init(models, trained, batch, num_pairs) for source in sources)
 
-    def remember(memory: Memory, seen: Mapping[str, list], rankings: Mapping[str, Rankings]) -> Memory:
-        for number, source in enumerate(sources):
-            memory = source.remember(memory, {name: parts[number] for name, parts in seen.items()}, rankings)
+    def remember(memory: Memory, seen: Mapping[str, dict], rankings: Mapping[str, Rankings]) -> Memory:
+        for source in sources:
+            memory = source.remember(memory, {name: parts[source.name] for name, parts in seen.items()}, rankings)
         return memory
 
     def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
-        return {name: sampler for source in sources for name, sampler in source.samplers(pipeline).items()}
+        return merge(source.samplers(pipeline) for source in sources)
+
+    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+        return merge(source.metrics(rankings, terms) for source in sources)
 
     revisions = [source.revision for source in sources if source.revision]
     if len(revisions) > 1:
         raise ValueError('more than one source revises the memory')
-    return Source(score, look, init, remember, samplers, *revisions)
+    name = '+'.join(source.name for source in sources)
+    return Source(score, look, init, remember, samplers, *revisions, name=name, metrics=metrics)
+
+
+def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns one dict of all of the dicts."""
+    return dict(collections.ChainMap(*parts))
+
+
+def learned_inputs(matcher: Matcher) -> dict[str, chex.Array]:
+    """Returns the inputs of losses that a model learns, see `LEARNED`."""
+    learned = {name: getattr(matcher, name) for name in LEARNED}
+    return {name: value for name, value in learned.items() if value is not None}
 
 
 def score_in_evaluation(source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Rankings:

@@ -115,7 +115,7 @@ def train_step(
     following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
     memory = source.remember(state.memory, seen, rankings)
     new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
-    metrics = diagnostics.step_metrics(values, rankings, untrained, gradients, terms, epoch, batch)
+    metrics = diagnostics.step_metrics(values, rankings, untrained, gradients, terms, epoch, batch, source.metrics)
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # A state that was not updated is no longer at the batch's step, so it stays unchanged from then on.
     proceed = finite & (batch.step == state.step)
@@ -153,4 +153,4 @@ def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
     if not anchors:
         return rankings
     scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}
-    return rankings | {name: rankings[name].replace(anchor_scores=stacked) for name, stacked in scores.items()}
+    return rankings | {name: rankings[name].with_inputs(anchor_scores=stacked) for name, stacked in scores.items()}

@@ -53,10 +53,10 @@ def test_unknown_name_is_refused(package, name, message):
         names.resolve(package, name, where='section.key')
 
 
-def test_relevance_without_source_is_none():
-    assert bind(SECTIONS['relevance'], {'source': ''}, 'relevance') is None
-    with pytest.raises(UserError, match=r"'relevance.path' is unknown"):
-        bind(SECTIONS['relevance'], {'source': '', 'path': 'cider.npy'}, 'relevance')
+def test_a_section_without_source_is_none():
+    assert bind(SECTIONS['scene_graphs'], {'source': ''}, 'scene_graphs') is None
+    with pytest.raises(UserError, match=r"'scene_graphs.path' is unknown"):
+        bind(SECTIONS['scene_graphs'], {'source': '', 'path': 'cider.npy'}, 'scene_graphs')
 
 
 def test_differences_ignore_run_and_paths():

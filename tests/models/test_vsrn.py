@@ -225,7 +225,7 @@ def test_the_captioner_runs_for_a_token_term_only(monkeypatch):
 
     def shapes(*sources):
         def run(v, k):
-            return score_in_training(together(*sources), model, v, batch, [None] * len(sources), k)
+            return score_in_training(together(*sources), model, v, batch, None, k)
 
         return jax.eval_shape(on_one_device(run), variables, jax.random.key(0))
 

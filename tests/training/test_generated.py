@@ -14,11 +14,10 @@ from jitm.losses import ranking, tokens
 from jitm.models.uniter import UNITER
 from jitm.synthesis import refill
 from jitm.synthesis.generator import Synthesis, Synthetic
-from jitm.training.diagnostics import BINS, difficulty
 from jitm.training.members import Frozen, Gradient, Member, MemberState
 from jitm.training.objective import RankingTerm, TokenTerm, token_terms
 from jitm.training.source import together
-from jitm.training.sources.generated import generate_captions
+from jitm.training.sources.generated import BINS, difficulty, generate_captions
 from jitm.training.sources.masked import mask_captions
 from jitm.training.step import TrainState
 from jitm.types import Batch, Masked, Ranking, Texts

@@ -87,7 +87,7 @@ def test_groups_are_not_compared_and_pairs_without_one_have_no_loss():
         Ranking(np.zeros((4, 4), np.float32), np.eye(4, dtype=bool), ~np.eye(4, dtype=bool)),
         PairLabels(jnp.array([1.0, 0.5]), jnp.array([0, 0])),
     )
-    np.testing.assert_array_equal(views.labels, np.array([1, 1, 0.5, 0.5], np.float32))
+    np.testing.assert_array_equal(views.inputs['labels'], np.array([1, 1, 0.5, 0.5], np.float32))
 
 
 def test_the_moving_average_by_a_loop():

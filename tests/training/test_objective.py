@@ -1,6 +1,7 @@
 """Terms, diagnostics, and the training step of independent models."""
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -17,9 +18,9 @@ from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor
 from jitm.training.members import Gradient, Member, MemberState, init_members
-from jitm.training.objective import objective, token_terms
+from jitm.training.objective import first_argument, objective, token_terms
 from jitm.training.source import Context
-from jitm.training.sources.mined import with_mined
+from jitm.training.sources.mined import mined_metrics, with_mined
 from jitm.training.step import TrainState
 from jitm.types import Batch
 from tests.conftest import UNCHANGED
@@ -208,9 +209,14 @@ def test_gradient_norm_of_the_image_fc_layer():
 def metrics_of(rankings, terms):
     """The metrics of a model with these rankings in the first epoch."""
 
+    def of_source(rankings, terms):
+        return mined_metrics(rankings, first_argument(terms, 'offline_margin', 0.0))
+
     def compute(rankings):
         values, gradients = {'m': objective(terms, rankings, 0)}, {'m': {'w': jnp.zeros(1)}}
-        return step_metrics(values, {'m': rankings}, {}, gradients, {'m': terms}, 0, Batch(0, None, None, None))
+        return step_metrics(
+            values, {'m': rankings}, {}, gradients, {'m': terms}, 0, Batch(0, None, None, None), of_source
+        )
 
     metrics = on_one_device(compute)(rankings)
     return {name.removeprefix('m/'): value for name, value in metrics.items()}
@@ -220,7 +226,7 @@ def metrics_of(rankings, terms):
 def test_mined_negatives_are_compared_with_the_batch():
     hardest = float(jnp.max(SCORES[0, 1:]))  # of the batch, mined too: its scores of two programs differ by rounding
     mined = jnp.asarray([hardest + 1e-6, 0.5, 1.0, 1.5, 2.0], jnp.float32)
-    both = {name: ranking.replace(offline_scores=mined) for name, ranking in rank_in_batch(range(5)).items()}
+    both = {name: ranking.with_inputs(offline_scores=mined) for name, ranking in rank_in_batch(range(5)).items()}
     both['i2t'] = both['i2t'].replace(negatives=both['i2t'].negatives.at[2].set(False))
     loss = {key: value for key, value in TERM.items() if key != 'margin'} | {'loss': 'offline.offline_triplet'}
     terms = make_terms({'ranking': loss | {'offline_margin': 0.4}})
@@ -240,8 +246,9 @@ def test_expected_ranks_are_those_of_the_hardest_of_random_pairs():
     pipeline = types.SimpleNamespace(split=split, batch_size=4)
 
     def ranks_of(**options):
-        context, keys = Context({}, 4, pending=True), {'path': '', 'top_h_texts': 1, 'top_h_images': 1}
-        source = with_mined(in_batch_source(), **keys, **options, context=context)
+        candidates = functools.partial(in_batch_source, **options)
+        context = Context({}, 4, {'candidates': candidates}, pending=True)
+        source = with_mined(in_batch_source(), path='', top_h_texts=1, top_h_images=1, context=context)
         return source.samplers(pipeline)['mined'].constants
 
     ranks = ranks_of()

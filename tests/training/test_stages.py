@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -89,7 +90,8 @@ def make_pipeline():
 def test_negatives_of_a_batch_are_reproducible(monkeypatch):
     without, negatives = make_pipeline(), make_negatives(make_split(5, 12))
     monkeypatch.setattr(mined, 'load', lambda path, split: negatives.candidates)
-    source = mined.with_mined(Source(None), path='x', top_h_texts=6, top_h_images=3, context=Context({}, 4))
+    context = Context({}, 4, {'candidates': functools.partial(Source)})
+    source = mined.with_mined(Source(None), path='x', top_h_texts=6, top_h_images=3, context=context)
     pipeline = drawing(without, source)
     whole = pipeline.batch(3)
     pairs = whole.drawn['mined']

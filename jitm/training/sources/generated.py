@@ -6,20 +6,45 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jitm.config.section import Bound, Section
 from jitm.devices import collectives
+from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
-from jitm.training.objective import GENERATED, HEADS, TokenTerm
-from jitm.training.source import Conditions, Scored, Source, View, each
-from jitm.training.sources.masked import as_one_text, dropout_keys
+from jitm.training.objective import Term, TokenTerm, terms_of_predictions
+from jitm.training.source import Conditions, Context, Rankings, Scored, Source, View, each, together
+from jitm.training.sources.masked import HEADS, as_one_text, dropout_keys
 from jitm.types import Batch, Ranking
 
+GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
+BINS = 20  # bins of the histogram of difficulty
+SECTION, SWITCH = 'synthesis', 'synthesis.generator'
+DECLARED = Section(function=Synthesis)
 CONDITIONS = Conditions(
     needs={'masking.num_views': "config key 'synthesis' refills masked captions: set it"},
     members=('synthesis.generator',),
-    gives=(GENERATED, *HEADS),
+    gives=dict.fromkeys((GENERATED, *HEADS), "set 'synthesis.generator', or leave the term out"),
     reader='a term of the ranking generated, or of word discrimination or correction',
 )
+
+
+def add(source: Source, made: Bound, context: Context) -> Source:
+    """Adds synthetic captions where the section `synthesis` names a generator.
+
+    Raises:
+      UserError: If more captions are kept than generated.
+    """
+    synthesis = made()
+    if not synthesis.generator:
+        return source
+    masking = context.parts['masking']()
+    limit = masking.num_views * synthesis.num_samples
+    if masking.num_views and synthesis.num_hard > limit:
+        raise UserError(
+            f"config key 'synthesis.num_hard' is {synthesis.num_hard}, more than the synthetic captions of an image "
+            f"('masking.num_views' x 'synthesis.num_samples' = {limit})"
+        )
+    return together(source, generate_captions(synthesis, terms_of_predictions(context.terms, HEADS)))
 
 
 def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> Source:
@@ -66,4 +91,29 @@ def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> S
         scores, losses, valid = collectives.gather_results((*map_images(one, rows, floats), seen.valid))
         return {GENERATED: Ranking.from_list(scores, valid)}, losses
 
-    return Source(score, each(generate), conditions=CONDITIONS)
+    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+        del terms
+        return {f'{GENERATED}/{key}': value for key, value in difficulty(rankings[GENERATED]).items()}
+
+    return Source(score, each(generate), name=GENERATED, metrics=metrics)
+
+
+def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
+    """Compares the scores of synthetic captions with the true caption's (Fan et al., 2022, figure 2).
+
+    Args:
+      ranking: A ranking of each image's captions; the first is true.
+
+    Returns:
+      gap: The mean of a synthetic caption's score minus the true caption's.
+      count: The mean number of synthetic captions per image.
+      share_00, share_01 ...: The share of the synthetic captions in each of `BINS` equal parts of [-1, 1] by that gap.
+    """
+    gaps = ranking.scores - ranking.scores[:, :1]
+    valid = ranking.negatives
+    number = jnp.sum(valid)
+    part = jnp.clip((gaps + 1) / 2 * BINS, 0, BINS - 1).astype(jnp.int32)
+    counts = jnp.sum(jax.nn.one_hot(part, BINS) * valid[..., None], axis=(0, 1))
+    shares = {f'share_{n:02}': count / jnp.maximum(number, 1) for n, count in enumerate(counts)}
+    gap = jnp.sum(jnp.where(valid, gaps, 0)) / jnp.maximum(number, 1)
+    return {'gap': gap, 'count': number / len(valid)} | shares

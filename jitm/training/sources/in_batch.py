@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Context, Rankings, Scored, Source
+from jitm.training.source import Context, Rankings, Scored, Source, learned_inputs
 from jitm.types import Batch, Count, Elements, Ranking
 
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
@@ -77,8 +77,8 @@ def rank_batch(
         position = jnp.arange(len(image_index))
         offset = (position - position[:, None]) % len(position)  # the first pair follows the last
         negatives &= ((offset >= 1) & (offset <= num_negatives)).repeat(views, axis=0).repeat(views, axis=1)
-    learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
-    i2t, t2i = (Ranking(x, positives, negatives, **learned) for x in (scores, scores[:, : len(scores)].T))
+    learned = learned_inputs(matcher)
+    i2t, t2i = (Ranking(x, positives, negatives, learned) for x in (scores, scores[:, : len(scores)].T))
     if further is not None:
         is_candidate = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
         i2t = i2t.replace(

@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
-from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, learned_inputs
 from jitm.training.sources.in_batch import SAME_IMAGE, masks
 from jitm.types import Batch, Count, Ranking, Reduced
 
@@ -41,13 +41,13 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         device = jax.lax.axis_index(parallel.AXIS)
         (all_images, all_texts), index = collectives.all_gather(((images, texts), batch.image_index))
         sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
-        learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
+        learned = learned_inputs(matcher)
 
         def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, Reduced], tuple]:
             encoded, *index_of_query = jax.tree.map(lambda x: x[None], query)
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(index_of_query, (jnp.arange(len(index)), index), same_image)
-            ranking = Ranking(scores, positives, negatives, **learned)
+            ranking = Ranking(scores, positives, negatives, learned)
             used = {name: dataclasses.replace(t, rankings=(way,)) for name, t in terms.items() if way in t.rankings}
             check_inputs(used, {way: ranking})
             extremes = hardest_positive(scores, positives), hardest_negative(scores, negatives)
@@ -62,7 +62,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         rankings = {}
         for way, (numbers, (positive, negative, valid)) in collectives.gather_results(reduced).items():
             ranking = Ranking.from_list(jnp.stack([positive, negative], axis=1), valid[:, None])
-            rankings[way] = ranking.replace(reduced=numbers, **learned)
+            rankings[way] = ranking.replace(reduced=numbers, inputs=learned)
         return rankings, {}
 
     return Source(score, conditions=Conditions(OF_OTHER_ROWS, row_by_row=True))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.config.section import Section
+from jitm.config.section import Bound, Section
 from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError, require
 from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mean
@@ -22,6 +22,7 @@ from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import DIRECTIONS
 from jitm.training.source import (
     Conditions,
+    Context,
     Memory,
     Models,
     Rankings,
@@ -297,21 +298,22 @@ def with_labels(source: Source, labels: Labels) -> Source:
     return source._replace(look=look, score=score, init=init, remember=remember, revision=revision)
 
 
-CONDITIONS = Conditions(gives=('labels',), reader='a term whose loss takes labels')
-
-
 def labelled(ranking: Ranking, pairs: PairLabels) -> Ranking:
     """Returns a ranking of the batch with the labels of its queries, without comparisons of different groups."""
     views = len(ranking.scores) // len(pairs.labels)
     labels, groups = (jnp.repeat(values, views) for values in pairs)
     alike = groups[:, None] == groups
-    return ranking.replace(
-        labels=labels,
-        positives=ranking.positives & (groups >= 0)[:, None],
-        negatives=ranking.negatives & alike,
+    compared = ranking.replace(
+        positives=ranking.positives & (groups >= 0)[:, None], negatives=ranking.negatives & alike
     )
+    return compared.with_inputs(labels=labels)
 
 
+SECTION, SWITCH = 'labels', 'labels.source'
+CONDITIONS = Conditions(
+    gives={'labels': "set labels.source, such as to 'MovingAverage', and candidates.source to 'in_batch'"},
+    reader='a term whose loss takes labels',
+)
 DECLARED = Section(
     'source',
     __name__,
@@ -319,3 +321,9 @@ DECLARED = Section(
     nothing='',
     makes=(Labels, 'an object with init, of_batch and after_batch'),
 )
+
+
+def add(source: Source, made: Bound | None, context: Context) -> Source:
+    """Adds the labels that the section `labels` estimates, if it names a way."""
+    del context
+    return with_labels(source, made()) if made else source

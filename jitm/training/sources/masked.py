@@ -7,15 +7,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitm.config.section import Bound, Section
 from jitm.data.pairs.masking import Masking, caption_words, find_phrases
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.devices import collectives
 from jitm.files import hash_arrays
 from jitm.models.matcher import Encoding, Matcher
 from jitm.synthesis.generator import largest_array, map_images, read_captions
-from jitm.training.objective import HEADS, MASKED, TokenTerm
-from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Scored, Source
+from jitm.training.objective import TokenTerm, terms_of_predictions
+from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Scored, Source, together
 from jitm.types import Batch, Masked, TokenPredictions
+
+MASKED = 'masked_language_modeling'
+HEADS = {'word_discrimination': 'discriminate', 'word_correction': 'correct'}  # predictions -> head of the model
+SECTION, SWITCH = 'masking', 'masking.num_views'
+DECLARED = Section(function=Masking)
+CONDITIONS = Conditions(
+    accepts=OPTIONS.keys() - AUGMENTATION,
+    uses=('scene_graphs.source',),
+    gives=dict.fromkeys((*HEADS, MASKED), "set 'masking.num_views', or leave the term out"),
+    reader='a term of masked words',
+)
+
+
+def add(source: Source, made: Bound, context: Context) -> Source:
+    """Adds masked captions where the section `masking` has views."""
+    masking = made()
+    if not masking.num_views:
+        return source
+    return together(source, mask_captions(masking, terms_of_predictions(context.terms, [MASKED])))
 
 
 def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
@@ -68,13 +88,7 @@ def mask_captions(masking: Masking, terms: Mapping[str, TokenTerm]) -> Source:
         floats = largest_array(model, images, *views.ids.shape[1:], word_logits=True)
         return {}, collectives.gather_results(map_images(one, rows, floats))
 
-    conditions = Conditions(
-        accepts=OPTIONS.keys() - AUGMENTATION,
-        uses=('scene_graphs.source',),
-        gives=(MASKED, *HEADS),
-        reader='a term of masked words',
-    )
-    return Source(score, samplers=samplers, conditions=conditions)
+    return Source(score, samplers=samplers, name='masked')
 
 
 def dropout_keys(matcher: Matcher, batch: Batch) -> chex.PRNGKey:

@@ -1,22 +1,29 @@
 """Negatives that were mined over the whole training split (Chen et al., 2020)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import chex
+import jax.numpy as jnp
 import numpy as np
 
-from jitm.config.section import Section
-from jitm.data.pairs.mined_lists import Candidates, OfflineNegatives, expected_rank, load
+from jitm.config.section import Bound, Section
+from jitm.data.pairs.mined_lists import ROUNDING, Candidates, OfflineNegatives, expected_rank, load
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
+from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Scored, Source
-from jitm.types import Batch, Count, Pairs
+from jitm.training.objective import Term, first_argument
+from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Rankings, Scored, Source
+from jitm.types import Batch, Count, Pairs, Ranking
 
+SECTION, SWITCH = 'offline', 'offline.path'
+REMEDY = 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages'
 CONDITIONS = Conditions(
     accepts=OPTIONS.keys() - AUGMENTATION,
-    gives=('offline_scores', 'offline_pair_scores'),
+    gives={'offline_scores': REMEDY, 'offline_pair_scores': REMEDY},
     reader='a term of mined negatives',
 )
 
@@ -27,7 +34,6 @@ def with_mined(
     path: str,
     top_h_texts: Count,
     top_h_images: Count,
-    num_negatives: int | None = None,
     context: Context,
 ) -> Source:
     """Returns a source whose rankings have, in training, the score of a mined negative of each query.
@@ -39,7 +45,6 @@ def with_mined(
       path: The folder that `jitm mine` wrote.
       top_h_texts: For each image, one of this many hardest captions is sampled; 300 as published.
       top_h_images: For each caption, one of this many hardest images is sampled; 60 as published.
-      num_negatives: The number of pairs in the batch that are negatives of a query; None for all.
       context: The rest of the plan.
     """
 
@@ -63,6 +68,7 @@ def with_mined(
             return tuple(part.pairs(*map(part.cut, pairs)) for pairs in picked)
 
         counts = {'i2t': split.num_texts, 't2i': split.num_images}
+        num_negatives = context.parts['candidates'].keywords.get('num_negatives')
         pairs = 1 + (num_negatives or context.batch_size - 1)
         ranks = {f'mined/{way}/expected_rank': expected_rank(count, pairs) for way, count in counts.items()}
         mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
@@ -73,13 +79,21 @@ def with_mined(
         if train:
             mined = collectives.gather_results(_score(matcher, images, texts, batch.drawn['mined']))
             for way, (of_queries, of_pairs) in mined.items():
-                rankings[way] = rankings[way].replace(offline_scores=of_queries, offline_pair_scores=of_pairs)
+                rankings[way] = rankings[way].with_inputs(offline_scores=of_queries, offline_pair_scores=of_pairs)
         return rankings, losses
 
-    return source._replace(score=score, samplers=samplers)
+    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+        return source.metrics(rankings, terms) | mined_metrics(rankings, first_argument(terms, 'offline_margin', 0.0))
+
+    return source._replace(score=score, samplers=samplers, metrics=metrics)
 
 
-DECLARED = Section(function=with_mined, takes=('source', 'num_negatives', 'context'))
+DECLARED = Section(function=with_mined, takes=('source', 'context'))
+
+
+def add(source: Source, made: Bound, context: Context) -> Source:
+    """Adds mined negatives where the section `offline` has a path."""
+    return made(source=source, context=context) if made.keywords['path'] else source
 
 
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:
@@ -98,3 +112,29 @@ def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pai
         matcher.similarity_pairwise(*pair, train=True) for pair in pairs
     )
     return {'i2t': (image_scores, negative_scores), 't2i': (text_scores, partner_scores)}
+
+
+def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, chex.Array]:
+    """Compares the mined negative that was sampled for each query with the scores in the batch (Chen et al., 2020).
+
+    Args:
+      rankings: The rankings by name.
+      margin: The offline margin.
+
+    Returns:
+      For each direction with mined negatives,
+      mined/DIRECTION/harder: The share of queries whose mined negative scores above all their negatives in the batch;
+        queries without a negative do not count. Where it is small, the batch is as hard as the mined lists.
+      mined/DIRECTION/active: The share of queries whose mined negative scores less than the margin below the positive,
+        so that its hinge is above 0.
+    """
+    metrics = {}
+    for name, ranking in rankings.items():
+        if 'offline_scores' in ranking.inputs:
+            mined = ranking.inputs['offline_scores']
+            valid = ranking.negatives.any(axis=1)
+            harder = valid & (mined > hardest_negative(ranking.scores, ranking.negatives) + ROUNDING)
+            active = margin + mined > hardest_positive(ranking.scores, ranking.positives)
+            metrics[f'mined/{name}/harder'] = jnp.sum(harder) / jnp.maximum(jnp.sum(valid), 1)
+            metrics[f'mined/{name}/active'] = jnp.mean(active)
+    return metrics

@@ -1,5 +1,7 @@
 """Words that a model predicts for matching pairs, such as a caption decoder's."""
 
+from collections.abc import Mapping
+
 from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
@@ -8,7 +10,7 @@ from jitm.training.source import OPTIONS, Conditions, Scored, Source
 from jitm.types import Batch
 
 
-def predict_words(terms: dict[str, TokenTerm]) -> Source:
+def predict_words(terms: Mapping[str, TokenTerm]) -> Source:
     """Computes the losses of the model's predictions for matching pairs, see `Matcher.predict_tokens`.
 
     Args:
@@ -30,6 +32,10 @@ def predict_words(terms: dict[str, TokenTerm]) -> Source:
         losses = {name: term.per_text(predictions[term.predictions]) for name, term in terms.items()}
         return {}, collectives.gather_results(losses)
 
-    writes = any(term.predictions == 'captioning' for term in terms.values())  # which would learn changed words
-    accepts = OPTIONS.keys() - {'augmentation.change_words'} if writes else OPTIONS
-    return Source(score, conditions=Conditions(accepts))
+    return Source(score, name='predicted')
+
+
+def conditions(terms: Mapping[str, TokenTerm]) -> dict[str, Conditions]:
+    """Returns the conditions of each term by its config key; a captioner would learn changed words."""
+    unchanged = Conditions(OPTIONS.keys() - {'augmentation.change_words'})
+    return {f'terms.{name}.loss': unchanged for name, term in terms.items() if term.predictions == 'captioning'}

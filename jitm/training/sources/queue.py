@@ -14,7 +14,17 @@ import jax.numpy as jnp
 from jitm.devices import collectives
 from jitm.errors import UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import OF_OTHER_ROWS, Conditions, Memory, Models, Rankings, Scored, Source, View
+from jitm.training.source import (
+    OF_OTHER_ROWS,
+    Conditions,
+    Memory,
+    Models,
+    Rankings,
+    Scored,
+    Source,
+    View,
+    learned_inputs,
+)
 from jitm.training.sources.in_batch import SAME_IMAGE, masks
 from jitm.training.sources.in_chunks import check_dual
 from jitm.types import Batch, Count, Ranking
@@ -73,8 +83,8 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         scores, *queries = collectives.gather_results((scores, batch.text_index, batch.image_index))
         masks_of_pairs = masks(queries, (seen['text_index'], seen['image_index']), same_image)
         positives, negatives = (mask & (seen['image_index'] >= 0) for mask in masks_of_pairs)
-        learned = {'temperature': matcher.temperature, 'bias': matcher.bias}
-        return {way: Ranking(rows, positives, negatives, **learned) for way, rows in scores.items()}, {}
+        learned = learned_inputs(matcher)
+        return {way: Ranking(rows, positives, negatives, learned) for way, rows in scores.items()}, {}
 
     return Source(score, look, init, remember, conditions=Conditions(OF_OTHER_ROWS, members=('candidates.encoder',)))
 

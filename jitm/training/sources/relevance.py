@@ -5,15 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitm.config.section import Bound
+from jitm.data.load import LOADER
 from jitm.data.pipeline import Part, Pipeline, Sampler
 from jitm.data.splits import Split
 from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Scored, Source
+from jitm.training.source import Conditions, Context, Scored, Source
 from jitm.types import Batch
 
 if TYPE_CHECKING:
     from jitm.data.pairs.cider import Relevance  # imports scipy, which not every run needs
+
+
+SECTION, SWITCH = 'relevance', 'relevance.source'
+DECLARED = LOADER
+CONDITIONS = Conditions(
+    gives={'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'"},
+    reader='a term whose loss takes relevance, such as ranking.adaptive_margin',
+)
 
 
 def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Source:
@@ -44,11 +54,12 @@ def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Sour
         views = len(rankings['i2t'].scores) // len(phi)
         phi = phi.repeat(views, axis=0).repeat(views, axis=1)
         relevances = {'i2t': phi, 't2i': phi.T}
-        return rankings | {way: rankings[way].replace(relevance=values) for way, values in relevances.items()}, losses
+        return rankings | {way: rankings[way].with_inputs(relevance=x) for way, x in relevances.items()}, losses
 
     return source._replace(score=score, samplers=samplers)
 
 
-CONDITIONS = Conditions(
-    gives=('relevance',), reader='a term whose loss takes relevance, such as ranking.adaptive_margin'
-)
+def add(source: Source, made: Bound | None, context: Context) -> Source:
+    """Adds the relevance that the section `relevance` loads, if it names a source."""
+    del context
+    return with_relevance(source, made) if made else source
