@@ -214,6 +214,18 @@ def scaled(scale: float = 1.0):
     return Source(score)
 
 
+def weighted():
+    def score(matcher, images, texts, batch, seen, train):
+        rankings, losses = scaled().score(matcher, images, texts, batch, seen, train)
+        return {way: ranking.with_inputs(weights=ranking.scores[:, 0]) for way, ranking in rankings.items()}, losses
+
+    return Source(score)
+
+
+def first(scores, positives, negatives=None, *, weights, power: float):
+    return scores[:, 0] * weights**power
+
+
 class Constant:
     def __init__(self, label: float):
         self.label = label
@@ -285,6 +297,14 @@ def test_own_source_labels_and_optimizer_train_a_step(config_of_parts):
     change = jax.tree.map(np.subtract, member.params, after.members['target'].params)
     np.testing.assert_allclose(optax.tree.norm(change), 0.1 * metrics['target/gradient_norm'], rtol=1e-4)
     np.testing.assert_allclose(setup.schedule(setup.total_steps // 2), 0.05, rtol=1e-6)
+
+
+def test_an_own_loss_takes_an_input_that_an_own_source_gives(config_of_parts):
+    term = {key: value for key, value in SOFT.items() if key != 'margin'} | {'loss': 'own_parts.py:first', 'power': 2.0}
+    config = config_of_parts | {'terms': {'ranking': term | {'reduction': 'sum'}}, 'labels': {'source': ''}}
+    assert loop.set_up(config | {'candidates': {'source': 'own_parts.py:weighted'}}).plan.own
+    with pytest.raises(UserError, match=r"'terms.ranking' needs weights: set it, or use a source that gives it"):
+        loop.set_up(config)
 
 
 @pytest.mark.slow
