@@ -14,6 +14,7 @@ HEADS = {  # word -> file and words of the model
     'gpo': 'vse:fc',
     'mean': 'vse:mean',
     'scan': 'scan:t2i,avg',
+    'maxsim': 'maxsim:t2i',
     'sgr': 'sgraf:sgr',
     'saf': 'sgraf:saf',
 }

@@ -129,7 +129,7 @@ def _of_f30k(reduce: Callable[[ConfigDict], ConfigDict], file: str, *words: str)
     return reduce(load(f'{file}:{",".join([*words[:-1], "f30k"])}'))
 
 
-for _file in ('bfan', 'imram', 'gsmn', 'naaf'):
+for _file in ('bfan', 'imram', 'gsmn', 'chan', 'maxsim', 'naaf'):
     variants(_file, 'f8k')(functools.partial(_of_f30k, cross_attention, _file))
 # The hardest negatives of SGR and SAF score above the positives for about 1,000 steps: docs/results/networks.md.
 variants('sgraf', 'f8k')(functools.partial(_of_f30k, functools.partial(cross_attention, sums=4), 'sgraf'))

@@ -41,6 +41,11 @@ def similarities(context: Elements, queries: Elements) -> chex.Array:
     return product('ckd,qmd->ckqm', context.vectors, queries.vectors)
 
 
+def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Array:
+    """Returns the maximum of [C, K, Q, M] over the valid context elements: [C, Q, M]."""
+    return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
+
+
 def normalize_over_queries(scores: chex.Array, query_mask: chex.Array) -> chex.Array:
     """Clips similarities with a leaky ReLU and L2-normalizes them over the query elements (SCAN, section 3.1.1).
 

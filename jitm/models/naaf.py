@@ -92,11 +92,6 @@ def move_thresholds(statistics: Statistics, alpha: float) -> Statistics:
     )
 
 
-def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Array:
-    """Returns the maximum of [C, K, Q, M] over the valid context elements: [C, Q, M]."""
-    return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
-
-
 class MinedTexts(Elements):
     """Texts with the results of mining the thresholds.
 
@@ -155,7 +150,7 @@ class NAAF(CrossAttentionMatcher):
         smoothing: chex.Array | None = None,
     ) -> chex.Array:
         """Computes the scores of pairs [I, T] from similarities [I, R, T, L] and smoothing weights [T, L, L]."""
-        best = best_similarities(scores, images.mask) - threshold
+        best = attention.best_similarities(scores, images.mask) - threshold
         decision = best if smoothing is None else jnp.einsum('qmn,cqn->cqm', smoothing, best)
         unmatched = jnp.where(decision < 0, best, 0)
         matching = self._matching(scores, images.mask, threshold)
@@ -179,7 +174,7 @@ class NAAF(CrossAttentionMatcher):
         """Also returns the similarity of each word with each image's most similar region: [I, T, L]."""
         scores = attention.similarities(images, texts)
         result = self._score(scores, images, texts, texts.threshold[:, None])
-        return result, best_similarities(scores, images.mask)
+        return result, attention.best_similarities(scores, images.mask)
 
     def mine(self, images: Elements, texts: Elements) -> tuple[Statistics, MinedTexts]:
         """Estimates the threshold of each text from the texts before it, without gradient.

@@ -24,6 +24,7 @@ NOISE = 'data.noise_rate=0.4'
 # See `steps.make_config`. A source of pairs, a way to learn labels and a scenario of members each has one at least.
 PRESETS = (
     *('vse:fc,selhn,f30k', 'vsrn:f30k', 'scan:i2t,lse,f30k', 'sgraf:sgr,f30k', 'naaf:f8k', 'gsmn:f8k'),
+    *('chan:max,f8k', 'maxsim:both,softmax,f8k', 'heads:maxsim,softmax,f8k'),
     *('vse_infinity:esa,gru,f30k', 'vsepp:order0,f8k', 'dbl:vsepp,sam,alone,f8k', 'dbl:vsepp,cmpm,alone,f8k'),
     *('dbl:vsepp,rm,oss,f8k', 'dbl:vsepp,am,oss3,f8k', 'dbl:vsepp,rs,oas,f8k', 'dbl:baseline,am,mss,f30k'),
     *('dbl:baseline,dml,mutual,f30k', 'vse:mean,softmax_queue,f8k', 'aoq:bfan_equal,adapoffquin,f30k'),

@@ -53,6 +53,26 @@ def test_attention_of_imram_is_a_mean_over_its_steps():
         assert np.abs(got[direction] - one[direction]).max() > 1e-3
 
 
+def most_similar(queries, context):
+    """The mean over the valid rows of one item of their largest product with the valid rows of another, by a loop."""
+    rows = queries.vectors[queries.mask].astype(float)
+    return np.mean([max(context.vectors[context.mask].astype(float) @ row) for row in rows])
+
+
+@pytest.mark.parametrize(('name', 'directions'), [('chan', ('t2i',)), ('maxsim_both', ('t2i', 'i2t'))])
+def test_elements_are_scored_by_the_most_similar_one(name, directions):
+    images, texts = jax.device_get(outputs(name)['encoded'])
+    attention = apply(*compiled(name)[:2], images, texts, 'attention_block')
+    for i, t in np.ndindex(outputs(name)['scores'].shape):
+        image, text = jax.tree.map(lambda x: x[i], images), jax.tree.map(lambda x: x[t], texts)  # noqa: B023
+        scores = {'t2i': most_similar(text, image), 'i2t': most_similar(image, text)}
+        want = np.mean([scores[direction] for direction in directions])
+        np.testing.assert_allclose(outputs(name)['scores'][i, t], want, atol=1e-6)
+        chosen = np.argmax(np.where(image.mask, text.vectors @ image.vectors.T, -np.inf), axis=1)
+        shown = np.argmax(attention['t2i'][i, t], axis=1)
+        np.testing.assert_array_equal(shown[text.mask], chosen[text.mask])
+
+
 @pytest.mark.parametrize('name', ['scan_t2i', 'imram_t2i', 'imram_both', 'imram_one_step', 'gsmn'])
 def test_floats_per_pair_is_the_size_of_the_largest_array(name):
     model, variables = imram('i2t', steps=1) if name == 'imram_one_step' else compiled(name)[:2]
@@ -63,7 +83,9 @@ def test_floats_per_pair_is_the_size_of_the_largest_array(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'dbl', 'imram_both', 'gsmn'])
+@pytest.mark.parametrize(
+    'name', ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'dbl', 'imram_both', 'gsmn', 'maxsim_both']
+)
 def test_zero_rows_have_no_nan(name):
     model, variables, _ = compiled(name)
     sides = outputs(name)['encoded']

@@ -51,7 +51,9 @@ def test_text_format(name):
     formats['rvsepp'] = TextFormat('word pieces', 512, profile=True)
     formats |= dict.fromkeys(OF_PIXELS, TextFormat(None, 12, profile=True))
     formats |= {'siglip': TextFormat(None, 12), 'vse_tokens': TextFormat(None, vectors=True)}
-    formats |= dict.fromkeys(('scan_tokens', 'sgr_tokens'), TextFormat(None, vectors=True, profile=True))
+    formats |= dict.fromkeys(
+        ('scan_tokens', 'maxsim_tokens', 'sgr_tokens'), TextFormat(None, vectors=True, profile=True)
+    )
     model = MATCHERS[name]
     words = TextFormat('words', profile=not getattr(model, 'caption', False))
     assert model.text_format == formats.get(name, words)

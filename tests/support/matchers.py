@@ -7,7 +7,7 @@ import numpy as np
 
 from jitm.layers import alignment, clip_resnet, clip_text, siglip, text, vision, vit
 from jitm.layers.blip import MultimodalBERT, NormalizedViT
-from jitm.models import bfan, blip, clip, gsmn, imram, naaf, oscar, scan, sgraf, uniter, vse, vsrn
+from jitm.models import bfan, blip, chan, clip, gsmn, imram, maxsim, naaf, oscar, scan, sgraf, uniter, vse, vsrn
 from jitm.types import Images, Texts
 
 VOCABULARY = 12
@@ -117,12 +117,15 @@ MATCHERS = {
     'naaf': naaf.NAAF(DIM, **sides() | NAAF),
     'imram_t2i': imram.IMRAM(DIM, direction='t2i', steps=2, **sides() | ATTENTION),
     'imram_both': imram.IMRAM(DIM, direction='both', steps=3, **sides() | ATTENTION),
+    'chan': chan.CHAN(DIM, **sides()),
+    'maxsim_both': maxsim.MaxSim(DIM, direction='both', **sides()),
     'gsmn': gsmn.GSMN(DIM, blocks=4, **sides() | ATTENTION),
     'vsrn_coco': vsrn.VSRN(**VSRN | {'normalize_before_graph': True, 'batch_norm': False}),
     'uniter': uniter.UNITER(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', heads=()),
     'oscar': oscar.OSCAR(VOCABULARY, 'tiny', dropout=0.1, dtype='float32', image_norm=True),
     'vse_tokens': make_vse(**TOKENS, image_pooling='gpo', text_pooling='gpo'),
     'scan_tokens': make_scan('t2i', 'Mean', **TOKENS),
+    'maxsim_tokens': maxsim.MaxSim(DIM, **sides() | TOKENS),
     'sgr_tokens': make_sgraf(alignment.GraphReasoning(3), **TOKENS),
     'clip_vit': make_clip(vit.ViT(DIM, image_size=32, patch_size=16, **TOWER, **PIXELS)),
     'siglip': make_siglip(),
@@ -132,7 +135,7 @@ MATCHERS = {
 }
 VARIANTS = (  # of models that the fast tests have
     *('vse0', 'order0', 'vse_fc', 'vse_mlp', 'vse_infty', 'esa', 'max_pooling', 'bfan_equal', 'bfan_prob', 'dbl'),
-    *('imram_t2i', 'vsrn_coco', 'vse_tokens', 'scan_tokens', 'sgr_tokens', 'blip'),
+    *('imram_t2i', 'vsrn_coco', 'vse_tokens', 'scan_tokens', 'maxsim_tokens', 'sgr_tokens', 'blip'),
 )
 OF_PIXELS = ('clip_vit', 'clip_resnet', 'siglip', 'blip', 'blip_matching')
 # A softmax cancels a constant of all scores, and batch normalization one of its inputs.

@@ -1,0 +1,31 @@
+"""Hard alignment: each word is scored by its most similar region (CHAN; Pan et al., 2023)."""
+
+import chex
+import jax.numpy as jnp
+
+from jitm.layers import attention
+from jitm.models.tiled import CrossAttentionMatcher
+from jitm.types import Elements
+
+
+class CHAN(CrossAttentionMatcher):
+    """Averages over the words their cosine with the most similar region.
+
+    Attributes:
+      embed_dim, image, text: See `CrossAttentionMatcher`.
+    """
+
+    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
+        """Adds nothing."""
+        return images, texts
+
+    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+        """Scores every image of a block with every text of it: [I, T]."""
+        words = attention.best_similarities(attention.similarities(images, texts), images.mask)
+        return jnp.mean(words, axis=-1, where=texts.mask)
+
+    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+        """Returns the attention of each query element, 1 for the most similar context element: [C, K, Q, M]."""
+        del queries
+        best = attention.best_similarities(scores, context.mask)
+        return (scores == best[:, None]).astype(scores.dtype)
