@@ -22,7 +22,7 @@ import optax
 from flax import traverse_util
 
 from jitm.errors import UserError
-from jitm.layers.towers import Path, path_of, paths_of, place_of, towers
+from jitm.layers.towers import Path, path_of, place_of, towers
 from jitm.types import Count, Positive
 
 A, B, SCALE = LEAVES = ('lora_a', 'lora_b', 'lora_scale')
@@ -85,11 +85,13 @@ def input_size(path: Path, kernel: chex.Array) -> int:
 
 def has_adapters(params: chex.ArrayTree) -> bool:
     """Returns whether parameters have adapters."""
-    return any(path[-1] == A for path in paths_of(params))
+    return any(keys[-1].key == A for keys, _ in jax.tree_util.tree_leaves_with_path(params))
 
 
 def merge(params: chex.ArrayTree) -> chex.ArrayTree:
     """Returns the parameters of the model: each kernel + s A B; numpy arrays stay numpy arrays."""
+    if not has_adapters(params):
+        return params
     flat = traverse_util.flatten_dict(params)
     for *module, _ in [path for path in flat if path[-1] == A]:
         a, b, scale = (flat.pop((*module, name)) for name in LEAVES)

@@ -145,10 +145,16 @@ class Member:
         params = self.lora.add(jax.random.fold_in(key, 0), variables['params'])
         return MemberState(params, variables.get('batch_stats', {}), self.optimizer.init(params) if self.trains else ())
 
+    @property
+    def freezes(self) -> bool:
+        """Whether some of its parameters may have no gradient."""
+        return bool(self.frozen or self.lora.modules)
+
     def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
         """Returns the variables that the model trains with: no gradient flows to frozen parameters."""
-        frozen = self._select_frozen(params)
-        params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
+        if self.freezes:
+            frozen = self._select_frozen(params)
+            params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
         return state.replace(params=params).variables
 
     def _select_frozen(self, tree: chex.ArrayTree) -> chex.ArrayTree:
@@ -167,6 +173,8 @@ class Member:
         """
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
+        if not self.freezes:
+            return MemberState(params, batch_stats, optimizer)
         # The modules of the statistics are known by those of the parameters beside them.
         old, new, leaves = map(traverse_util.flatten_dict, (state.batch_stats, batch_stats, params))
         frozen = traverse_util.flatten_dict(self._select_frozen(traverse_util.unflatten_dict(leaves | new)))
