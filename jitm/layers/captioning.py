@@ -8,7 +8,8 @@ from flax import linen as nn
 
 from jitm.layers.linear import Linear, symmetric_uniform
 from jitm.layers.pooling import last
-from jitm.layers.recurrent import GRU, GRUCell
+from jitm.layers.recurrent import GRUCell
+from jitm.layers.sequences import GRU
 from jitm.types import Texts
 
 XAVIER_NORMAL = nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')

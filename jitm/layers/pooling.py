@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
-from jitm.layers.recurrent import GRU
+from jitm.layers.sequences import GRU
 from jitm.types import Count
 
 ACTIVATIONS = MappingProxyType(

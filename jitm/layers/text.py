@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from jitm.errors import UserError, check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
-from jitm.layers.recurrent import GRU
+from jitm.layers.sequences import GRU
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.layers.vit import Tower
 from jitm.types import DTYPES, Count, Rate, SequenceLength, TextFormat, Texts

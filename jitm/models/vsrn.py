@@ -11,7 +11,7 @@ from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
 from jitm.layers.normalization import BatchNorm, l2_normalize
 from jitm.layers.pooling import last
-from jitm.layers.recurrent import GRU
+from jitm.layers.sequences import GRU
 from jitm.layers.text import GRUEncoder
 from jitm.models.matcher import DualEncoder, Encoding
 from jitm.types import Count, Images, Index, Rate, SequenceLength, TextFormat, Texts, TokenPredictions

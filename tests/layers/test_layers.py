@@ -6,7 +6,8 @@ import pytest
 
 from jitm.layers.linear import Linear, WeightNormLinear
 from jitm.layers.normalization import BatchNorm, l2_normalize, safe_sqrt
-from jitm.layers.recurrent import GRU, GRUCell
+from jitm.layers.recurrent import GRUCell
+from jitm.layers.sequences import GRU
 from jitm.layers.text import BERTEncoder, GRUEncoder
 from jitm.layers.vision import MLP
 from jitm.types import Texts
