@@ -22,7 +22,12 @@ from tests.support.scoring import make_problem
 
 PLATFORMS = ('cuda', 'tpu')
 FAST = 'configs/scan.py:i2t,lse,f30k'
-SLOW = (*(name for name in steps.GOLDEN if name != FAST), 'configs/clip.py:softmax,scenes')
+SLOW = (  # each kind of encoder, of scores and of source
+    *('configs/vse.py:fc,selhn,f30k', 'configs/vse_infinity.py:vse_infinity,bert,f30k', 'configs/sgraf.py:sgr,f30k'),
+    *('configs/naaf.py:f30k', 'configs/vsrn.py:f30k', 'configs/imram.py:both,f30k', 'configs/clip.py:softmax,scenes'),
+    *('configs/dbl.py:baseline,am,mss,f30k', 'configs/recipe.py:perturbed_offline,oss,f8k'),
+    *('configs/noisy.py:mean,ncr,f8k', 'configs/tags.py:tags_dc_single,base,f30k'),
+)
 SETTINGS = [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 

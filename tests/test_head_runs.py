@@ -100,13 +100,12 @@ def test_a_part_of_the_images_has_its_own_vectors(tower):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('head', 'share'), [('gpo', 0.8), ('saf', 0.98)])  # SAF learns more slowly
-def test_a_head_learns(tower, tmp_path, head, share):
-    config = make_head(tower / 'tokens', head, epochs=12)
+def test_a_head_learns(tower, tmp_path):
+    config = make_head(tower / 'tokens', 'maxsim', epochs=12)
     config['optimizer']['learning_rate'] = 1e-2
     loop.train_and_evaluate(config, tmp_path / 'run')
     found = losses(tmp_path / 'run')
-    assert np.mean(found[-3:]) < share * np.mean(found[:3])
+    assert np.mean(found[-3:]) < 0.8 * np.mean(found[:3])
 
 
 @pytest.mark.slow
