@@ -1,5 +1,6 @@
 """Sections of a config: what each of them configures, the defaults of its keys, and the functions that it binds."""
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -121,21 +122,35 @@ class Bound(functools.partial):
 
     def __call__(self, *args: Any, **supplied: Any) -> Any:
         """Calls the function."""
-        try:
-            made = super().__call__(*args, **{key: supplied[key] for key in supplied if key in self.taken})
-        except UserError:
-            raise
-        except ArgumentError as error:
-            raise error.in_section(self.where) from error
-        except Exception as error:
-            if not names.is_own(self.func):
-                raise
-            hint = TRACEABLE if isinstance(error, VALUE_ERRORS) else ''
-            raise UserError(f'{self.name}, but it fails: {names.describe(error)}{hint}') from error
+        taken = {key: value for key, value in supplied.items() if key in self.taken}
+        with blame(f'{self.name}, but it', names.is_own(self.func)):
+            try:
+                made = super().__call__(*args, **taken)
+            except ArgumentError as error:
+                raise error.in_section(self.where) from error
         kind, description = self.makes
         if not isinstance(made, kind):
             raise UserError(f'{self.name}, but it returns {type(made).__name__}: return {description}')
         return made
+
+
+@contextlib.contextmanager
+def blame(subject: str, own: bool) -> Iterator[None]:
+    """Names the line of any error within the block if code of the user runs in it.
+
+    Args:
+      subject: What fails, for the message.
+      own: Whether it is code of the user.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not own:
+            raise
+        hint = TRACEABLE if isinstance(error, VALUE_ERRORS) else ''
+        raise UserError(f'{subject} fails: {names.describe(error)}{hint}') from error
 
 
 @functools.cache

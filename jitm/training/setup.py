@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from jitm.config import names
+from jitm.config.section import blame
 from jitm.data.pipeline import Pipeline
 from jitm.devices import parallel
 from jitm.devices.recompute import device_budget, keep_within
@@ -103,7 +103,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     """
     plan = make_plan(config, pending)
     data = load_data(plan)
-    with own_parts(plan):
+    own = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
+    with blame(' or '.join(own), bool(own)):
         # The models, their batches, and their update rules.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
@@ -136,20 +137,6 @@ def compile_step(
     traced = [keep_within(budget, encode_in_chunks(function, plan.encode_chunk)) for function in (step, measure)]
     step, measure = (parallel.data_parallel(function, plan.precision) for function in traced)
     return init, step, measure if revision else None
-
-
-@contextlib.contextmanager
-def own_parts(plan: Plan) -> Iterator[None]:
-    """Names file and line of any error within the block if a plan has parts from outside of jitm."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        sections = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
-        if not sections:
-            raise
-        raise UserError(f'{" or ".join(sections)} fails: {names.describe(error)}') from error
 
 
 @contextlib.contextmanager
