@@ -362,7 +362,7 @@ def _cell(row: Row | None, column: str) -> str:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('--target', nargs='+', default=topologies.TARGETS, choices=topologies.TARGETS)
-    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:OPTIONS of settings')
     parser.add_argument('--programs', nargs='+', default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument('--rows', type=Path, help='a file to which each row is added when it is known')
     parser.add_argument('--label', default='', help='distinguishes the rows from others of the same programs')

@@ -101,7 +101,7 @@ def measure(config: dict[str, Any]) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:OPTIONS of settings')
     parser.add_argument('--batch_size', type=int, help='the published one if not given')
 
 

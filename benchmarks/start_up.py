@@ -68,7 +68,7 @@ def start(flags: list[str], workdir: Path, cache: Path) -> Row:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:WORDS of settings')
+    parser.add_argument('--settings', nargs='+', default=SETTINGS, help='NAME:OPTIONS of settings')
     parser.add_argument('--batch_size', type=int, default=8)
 
 

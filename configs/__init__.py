@@ -1,4 +1,4 @@
-"""The presets: one file per system, and words of its tables; `jitm settings` lists them.
+"""The presets: one file per system, and options of its tables; `jitm settings` lists them.
 
 `load('vse:rvse,selhn,f30k')` returns the config of `--config vse:rvse,selhn,f30k`.
 """
@@ -16,7 +16,7 @@ SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced'
 
 
 def tables(system: str) -> list[list[str]]:
-    """Returns the words of a system's presets, a list for each table, whose first word is the default."""
+    """Returns the options of a system's presets, a list for each table, whose first option is the default."""
     return importlib.import_module(f'{__name__}.{system}').get_config.tables()
 
 
@@ -24,13 +24,13 @@ def load(preset: str) -> ConfigDict:
     """Returns the config of a preset.
 
     Args:
-      preset: The name of a file of this folder, and after a colon words of its tables, or of `tuning.TUNING`.
+      preset: The name of a file of this folder, and after a colon options of its tables, or of `tuning.TUNING`.
 
     Raises:
       UserError: If there is no such file.
     """
-    name, colon, words = preset.partition(':')
+    name, colon, options = preset.partition(':')
     if name not in FILES:
         raise UserError(f"preset '{preset}' names no system{did_you_mean(name, FILES)}")
     get_config = importlib.import_module(f'{__name__}.{name}').get_config
-    return get_config(words) if colon else get_config()
+    return get_config(options) if colon else get_config()

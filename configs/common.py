@@ -1,4 +1,4 @@
-"""The words of a preset, and the parts that several systems share."""
+"""The options of a preset, and the parts that several systems share."""
 
 import difflib
 import itertools
@@ -12,10 +12,10 @@ from jitm.configs.tuning import TUNING, encode_with_bert
 
 
 def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Callable[[str], ConfigDict]]:
-    """Makes the `get_config` of a file from a function of one word of each table; the last table has the data.
+    """Makes the `get_config` of a file from a function of one option of each table; the last table has the data.
 
-    The words of the file's reduced variants (`reduced.VARIANTS`) are known too, as data; the variant then makes the
-    config instead. Words of `tuning.TUNING` change the config of any preset; there may be several.
+    The options of the file's reduced variants (`reduced.VARIANTS`) are known too, as data; the variant then makes the
+    config instead. Options of `tuning.TUNING` change the config of any preset; there may be several.
     """
 
     def decorate(published: Callable[..., ConfigDict]) -> Callable[[str], ConfigDict]:
@@ -28,10 +28,10 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
             return reduced.VARIANTS.get(file, {})
 
         def get_config(preset: str = '') -> ConfigDict:
-            """Returns the config of a preset, words separated by commas."""
+            """Returns the config of a preset, options separated by commas."""
             own, changes = split_tuning(preset, get_config.tables())
-            words = parse(own, *get_config.tables())
-            config = variants().get(words[-1] if words else '', published)(*words)
+            options = parse(own, *get_config.tables())
+            config = variants().get(options[-1] if options else '', published)(*options)
             for change in changes:
                 TUNING[change](config)
             return config
@@ -43,11 +43,11 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
 
 
 def split_tuning(preset: str, tables: Iterable[Iterable[str]]) -> tuple[str, list[str]]:
-    """Splits the words of a preset into those of its tables, joined, and those of `tuning.TUNING` in its order."""
-    own = {word for table in tables for word in table}
-    words = preset.split(',')
-    changes = [word for word in TUNING if word in words and word not in own]
-    return ','.join(word for word in words if word not in changes), changes
+    """Splits the options of a preset into those of its tables, joined, and those of `tuning.TUNING` in its order."""
+    own = {option for table in tables for option in table}
+    options = preset.split(',')
+    changes = [option for option in TUNING if option in options and option not in own]
+    return ','.join(option for option in options if option not in changes), changes
 
 
 def precomp(root: str, dev_images: int = 1000) -> dict:
@@ -65,35 +65,35 @@ def photos(root: str, **changes: object) -> dict:
     return dict(source='photos.load', root=root, dev_images=1000, **pixels) | changes
 
 
-DATA = {'f30k': precomp('data/f30k_precomp'), 'coco': precomp('data/coco_precomp')}  # word -> `config.data`
+DATA = {'f30k': precomp('data/f30k_precomp'), 'coco': precomp('data/coco_precomp')}  # option -> `config.data`
 SCENES = dict(source='scenes.load', dev_images=500)  # synthetic
 
 
 def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
-    """Returns one word of each table.
+    """Returns one option of each table.
 
     Args:
-      preset: Words separated by commas, in any order, at most one of each table.
-      *tables: The known words; the first word of a table is its default.
+      preset: Options separated by commas, in any order, at most one of each table.
+      *tables: The known options; the first option of a table is its default.
 
     Raises:
-      ValueError: If a word is unknown, or two are in one table.
+      ValueError: If an option is unknown, or two are in one table.
     """
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
     known = '; '.join(' | '.join(table) for table in tables)
-    remedy = f'use at most one word of each table: {known}' if tables else 'the file has no words'
+    remedy = f'use at most one option of each table: {known}' if tables else 'the file has no options'
     given = set()
-    for word in preset.split(',') if preset else ():
-        index = next((n for n, table in enumerate(tables) if word in table), None)
+    for option in preset.split(',') if preset else ():
+        index = next((n for n, table in enumerate(tables) if option in table), None)
         if index is None:
-            nearest = difflib.get_close_matches(word, [*itertools.chain(*tables), *TUNING], n=1)
+            nearest = difflib.get_close_matches(option, [*itertools.chain(*tables), *TUNING], n=1)
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
-            raise ValueError(f"the preset '{preset}' has the unknown word '{word}'{guess}; {remedy}")
+            raise ValueError(f"the preset '{preset}' has the unknown option '{option}'{guess}; {remedy}")
         if index in given:
-            raise ValueError(f"the preset '{preset}' has two words of {' | '.join(tables[index])}; use one")
+            raise ValueError(f"the preset '{preset}' has two options of {' | '.join(tables[index])}; use one")
         given.add(index)
-        chosen[index] = word
+        chosen[index] = option
     return tuple(chosen)
 
 
@@ -102,8 +102,8 @@ def regions_and_words(name: str, data: str, loss: str, schedule: dict, **argumen
 
     Args:
       name: The model in `jitm.models`.
-      data: A word of `DATA`.
-      loss: A word of `CROSS_ATTENTION`.
+      data: An option of `DATA`.
+      loss: An option of `CROSS_ATTENTION`.
       schedule: The arguments of `set_schedule`.
       **arguments: Further arguments of the model.
     """
@@ -124,7 +124,7 @@ def set_schedule(config: ConfigDict, epochs: int, learning_rate: float, decay_ep
     config.optimizer.decay_epochs = decay_epochs
 
 
-# word -> loss, its arguments, and values of its term that differ from the defaults of `term`.
+# option -> loss, its arguments, and values of its term that differ from the defaults of `term`.
 LOSS = {
     'max': dict(loss='ranking.max_of_hinges', margin=0.2),  # HN: hard negatives
     'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
@@ -175,7 +175,7 @@ CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and wor
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
     'softmax': LOSS['softmax'],
 }
-NOISY = {  # word -> loss for noisy correspondence
+NOISY = {  # option -> loss for noisy correspondence
     'rcl': dict(loss='noisy.complementary_contrastive', temperature=0.05, reduction='mean'),
     'crcl': dict(loss='noisy.active_complementary', temperature=0.05, reduction='mean'),
     'ncr': dict(loss='noisy.soft_margin', margin=0.2),
@@ -253,9 +253,9 @@ def first_stage(config: ConfigDict) -> dict:
 
 
 def run_of(preset: str) -> str:
-    """Returns the run directory of a preset: its words joined by underscores, after the name of its file.
+    """Returns the run directory of a preset: its options joined by underscores, after the name of its file.
 
-    The name is left out if the words start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
+    The name is left out if the options start with it: `runs/tags_dc_base_f30k`, not `runs/tags_tags_dc_base_f30k`.
     """
-    file, _, words = preset.replace(',', '_').partition(':')
-    return f'runs/{words}' if words.startswith(file) else f'runs/{file}_{words}'
+    file, _, options = preset.replace(',', '_').partition(':')
+    return f'runs/{options}' if options.startswith(file) else f'runs/{file}_{options}'

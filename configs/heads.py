@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, load
 
-HEADS = {  # word -> file and words of the model
+HEADS = {  # option -> file and options of the model
     'gpo': 'vse:fc',
     'mean': 'vse:mean',
     'scan': 'scan:t2i,avg',
@@ -19,7 +19,7 @@ HEADS = {  # word -> file and words of the model
     'saf': 'sgraf:saf',
 }
 LOSSES = ('softmax', 'selhn', 'max')
-DATA = {word: dict(common.precomp(f'data/{word}_tokens'), token_vectors=True) for word in ('f30k', 'coco')}
+DATA = {option: dict(common.precomp(f'data/{option}_tokens'), token_vectors=True) for option in ('f30k', 'coco')}
 
 
 @common.preset(HEADS, LOSSES, DATA)

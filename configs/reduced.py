@@ -1,6 +1,6 @@
 """Reduced variants of the presets, which train on a CPU: smaller models, fewer epochs, and other data.
 
-`f8k` is Flickr8k, with grid features unless a word says otherwise; `scenes` is synthetic. A variant is the preset of
+`f8k` is Flickr8k, with grid features unless an option says otherwise; `scenes` is synthetic. A variant is the preset of
 the paper with the changes below. Dual encoders have the same changes for all losses that differ only in their negatives
 (docs/results).
 """
@@ -18,14 +18,14 @@ BOXES = {  # fewer images for validation, since each pair needs its own pass
     'scenes': dict(common.SCENES, dev_images=100, test_images=200),
 }
 
-VARIANTS: dict[str, dict[str, Callable[..., ConfigDict]]] = {}  # file -> word -> function of one word of each table
+VARIANTS: dict[str, dict[str, Callable[..., ConfigDict]]] = {}  # file -> option -> function of one option of each table
 
 
-def variants(file: str, *words: str) -> Callable[[Callable[..., ConfigDict]], Callable[..., ConfigDict]]:
-    """Makes a function the variants of a file with these words as data."""
+def variants(file: str, *options: str) -> Callable[[Callable[..., ConfigDict]], Callable[..., ConfigDict]]:
+    """Makes a function the variants of a file with these options as data."""
 
     def register(variant: Callable[..., ConfigDict]) -> Callable[..., ConfigDict]:
-        VARIANTS[file] = dict.fromkeys(words, variant)
+        VARIANTS[file] = dict.fromkeys(options, variant)
         return variant
 
     return register
@@ -124,9 +124,9 @@ def _scan(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     return sum_before_max(config, epochs=1)
 
 
-def _of_f30k(reduce: Callable[[ConfigDict], ConfigDict], file: str, *words: str) -> ConfigDict:
-    """Returns a reduced preset of Flickr30K; the last word names the reduced data."""
-    return reduce(load(f'{file}:{",".join([*words[:-1], "f30k"])}'))
+def _of_f30k(reduce: Callable[[ConfigDict], ConfigDict], file: str, *options: str) -> ConfigDict:
+    """Returns a reduced preset of Flickr30K; the last option names the reduced data."""
+    return reduce(load(f'{file}:{",".join([*options[:-1], "f30k"])}'))
 
 
 for _file in ('bfan', 'imram', 'gsmn', 'chan', 'maxsim', 'naaf'):
@@ -221,7 +221,7 @@ def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
 def check_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str) -> None:
     """Raises a ValueError unless a size is the first one, the default."""
     if size != next(iter(sizes)):
-        raise ValueError(f"the reduced variant '{data}' is tiny: leave the word '{size}' out")
+        raise ValueError(f"the reduced variant '{data}' is tiny: leave the option '{size}' out")
 
 
 def tiny_transformer(config: ConfigDict, data: str) -> ConfigDict:

@@ -35,13 +35,13 @@ def _minilm(config: ConfigDict) -> None:
         config.model.text_pooling = 'published'
 
 
-def _check_towers(config: ConfigDict, word: str) -> None:
+def _check_towers(config: ConfigDict, option: str) -> None:
     if config.model.get('image', {}).get('name') == 'clip_resnet.ModifiedResNet':
-        raise ValueError(f"'{word}' needs towers that are transformers: the image tower is a ResNet")
+        raise ValueError(f"'{option}' needs towers that are transformers: the image tower is a ResNet")
 
 
-def _freeze(config: ConfigDict, word: str, layers: str) -> None:
-    _check_towers(config, word)
+def _freeze(config: ConfigDict, option: str, layers: str) -> None:
+    _check_towers(config, option)
     config.optimizer.factors.update({layers: 0.0})
 
 

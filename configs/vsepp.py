@@ -73,8 +73,8 @@ def _alone(system: str, network: str, tuning: str, data: str) -> ConfigDict:
     if NETWORK[network]:
         _read_photos(config, network, tuning, data)
     elif tuning != 'frozen' or not DATA[data]:
-        word = data if tuning == 'frozen' else tuning
-        raise ValueError(f"the word '{word}' needs a network: add one of {', '.join([*NETWORK][1:])}")
+        option = data if tuning == 'frozen' else tuning
+        raise ValueError(f"the option '{option}' needs a network: add one of {', '.join([*NETWORK][1:])}")
     else:
         config.data = DATA[data]
     return config

@@ -84,12 +84,12 @@ def _find_config(name: str) -> Path:
 
 
 def read_config(argument: str) -> dict[str, Any]:
-    """Returns the config of `NAME`, `NAME:WORDS`, `FILE` or `FILE:WORDS`.
+    """Returns the config of `NAME`, `NAME:OPTIONS`, `FILE` or `FILE:OPTIONS`.
 
     Raises:
-      UserError: If there is no such file, it cannot be run, or it raises an error about the words.
+      UserError: If there is no such file, it cannot be run, or it raises an error about the options.
     """
-    name, colon, words = argument.partition(':')
+    name, colon, options = argument.partition(':')
     if not name:
         raise UserError(NO_CONFIG)
     path = _find_config(name)
@@ -100,9 +100,9 @@ def read_config(argument: str) -> dict[str, Any]:
     if 'get_config' not in scope:
         raise UserError(f'config file {name} has no get_config function')
     if colon and not inspect.signature(scope['get_config']).parameters:
-        raise UserError(f"config file {name} has no words, but '{words}' is given after the colon; leave it out")
+        raise UserError(f"config file {name} has no options, but '{options}' is given after the colon; leave it out")
     try:
-        config = scope['get_config'](*([words] if colon else []))
+        config = scope['get_config'](*([options] if colon else []))
         if isinstance(config, ConfigDict):
             return config.to_dict()
     except (Exception, SystemExit) as error:

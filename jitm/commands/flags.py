@@ -85,7 +85,7 @@ def choice(values: Sequence[str], explanation: str, default: str | None = None) 
 
 SPLIT = 'dev'
 SHARED = {
-    'config': path('NAME:WORDS of a preset, or a file of your own; --config.key=value changes a key.'),
+    'config': path('NAME:OPTIONS of a preset, or a file of your own; --config.key=value changes a key.'),
     'import': texts('A module or file of your own with the model of a run; repeat the flag for several.', []),
     'workdir': path('The run directory.'),
     'accept_changed_code': switch('Resume with files of your own that have changed, such as a loss or a model.'),

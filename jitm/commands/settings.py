@@ -1,7 +1,7 @@
 """List the presets with their published results, or print the config of one.
 
-    jitm settings                               the systems, and the words of their presets
-    jitm settings vse f30k                      the presets that have every word, in their own name or the system's
+    jitm settings                               the systems, and the options of their presets
+    jitm settings vse f30k                      the presets that have every option, in their own name or the system's
     jitm settings --show vse:rvse,selhn,f30k    the changes of a preset: config key: default -> value
 
 A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
@@ -24,50 +24,52 @@ from jitm.configs.tuning import TUNING
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
-ARGUMENTS = '[WORD...]'
+ARGUMENTS = '[OPTION...]'
 HEADER = ('preset', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
-jitm settings WORD...                     lists the presets that have every word
+jitm settings OPTION...                     lists the presets that have every option
 jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset"""
-FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:WORDS.')}
+FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:OPTIONS.')}
 
 
-def main(values: flags.FlagValues, words: Sequence[str]) -> None:
-    """Prints the systems, the presets with the given words, or the changes of one."""
+def main(values: flags.FlagValues, options: Sequence[str]) -> None:
+    """Prints the systems, the presets with the given options, or the changes of one."""
     if values.show is None:
-        print(table(select(presets(), words), published.load()) if words else f'{overview()}\n{NEXT}')
+        print(table(select(presets(), options), published.load()) if options else f'{overview()}\n{NEXT}')
         return
-    if words:
-        raise UserError(f"--show prints one preset: leave out '{words[0]}', or join the words by commas")
+    if options:
+        raise UserError(f"--show prints one preset: leave out '{options[0]}', or join the options by commas")
     print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show))]))
 
 
 def overview() -> str:
-    """Returns a line for each system: the words of its presets; and one for the words of all."""
+    """Returns a line for each system: the options of its presets; and one for the options of all."""
     lines = [(name, ' '.join(itertools.chain(*configs.tables(name)))) for name in configs.SYSTEMS]
     lines.append(('most of them', ' '.join(TUNING)))
     return '\n'.join(
-        textwrap.fill(f'{name:<14}{words}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
-        for name, words in (('config', 'words'), *lines)
+        textwrap.fill(f'{name:<14}{options}', shared.WIDTH, subsequent_indent=' ' * 14).rstrip()
+        for name, options in (('config', 'options'), *lines)
     )
 
 
 def presets() -> published.Presets:
-    """Returns every combination of words that a system may accept -> the keys of its rows, as `published.presets`."""
-    named = {words_of(name): (name, keys) for name, keys in published.presets().items()}
-    combinations = ((name, *words) for name in configs.SYSTEMS for words in itertools.product(*configs.tables(name)))
-    return dict(named.get((name, *words), (f'{name}:{",".join(words)}', [])) for name, *words in combinations)
+    """Returns every combination of options that a system may accept -> the keys of its rows, as `published.presets`."""
+    named = {options_of_preset(name): (name, keys) for name, keys in published.presets().items()}
+    combinations = (
+        (name, *options) for name in configs.SYSTEMS for options in itertools.product(*configs.tables(name))
+    )
+    return dict(named.get((name, *options), (f'{name}:{",".join(options)}', [])) for name, *options in combinations)
 
 
-def words_of(preset: str) -> tuple[str, ...]:
-    """Returns the system of a preset, and its word of each table."""
-    name, _, words = preset.partition(':')
-    return name, *common.parse(words, *configs.tables(name))
+def options_of_preset(preset: str) -> tuple[str, ...]:
+    """Returns the system of a preset, and its option of each table."""
+    name, _, options = preset.partition(':')
+    return name, *common.parse(options, *configs.tables(name))
 
 
 def is_accepted(preset: str) -> bool:
-    """Returns whether the words of a preset go together."""
+    """Returns whether the options of a preset go together."""
     try:
         configs.load(preset)
     except ValueError:
@@ -89,29 +91,29 @@ def show(config: Mapping[str, Any]) -> list[str]:
 
 
 def select(
-    presets: Mapping[str, tuple[published.RowKey, ...]], words: Collection[str]
+    presets: Mapping[str, tuple[published.RowKey, ...]], options: Collection[str]
 ) -> dict[str, tuple[published.RowKey, ...]]:
-    """Returns the presets that start and have every word, in their name or in the system's name in a published row.
+    """Returns the presets that start and have every option, in their name or in the system's name in a published row.
 
-    Words are compared without regard to case; 'VSE++' is the word vsepp.
+    Options are compared without regard to case; 'VSE++' is the option vsepp.
 
     Raises:
-      UserError: If no preset has a word, or none has them all.
+      UserError: If no preset has an option, or none has them all.
     """
-    options_of = {}
+    names_of = {}
     for name, keys in presets.items():
-        systems = [word for system, *_ in keys for word in re.findall(r'\w[\w+*-]*', system)]
-        options_of[name] = {_plain(word) for word in [*re.split('[:,]', name), *systems]}
-    for word in words:
-        if word in TUNING:
-            raise UserError(f"'{word}' may be added to most presets: leave it out, or show one with it by --show")
-        if _plain(word) not in set().union(*options_of.values()):
-            near = did_you_mean(_plain(word), set().union(*options_of.values()))
-            raise UserError(f"no preset has the word '{word}'{near or '; jitm settings lists the words'}")
-    chosen = {*map(_plain, words)}
-    selected = {name: presets[name] for name, options in options_of.items() if chosen <= options and is_accepted(name)}
+        systems = [option for system, *_ in keys for option in re.findall(r'\w[\w+*-]*', system)]
+        names_of[name] = {_plain(option) for option in [*re.split('[:,]', name), *systems]}
+    for option in options:
+        if option in TUNING:
+            raise UserError(f"'{option}' may be added to most presets: leave it out, or show one with it by --show")
+        if _plain(option) not in set().union(*names_of.values()):
+            near = did_you_mean(_plain(option), set().union(*names_of.values()))
+            raise UserError(f"no preset has the option '{option}'{near or '; jitm settings lists the options'}")
+    chosen = {*map(_plain, options)}
+    selected = {name: presets[name] for name, names in names_of.items() if chosen <= names and is_accepted(name)}
     if not selected:
-        raise UserError(f'no preset has all of the words {", ".join(words)}; leave one out')
+        raise UserError(f'no preset has all of the options {", ".join(options)}; leave one out')
     return selected
 
 
@@ -127,8 +129,8 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     lines = [HEADER]
     for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
         printed = [(key, row) for key in keys for row in published.find(key, rows)]
-        file, _, words = name.partition(':')
-        is_reduced = {*reduced.VARIANTS.get(file, ())} & {*words.split(',')}
+        file, _, options = name.partition(':')
+        is_reduced = {*reduced.VARIANTS.get(file, ())} & {*options.split(',')}
         kind = 'reduced: small, for a CPU' if is_reduced else '-'
         lines += [_cells(name, key[2], row) for key, row in printed] or [(name, kind, *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
@@ -136,9 +138,9 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))
 
 
-def _plain(word: str) -> str:
-    """Returns a word as the names of presets have it: vsepp for VSE++, tags_dc for TAGS-DC."""
-    return word.lower().replace('+', 'p').replace('-', '_')
+def _plain(option: str) -> str:
+    """Returns an option as the names of presets have it: vsepp for VSE++, tags_dc for TAGS-DC."""
+    return option.lower().replace('+', 'p').replace('-', '_')
 
 
 def _cells(name: str, source: str, row: published.Row) -> tuple[str, ...]:

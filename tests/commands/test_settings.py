@@ -40,9 +40,9 @@ def test_words_of_the_system_column_select_too():
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['selhm'], "no preset has the word 'selhm', did you mean 'selhn'"),
-        (['photos'], "no preset has the word 'photos'; jitm settings lists the words$"),
-        (['sgr', 'f8k'], 'no preset has all of the words sgr, f8k; leave one out'),
+        (['selhm'], "no preset has the option 'selhm', did you mean 'selhn'"),
+        (['photos'], "no preset has the option 'photos'; jitm settings lists the options$"),
+        (['sgr', 'f8k'], 'no preset has all of the options sgr, f8k; leave one out'),
     ],
 )
 def test_selection_of_no_setting_is_refused(words, message):

@@ -31,7 +31,7 @@ SAMPLE = 40  # combinations of words, of which some files have thousands
 def test_a_preset_is_listed_if_and_only_if_it_starts(file, count):
     """`jitm settings` lists every combination of words that the file does not refuse by name."""
     keys, combinations = load('default').keys(), [*itertools.product(*configs.tables(file))]
-    names = {settings.words_of(name): name for name in settings.presets() if name.partition(':')[0] == file}
+    names = {settings.options_of_preset(name): name for name in settings.presets() if name.partition(':')[0] == file}
     assert [*names] == [(file, *words) for words in combinations]
     for name in random.Random(0).sample([*names.values()], min(len(names), count or len(names))):
         try:
@@ -67,24 +67,24 @@ def test_settings_initialize_from_runs_of_settings():
     ('setting', 'message'),
     [
         ('siglip:b32_256', "'siglip' was not released as 'b32_256': use another size, or 'siglip2'"),
-        ('siglip:siglip2,f8k', "the reduced variant 'f8k' is tiny: leave the word 'siglip2' out"),
-        ('clip:b32,f8k', "the reduced variant 'f8k' is tiny: leave the word 'b32' out"),
+        ('siglip:siglip2,f8k', "the reduced variant 'f8k' is tiny: leave the option 'siglip2' out"),
+        ('clip:b32,f8k', "the reduced variant 'f8k' is tiny: leave the option 'b32' out"),
         (
             'vse:fc,selhm,f30k',
-            "the preset 'fc,selhm,f30k' has the unknown word 'selhm', did you mean 'selhn'; use at most one word of "
-            'each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
+            "the preset 'fc,selhm,f30k' has the unknown option 'selhm', did you mean 'selhn'; use at most one option "
+            'of each table: fc | mlp | rvse | rvsepp | mean; selhn | max | sum | shn | sct | sum_max | softmax | '
             'softmax_learned | softmax_queue; f30k | coco | f8k | scenes',
         ),
-        ('clip:layerwse', "the unknown word 'layerwse', did you mean 'layerwise'"),
-        ('vsrn:zzz', "the unknown word 'zzz'; use at most one word of each table: f30k | coco | f8k"),
-        ('vse:fc,', "the unknown word ''"),
-        ('vse:fc,rvse', "the preset 'fc,rvse' has two words of fc | mlp | rvse | rvsepp | mean; use one"),
-        ('vse:fc,fc', 'two words of fc'),
-        ('demo:f30k', "the unknown word 'f30k'; the file has no words"),
+        ('clip:layerwse', "the unknown option 'layerwse', did you mean 'layerwise'"),
+        ('vsrn:zzz', "the unknown option 'zzz'; use at most one option of each table: f30k | coco | f8k"),
+        ('vse:fc,', "the unknown option ''"),
+        ('vse:fc,rvse', "the preset 'fc,rvse' has two options of fc | mlp | rvse | rvsepp | mean; use one"),
+        ('vse:fc,fc', 'two options of fc'),
+        ('demo:f30k', "the unknown option 'f30k'; the file has no options"),
         ('dbl:cmpm', "the loss 'cmpm' has no anchor: use the scenario 'alone', not 'oss'"),
         ('dbl:rm,alone', "the loss 'rm' needs an anchor: use another scenario than 'alone'"),
-        ('uniter:large,f8k', "the reduced variant 'f8k' is tiny: leave the word 'large' out"),
-        ('tags:large,scenes', "the reduced variant 'scenes' is tiny: leave the word 'large' out"),
+        ('uniter:large,f8k', "the reduced variant 'f8k' is tiny: leave the option 'large' out"),
+        ('tags:large,scenes', "the reduced variant 'scenes' is tiny: leave the option 'large' out"),
     ],
 )
 def test_wrong_words_are_refused(setting, message):
@@ -99,7 +99,7 @@ def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
     shutil.copy(ROOT / 'configs' / 'vse.py', tmp_path)
     get_config = runpy.run_path(str(tmp_path / 'vse.py'))['get_config']
     assert get_config('fc,max,coco') == module_of('vse').get_config('fc,max,coco')
-    with pytest.raises(ValueError, match="has the unknown word 'f8k'"):
+    with pytest.raises(ValueError, match="has the unknown option 'f8k'"):
         get_config('fc,max,f8k')
 
 
