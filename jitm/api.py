@@ -51,6 +51,11 @@ def load(
 
     Raises:
       UserError: If the run, checkpoint or model does not exist, or is damaged.
+
+    Example:
+      >>> run = jitm.load('runs/demo')
+      >>> len(run.encode_text(['a red ring', 'a blue square']))
+      2
     """
     if not isinstance(workdir, str | Path):
         raise UserError(f'the run has type {type(workdir).__name__}; give a run directory or the result of jitm.load')
@@ -78,6 +83,11 @@ def evaluate(
 
     Raises:
       UserError: If the run or the data cannot be read, or the folds do not divide the images.
+
+    Example:
+      >>> metrics = jitm.evaluate('runs/demo', 'test')
+      >>> metrics['rsum'] == sum(metrics[f'{way}/recall@{k}'] for way in ('i2t', 't2i') for k in (1, 5, 10))
+      True
     """
     check_count(folds, 'folds')
     runs_or_paths = run if is_list(run) else [run]

@@ -1,6 +1,7 @@
 """The Python interface: a loaded run encodes, compares, searches and evaluates; bad arguments are one sentence."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import jitm
+from jitm import api
 from jitm.commands import cli
 from jitm.data.images.pixels import Photos
 from jitm.data.text.token_vectors import TokenVectors
@@ -20,6 +22,7 @@ from jitm.devices import parallel
 from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.evaluation import protocol
+from jitm.losses import anchored, ranking
 from jitm.models.vse import VSE
 from jitm.runs.run import Run, load_run, read_split
 from jitm.serving import loaded_run
@@ -49,6 +52,16 @@ def data(run):
 @pytest.fixture(scope='module')
 def images(run, data):
     return run.encode_image(data.images)
+
+
+@pytest.mark.parametrize('module', [api, anchored, ranking], ids=lambda module: module.__name__)
+def test_examples_of_docstrings_are_right(module, finished, tmp_path, monkeypatch):
+    (tmp_path / 'runs').mkdir()
+    (tmp_path / 'runs' / 'demo').symlink_to(finished)
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(module, extraglobs={'jitm': jitm}, optionflags=doctest.ELLIPSIS, raise_on_error=False)
+    assert result.attempted > 1
+    assert not result.failed
 
 
 def test_similarities_are_those_of_an_evaluation(run, data, images, sims):

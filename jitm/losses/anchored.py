@@ -90,7 +90,13 @@ def relative_max(
     margin: Margin = 0.2,
     extreme: Positive | None = None,
 ) -> PerQuery:
-    """RM (DBL, eq. 8; soft: eq. 18): [margin + (a_p - a_n) - (s_p - s_n)]_+ of the hardest negative n."""
+    """RM (DBL, eq. 8; soft: eq. 18): [margin + (a_p - a_n) - (s_p - s_n)]_+ of the hardest negative n.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.relative_max(scores, jnp.eye(2, 3, dtype=bool), anchor_scores=0.5 * scores, margin=0.25)
+      Array([0.1875, 0.375 ], dtype=float32)
+    """
     negatives, valid = prepare(positives, negatives)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
     return jnp.where(valid, _at_hardest(scores, anchor_scores, negatives, hinges), 0)

@@ -53,6 +53,11 @@ def sum_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
     """VSE0, Triplet (Faghri et al., 2018, eq. 5): the sum over n of [margin + s_n - s_p]_+.
 
     Published: sum; margin 0.2.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.sum_of_hinges(scores, jnp.eye(2, 3, dtype=bool), margin=0.25)
+      Array([0.125, 0.75 ], dtype=float32)
     """
     negatives, valid = prepare(positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
@@ -75,6 +80,11 @@ def max_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
     """VSE++, MH, HN (Faghri et al., 2018, eq. 6): [margin + s_n - s_p]_+ of the hardest negative n.
 
     Published: sum; margin 0.2.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.max_of_hinges(scores, jnp.eye(2, 3, dtype=bool), margin=0.25)
+      Array([0.125, 0.5  ], dtype=float32)
     """
     negatives, valid = prepare(positives, negatives)
     hinge = margin + hardest_negative(scores, negatives) - hardest_positive(scores, positives)
@@ -117,6 +127,11 @@ def selective_hard_negative(
     the negatives. At |s_n - s_p| = epsilon the paper uses the mean as well, and the released code does not.
 
     Published: sum; released: mean, weight 0.5. Margin 0.2, epsilon 0.01.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.selective_hard_negative(scores, jnp.eye(2, 3, dtype=bool), margin=0.25, epsilon=0.2)
+      Array([0.0625, 0.5   ], dtype=float32)
     """
     negatives, _ = prepare(positives, negatives)
     average = mean_of_hinges(scores, positives, negatives, margin=margin)
@@ -212,6 +227,11 @@ def softmax_contrastive(
     weight from the positives to all candidates equally (Szegedy et al., 2016, section 7).
 
     Published (CLIP): mean, weight 0.5; the temperature is learned, from 0.07, and labels are not smoothed.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.softmax_contrastive(scores, jnp.eye(2, 3, dtype=bool), temperature=0.1)
+      Array([0.25..., 2.65...], dtype=float32)
     """
     negatives, valid = prepare(positives, negatives)
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
@@ -231,6 +251,11 @@ def sigmoid_contrastive(
     Published: mean, of one direction: the sum over all pairs, divided by the batch, counts a pair once. Both directions
     with weight 0.5 have the same value if every query has one positive. Temperature and bias are learned, from 0.1
     and -10.
+
+    Example:
+      >>> scores = jnp.array([[1.0, 0.875, 0.25], [0.75, 0.5, 0.5]])  # two queries, three candidates
+      >>> jitm.losses.sigmoid_contrastive(scores, jnp.eye(2, 3, dtype=bool), temperature=0.1, bias=-5.0)
+      Array([3.85..., 3.96...], dtype=float32)
     """
     negatives, valid = prepare(positives, negatives)
     logits = scores / temperature + bias
