@@ -14,7 +14,8 @@ import optax
 from jitm import losses, metrics
 from jitm.data import scenes
 from jitm.data.splits import pad_texts, take_images
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.layers.text import GRUEncoder
 from jitm.layers.vision import RegionEncoder
 from jitm.models.vse import VSE

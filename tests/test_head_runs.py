@@ -13,7 +13,7 @@ from jitm.configs import siglip
 from jitm.data import precomp
 from jitm.data.pairs.compositionality import as_line
 from jitm.data.splits import pad_texts
-from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
 from jitm.encoders import features
 from jitm.encoders.text_network import TextNetwork, of_trained
 from jitm.errors import UserError

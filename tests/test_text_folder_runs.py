@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 import jitm
 from jitm.commands import cli
 from jitm.data import scenes
-from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
 from jitm.encoders.text_network import of_folder
 from jitm.errors import UserError
 from jitm.runs.run import load_run

@@ -19,7 +19,7 @@ from jitm.data.images.photos import load_folder
 from jitm.data.pairs import compositionality as choices_lib
 from jitm.data.scenes import SceneSplit
 from jitm.data.text.token_vectors import TokenVectors
-from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
 from jitm.devices import parallel
 from jitm.encoders.text_network import of_run
 from jitm.errors import UserError

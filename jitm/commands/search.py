@@ -31,10 +31,10 @@ from jitm.pages.pictures import recorded_photos
 from jitm.pages.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run, read_split
+from jitm.serving.answers import Answer, answer, page
 from jitm.serving.images import check_readable, open_images, photo_files
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.search import Answer, answer, page
 
 REQUIRED = ('workdir',)
 ARGUMENTS = '[CAPTION|-]'

@@ -18,8 +18,7 @@ from jitm.data.precomp import FEATURES, MANIFEST, SHARED, files_of
 from jitm.data.precomp_writer import PrecompWriter
 from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import ENTRY, LENGTHS, VECTORS, VOCABULARY
-from jitm.data.text.vocabularies import describe_vocabulary
-from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.vocabularies import describe_vocabulary, tokenize_split
 from jitm.encoders.networks import CROPS, FeatureNetwork, features_of
 from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError

@@ -14,8 +14,8 @@ from jitm.data import load
 from jitm.data.load import TRAIN_KEYS, load_split
 from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import add_vectors, check_encoders
-from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary
-from jitm.data.text.word_level import Tokens, tokenize_split
+from jitm.data.text.vocabularies import Tokenizer, describe_vocabulary, restore_vocabulary, tokenize_split
+from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError, did_you_mean
 from jitm.files import check_local, expand
 from jitm.layers.lora import merge
@@ -260,7 +260,7 @@ def read_tokens(run: Run, split: Split) -> Tokens:
     if not run.model.text_format.vectors:
         return tokens
     check_encoders(run.encoded_by, split.encoded_by, split.name, run.workdir)
-    return add_vectors(tokens, split)
+    return add_vectors(tokens, split.token_vectors, split.name)
 
 
 def describe_inputs(run: Run) -> dict[str, Any]:

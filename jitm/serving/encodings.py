@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.splits import Split, take_images
-from jitm.data.text.word_level import Tokens, join, tokenize_tags
+from jitm.data.text.vocabularies import tokenize_tags
+from jitm.data.text.word_level import Tokens, join
 from jitm.encoders.networks import FeatureNetwork
 from jitm.errors import UserError
 from jitm.files import hash_arrays

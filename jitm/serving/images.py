@@ -21,7 +21,7 @@ from jitm.data.images.pixels import Photos
 from jitm.data.images.transforms import Photo, Transform, View, decode, is_photo, reading
 from jitm.data.precomp import FEATURES, name_texts, read_lines
 from jitm.data.splits import BOXES, Split, are_boxes, check_images, take_images
-from jitm.data.text.word_level import tokenize_tags
+from jitm.data.text.vocabularies import tokenize_tags
 from jitm.errors import UserError
 from jitm.runs.run import Run, check_split
 from jitm.types import Images

@@ -1,32 +1,22 @@
-"""Exact search: the largest inner products with queries, and the answer to one query of a caption or an image.
+"""Exact search: the largest inner products with queries.
 
 A shortlist is selected by fast products, which are rounded differently from evaluation, and ordered by `products`, as
 in evaluation. It is longer than the result, so that rounding does not change the result.
 """
 
-import dataclasses
 from collections.abc import Container, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.splits import Split, bucket
+from jitm.data.splits import bucket
 from jitm.devices import parallel
-from jitm.errors import UserError, did_you_mean
-from jitm.files import hash_file
+from jitm.errors import UserError
 from jitm.inference.engine import TILE, batches, pad, padded_count, products
 from jitm.layers.linear import product
-from jitm.pages.pictures import pictures_of, thumbnail, uri
-from jitm.pages.render import Result, render
-from jitm.serving.images import check_photos, photo_files
-
-if TYPE_CHECKING:
-    from jitm.serving.index import Index
-    from jitm.serving.loaded_run import LoadedRun
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
 MARGIN = 64  # candidates of a shortlist beyond the requested number
@@ -158,140 +148,3 @@ class VectorSearch:
 def _scores(vectors: chex.Array, queries: np.ndarray) -> np.ndarray:
     """Scores vectors on the devices with queries: float32 [C, Q] in host memory."""
     return jax.device_get(parallel.map_rows(_score, precision=PRECISION)(vectors, parallel.put_everywhere(queries)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """The results of a query.
-
-    Attributes:
-      query: The caption, or the name of the image.
-      results: The results in descending order of their scores.
-      finds_images: Whether they are images or captions.
-      image: The image of the query: its name in the index, or a photo that is not in it; None for a caption.
-      missed: The first match, with its rank, if the results have none of the known matches.
-    """
-
-    query: str
-    results: Sequence[Result]
-    finds_images: bool
-    image: str | None = None
-    missed: Sequence[Result] = ()
-
-
-def answer(
-    run: 'LoadedRun',
-    index: 'Index',
-    images: Split,
-    top_k: int,
-    *,
-    caption: str,
-    image: str | None = None,
-    captions: Sequence[str] | None = None,
-    rerank: 'LoadedRun | None' = None,
-    top_m: int = 100,
-    add: bool = False,
-) -> Answer:
-    """Searches the images of an index, or captions; results that match by the captions of the images are marked.
-
-    Args:
-      run: The run that made the index.
-      index: The index of the images.
-      images: The images.
-      top_k: The number of results.
-      caption: The query caption; '' to search with an image.
-      image: The name of an indexed image, or a photo; None to search with a caption.
-      captions: The captions to find; None to find images.
-      rerank: A run that orders the best results; None for none.
-      top_m: The number of results that it orders, at least `top_k`; the others are left out.
-      add: Whether the scores of the first run are added to its scores.
-
-    Raises:
-      UserError: If the query cannot be read, or the second run cannot read these images.
-    """
-    names = index.names if captions is None else captions
-    row = find_row(index, image) if image else None
-    shown_image = image if row is None else index.names[row]
-    count = len(names) if images.captions else top_k  # all of them, for the rank of the first match
-    count = count if rerank is None else top_m
-    vector = _vector(run, index, caption, image, row)
-    if captions is None:
-        hits = index.top(vector, count + (row is not None))[0]
-        hits = [hit for hit in hits if hit.index != row][:count]  # an image is not a result for itself
-    else:
-        hits = VectorSearch(run.vectors(run.encode_text(captions))).top(vector, count)[0]
-    if rerank is not None:
-        found_names = [names[hit.index] for hit in hits]
-        compared = [shown_image]
-        if captions is None or row is not None:
-            row_of = {name: row for row, name in enumerate(images.names)}
-            part = images.take(np.array([row_of[name] for name in (found_names if captions is None else compared)]))
-            compared = photo_files(part, rerank.run) or part
-        encoded = rerank.encode_image(compared), rerank.encode_text([caption] if captions is None else found_names)
-        scores = rerank.similarity(*encoded).ravel()
-        scores += np.array([hit.score for hit in hits], np.float32) if add else 0
-        hits = [Hit(hits[reranked.index].index, reranked.score) for reranked in rank(scores, len(hits))]
-    matches = set()  # the names of the images, or the captions, that match
-    if captions is None:
-        matches = {images.names[match] for match in images.images_with(caption)}
-    elif shown_image in images.names:
-        matches = {*images.captions_of(images.names.index(shown_image))}
-    shown = best_and_first(hits, top_k, {n for n, name in enumerate(names) if name in matches})
-    results = [Result(names[hit.index], hit.score, rank=n, right=names[hit.index] in matches) for n, hit in shown]
-    return Answer(image or caption, results[:top_k], captions is None, shown_image, results[top_k:])
-
-
-def find_row(index: 'Index', image: str) -> int | None:
-    """Returns the position of an image, given by its name or as a file; None if it is not in the index."""
-    if image in index.names:
-        return index.names.index(image)
-    checksum = hash_file(Path(image)) if Path(image).is_file() else None
-    return next((row for row, entry in enumerate(index.entries) if entry.checksum == checksum), None)
-
-
-def _vector(run: 'LoadedRun', index: 'Index', caption: str, image: str | None, row: int | None) -> np.ndarray:
-    """Returns the vector of a query: [1, D]; `row` is the position of its image in the index, or None."""
-    if not image:
-        return run.vectors(run.encode_text([caption]))
-    if row is not None:
-        return index.vectors[row : row + 1]
-    if Path(image).is_file():
-        check_photos(run.run, f'the photo {image}')
-        return run.vectors(run.encode_image([image]))
-    raise UserError(f"the index has no image '{image}'{did_you_mean(image, index.names)}")
-
-
-def page(result: Answer, images: Split, command: str, photos: Path | None = None) -> str:
-    """Returns the results as a self-contained HTML page, below the image of the query if it has one.
-
-    Args:
-      result: The results, followed by the first match if they lack it.
-      images: The images, whose captions are shown.
-      command: The command that writes the page.
-      photos: A folder with the pictures of the images, see `pictures_of`; None for their own pixels.
-    """
-    row_of = {name: row for row, name in enumerate(images.names)}
-    shown = [*result.results, *result.missed]
-    picture = ''
-    named = [hit.text for hit in shown] if result.finds_images else []
-    pictures = pictures_of(images, [row_of[name] for name in {*named, result.image} & row_of.keys()], photos)
-    if result.image is not None:
-        has_row = result.image in row_of
-        picture = pictures.get(row_of[result.image], '') if has_row else uri(thumbnail(result.image), 'jpeg')
-    if result.finds_images:
-        shown = [
-            dataclasses.replace(
-                hit,
-                picture=pictures.get(row_of[hit.text], ''),
-                note=next(iter(images.captions_of(row_of[hit.text])), ''),
-            )
-            for hit in shown
-        ]
-    return render(
-        'search.html',
-        title=result.query,
-        picture=picture,
-        results=shown,
-        finds_images=result.finds_images,
-        command=command,
-    )

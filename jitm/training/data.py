@@ -11,8 +11,8 @@ from jitm.data.pairs import noise
 from jitm.data.pipeline import Pipeline
 from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import add_vectors, check_encoders
-from jitm.data.text.vocabularies import Tokenizer, kind_of
-from jitm.data.text.word_level import Tokens, tokenize_split
+from jitm.data.text.vocabularies import Tokenizer, kind_of, tokenize_split
+from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
 from jitm.models.make import check_matcher, heads_of, make_model
 from jitm.models.matcher import Matcher
@@ -78,7 +78,8 @@ def load_data(plan: Plan) -> Data:
     tokens = [tokenize_split(split.captions, vocabulary, split.tags) for split in splits]
     if training_split.token_vectors is not None:
         check_encoders(train.encoded_by, validation.encoded_by, validation.name, train.name)
-        tokens = list(map(add_vectors, tokens, splits))
+        pairs = zip(tokens, splits, strict=True)
+        tokens = [add_vectors(of_split, split.token_vectors, split.name) for of_split, split in pairs]
     warnings = []
     for split, tokens_of_split in zip(splits, tokens, strict=True):
         warnings += check_words(split.name, tokens_of_split, vocabulary)

@@ -12,7 +12,8 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.profile import fits, resize
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.splits import locations as locations_of
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.training.source import Source
 from jitm.training.sources import perturbed

@@ -21,7 +21,8 @@ from jitm.data import scenes
 from jitm.data.pairs import mined_lists
 from jitm.data.splits import Split
 from jitm.data.text.token_vectors import TokenVectors
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.devices import parallel
 from jitm.training.setup import set_up
 

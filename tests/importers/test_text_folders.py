@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from jitm.configs import load
 from jitm.data.splits import pad_texts
 from jitm.data.text.token_vectors import ENTRY
-from jitm.data.text.word_level import tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
 from jitm.data.text.wordpiece import WordPiece
 from jitm.encoders.text_network import of_folder, restore
 from jitm.errors import UserError

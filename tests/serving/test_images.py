@@ -17,11 +17,11 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.pages.pictures import thumbnail, uri
 from jitm.pages.render import Result
+from jitm.serving import answers
 from jitm.serving import index as index_lib
-from jitm.serving import search
+from jitm.serving.answers import Answer
 from jitm.serving.images import ImageReader, as_split, open_images, photo_files, transform_of
 from jitm.serving.loaded_run import LoadedRun
-from jitm.serving.search import Answer
 from tests.support.html import Page
 
 CONFIG = {'data': {'short_side': 10, 'interpolation': 'bicubic'}}
@@ -176,11 +176,11 @@ def test_the_page_of_a_photo_shows_it(folder):
     paths = folder / 'a.JPG', folder / 'deep' / 'c.png', folder / 'b.png', outside
     *rest, own, other = (uri(thumbnail(path), 'jpeg') for path in paths)
     for image, picture in (('b.png', own), (outside, other)):
-        shown = Page(search.page(Answer(image, results, True, image), images, 'jitm'))
+        shown = Page(answers.page(Answer(image, results, True, image), images, 'jitm'))
         assert (shown.texts['h1'], shown.addresses) == ([image], [picture, *rest])
-        captions = Page(search.page(Answer(image, [Result('a cat', 0.5)], False, image), images, 'jitm'))
+        captions = Page(answers.page(Answer(image, [Result('a cat', 0.5)], False, image), images, 'jitm'))
         assert captions.addresses == [picture]
-    assert Page(search.page(Answer('a cat', results, True), images, 'jitm')).addresses == rest
+    assert Page(answers.page(Answer('a cat', results, True), images, 'jitm')).addresses == rest
 
 
 def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
@@ -188,7 +188,7 @@ def test_names_are_shown_without_what_a_terminal_or_a_browser_obeys(folder):
     (folder / 'b.png').rename(folder / name)
     images = open_images(folder, RUN)
     found = Answer(name, [Result(name, 0.5)], True, name)
-    assert search.page(found, images, 'jitm').encode().count('>��[31m��ü.png</code>'.encode()) == 1
+    assert answers.page(found, images, 'jitm').encode().count('>��[31m��ü.png</code>'.encode()) == 1
     assert _text(found) == '1    0.5000  ��[31m��ü.png'
 
 

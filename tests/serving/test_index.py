@@ -14,9 +14,9 @@ from jitm.files import LOCK, locked
 from jitm.files.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
+from jitm.serving.answers import find_row
 from jitm.serving.images import Entry
 from jitm.serving.index import MANIFEST, Index
-from jitm.serving.search import find_row
 from jitm.types import Images
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from jitm.commands import cli
 from jitm.config.section import build
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.data.text.wordpiece import SPECIAL_PIECES, WordPiece
 from jitm.errors import UserError
 from jitm.training.data import check_words

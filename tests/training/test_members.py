@@ -14,7 +14,8 @@ from jitm.commands import cli
 from jitm.data import scenes
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs

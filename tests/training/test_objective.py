@@ -13,7 +13,8 @@ import pytest
 from jitm.data import scenes
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.losses import ranking
 from jitm.training.diagnostics import collapse_metrics, gradient_norms, step_metrics
 from jitm.training.logs import CollapseMonitor

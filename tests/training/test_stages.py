@@ -15,7 +15,8 @@ from jitm.config import schema
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pairs.mined_lists import Candidates, OfflineNegatives
 from jitm.data.pipeline import Pipeline
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.devices import parallel
 from jitm.errors import EXIT_USER_ERROR, UserError
 from jitm.runs.log import read_metrics

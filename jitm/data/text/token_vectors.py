@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from jitm.data.text.vocabularies import Tokenizer, restore_vocabulary
 from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
 from jitm.files import hash_json, hash_rows, parse_json, read_bytes
-
-if TYPE_CHECKING:
-    from jitm.data.splits import Split
 
 VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
@@ -91,17 +88,16 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
     return TokenVectors(values, lengths.astype(np.int32), vocabulary)
 
 
-def add_vectors(tokens: Tokens, split: 'Split') -> Tokens:
-    """Returns the tokens of a split with their vectors.
+def add_vectors(tokens: Tokens, vectors: TokenVectors | None, name: str) -> Tokens:
+    """Returns the tokens of the split of a name with their vectors.
 
     Raises:
-      UserError: If the split has no vectors, or has vectors of other tokens.
+      UserError: If there are no vectors, or those of other tokens.
     """
-    vectors = split.token_vectors
     if vectors is None:
-        raise UserError(f'{split.name} has no vectors of tokens: write them with jitm encode --texts')
+        raise UserError(f'{name} has no vectors of tokens: write them with jitm encode --texts')
     if not np.array_equal(tokens.lengths, vectors.lengths):
-        raise UserError(f'{split.name} has vectors of other tokens: write them again with jitm encode --texts')
+        raise UserError(f'{name} has vectors of other tokens: write them again with jitm encode --texts')
     return dataclasses.replace(tokens, vectors=vectors.values)
 
 

@@ -8,10 +8,12 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jitm.data.text.blip_pieces import BLIP_PIECES, of_blip
 from jitm.data.text.pieces import BPE, Subwords
 from jitm.data.text.published import PublishedPieces, load_folder
-from jitm.data.text.word_level import Vocabulary
+from jitm.data.text.word_level import Tokens, Vocabulary, join
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.files import open_file, parse_json, read_bytes, read_text
@@ -135,3 +137,14 @@ def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokeni
     vocabulary = KINDS[description['kind']](**fields)
     len(vocabulary)  # a ValueError if it is no tokenizer
     return vocabulary
+
+
+def tokenize_split(captions: Sequence[str], vocabulary: Tokenizer, tags: Sequence[str] | None = None) -> Tokens:
+    """Encodes the captions of a split, and the object tags of its images if it has any."""
+    tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
+    return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
+
+
+def tokenize_tags(tags: Sequence[str], vocabulary: Tokenizer) -> Tokens:
+    """Encodes the object tags of images, see `Images.tags`; an image without tags has no ids."""
+    return join([vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags])

@@ -7,16 +7,13 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from jitm.data.arrays import Rows
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json
-
-if TYPE_CHECKING:
-    from jitm.data.text.vocabularies import Tokenizer
 
 PAD, START, END, UNK = range(4)
 MASK = '<mask>'
@@ -256,14 +253,3 @@ def join(texts: Sequence[np.ndarray]) -> Tokens:
     """Concatenates texts, each int32 [L]."""
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
     return Tokens(np.concatenate(texts), starts)
-
-
-def tokenize_split(captions: Sequence[str], vocabulary: 'Tokenizer', tags: Sequence[str] | None = None) -> Tokens:
-    """Encodes the captions of a split, and the object tags of its images if it has any."""
-    tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
-    return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
-
-
-def tokenize_tags(tags: Sequence[str], vocabulary: 'Tokenizer') -> Tokens:
-    """Encodes the object tags of images, see `Images.tags`; an image without tags has no ids."""
-    return join([vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags])

@@ -20,7 +20,8 @@ from jitm.data.images.pixels import Photos
 from jitm.data.images.transforms import check_image
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
 from tests.training.models import drawing, shortlist_source

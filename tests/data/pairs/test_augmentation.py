@@ -7,7 +7,8 @@ from jitm.data import scenes
 from jitm.data.pairs import augmentation
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, keep_regions
 from jitm.data.pipeline import Pipeline
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.types import Images

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jitm.data.text.blip_pieces import BLIP_PIECES, of_blip
-from jitm.data.text.vocabularies import load_vocabulary
-from jitm.data.text.word_level import Vocabulary, tokenize_split
+from jitm.data.text.vocabularies import load_vocabulary, tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from tests.conftest import ROOT
