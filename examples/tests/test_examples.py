@@ -10,7 +10,7 @@ from matplotlib import pyplot
 from jitm.data.splits import Split
 from jitm.evaluation import saved
 from jitm.files.outputs import OutputFolder
-from jitm.training.diagnostics import BINS
+from jitm.training.sources.generated import BINS
 from tests.conftest import ROOT
 
 IMAGES, TEXTS_PER_IMAGE = 30, 2

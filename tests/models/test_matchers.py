@@ -159,7 +159,8 @@ def test_capabilities_are_classes():
     cross = [name for name, model in MATCHERS.items() if isinstance(model, CrossAttentionMatcher)]
     joint = [name for name, model in MATCHERS.items() if isinstance(model, JointEncoder)]
     scan_lineage = ['scan_t2i', 'scan_i2t', 'bfan_equal', 'bfan_prob', 'sgr', 'saf', 'dbl', 'naaf']
-    assert cross == [*scan_lineage, 'imram_t2i', 'imram_both', 'gsmn', 'scan_tokens', 'sgr_tokens']
+    later = ['imram_t2i', 'imram_both', 'chan', 'maxsim_both', 'gsmn']
+    assert cross == [*scan_lineage, *later, 'scan_tokens', 'maxsim_tokens', 'sgr_tokens']
     assert joint == ['uniter', 'oscar', 'blip_matching']
     assert sorted([*dual, *cross, *joint, 'order0', 'orderpp']) == sorted(MATCHERS)
 
