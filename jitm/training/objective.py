@@ -114,22 +114,12 @@ class RankingTerm(Term):
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
         if self.name in ranking.reduced:
             return ranking.reduced[self.name].loss
+        check_scores(ranking)
         inputs = {name: ranking.inputs[name] for name in self.inputs}
-        scores = list(ranking.scores.shape)
-        pairs = list(ranking.positives.shape)
-        if scores != pairs:
-            raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
 
         def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
             losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
-            shape = getattr(losses, 'shape', None)
-            queries = len(ranking.scores)
-            if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
-                got = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
-                raise UserError(
-                    f"'terms.{self.name}' returns {got} for {queries} queries; a loss returns one float per query, of "
-                    f'shape ({queries},)'
-                )
+            check_losses(self.name, losses, len(ranking.scores))
             return losses
 
         if 'anchor_scores' not in inputs:
@@ -148,6 +138,25 @@ class RankingTerm(Term):
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """Returns the value of the term, a scalar."""
         return self.reduce([self.per_query(rankings[name]) for name in self.rankings], epoch)
+
+
+def check_scores(ranking: Ranking) -> None:
+    """Raises a UserError unless a model scores every image with every text."""
+    scores = list(ranking.scores.shape)
+    pairs = list(ranking.positives.shape)
+    if scores != pairs:
+        raise UserError(f'the similarity of the model returns {scores} for {pairs} pairs; it must return [I, T]')
+
+
+def check_losses(name: str, losses: Any, queries: int) -> None:
+    """Raises a UserError unless the term of a name returns a float for each query."""
+    shape = getattr(losses, 'shape', None)
+    if shape != (queries,) or not jnp.issubdtype(losses.dtype, jnp.floating):
+        returned = type(losses).__name__ if shape is None else f'{losses.dtype} of shape {shape}'
+        raise UserError(
+            f"'terms.{name}' returns {returned} for {queries} queries; a loss returns one float per query, of shape "
+            f'({queries},)'
+        )
 
 
 def with_constant_scores(ranking: Ranking) -> Ranking:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitm.devices import collectives, parallel
-from jitm.models import naaf
+from jitm.models import naaf_thresholds
 from jitm.types import Elements
 from tests.golden.steps import reduce
 from tests.support.matchers import MATCHERS
@@ -66,7 +66,7 @@ def test_smoothing_decides_which_words_are_negative(threshold, trained, smoothed
     """Words (1, 0) and (0.8, 0.6) with one region e1: only the first one matches, and the relevance is 1 and 0.8."""
     images, texts = map(padded, ([np.eye(2)[:1]], [np.array([[1, 0], [0.8, 0.6]])]))
     score = MODEL.apply(state(0.0, threshold), images, texts, method='score_block')
-    texts = naaf.MinedTexts(**vars(texts), threshold=jnp.float32([threshold]))
+    texts = naaf_thresholds.MinedTexts(**vars(texts), threshold=jnp.float32([threshold]))
     got = score[0, 0], MODEL.apply(state(), images, texts, method='score_at_threshold')[0, 0]
     np.testing.assert_allclose(got, (np.array([smoothed, trained]) + 1 + 1.8) / 2, rtol=1e-5)
 
@@ -126,7 +126,7 @@ def test_the_boundary_is_where_one_density_is_alpha_times_the_other(alpha, ratio
     """Matches spread less than mismatches do, as much, or more."""
     deviations = np.array([-1.5, -0.5, 0.5, 1.5])
     samples = np.stack([0.7 + 0.05 * ratio * deviations, 0.3 + 0.05 * deviations])
-    boundary = naaf.decision_boundary(samples.mean(1), samples.std(1, ddof=1), alpha)
+    boundary = naaf_thresholds.decision_boundary(samples.mean(1), samples.std(1, ddof=1), alpha)
     assert 0.3 < boundary < 0.7
     np.testing.assert_allclose(density(boundary, samples[0]), alpha * density(boundary, samples[1]), rtol=1e-4)
 
@@ -143,9 +143,9 @@ def test_the_boundary_is_where_one_density_is_alpha_times_the_other(alpha, ratio
 )
 def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
     start = {'threshold': 0.3, 'safe_threshold': 0.2, 'count': 0.0, 'mean': [0.0, 0.0], 'squares': [0.0, 0.0]}
-    statistics = naaf.Statistics(**{name: jnp.float32(value) for name, value in start.items()})
-    statistics = naaf.add_words(statistics, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
-    moved = naaf.move_thresholds(statistics, alpha)
+    statistics = naaf_thresholds.Statistics(**{name: jnp.float32(value) for name, value in start.items()})
+    statistics = naaf_thresholds.add_words(statistics, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
+    moved = naaf_thresholds.move_thresholds(statistics, alpha)
     for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):
         if new is not None:
             np.testing.assert_allclose(got, 0.7 * new + 0.3 * old, rtol=1e-5)
