@@ -66,6 +66,8 @@ def scale_modules(factors: Mapping[str, float], layer_decay: float = 1.0) -> opt
     Raises:
       UserError: At initialization, if the model has no such module.
     """
+    if not factors and layer_decay == 1:
+        return optax.identity()
 
     def init(params: chex.ArrayTree) -> optax.EmptyState:
         check_rates(params, factors, layer_decay)
