@@ -249,10 +249,11 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
 def build(config: Mapping[str, Any], sections: Sections) -> dict[str, Bound | None]:
     """Binds every declared section of a config, see `bind`, and returns the functions by the dotted keys of these."""
     declared = {path: (section, node) for path, section, node in find_sections(config, sections)}
-    return {
-        path: bind(section, {key: node[key] for key in node if f'{path}.{key}' not in declared}, path)
-        for path, (section, node) in declared.items()
-    }
+    parts = {}
+    for path, (section, node) in declared.items():
+        own_keys = {key: node[key] for key in node if f'{path}.{key}' not in declared}
+        parts[path] = bind(section, own_keys, path)
+    return parts
 
 
 def own_names(config: Mapping[str, Any], sections: Sections, imports: bool = True) -> dict[str, str]:

@@ -120,7 +120,11 @@ def _row_of(name: str, split: Split | None, rows_of: Mapping[str, Sequence[int]]
         return next(iter(ids), None)
     parts = PurePath(name).parts[::-1]
     # The same file, suffix included, and the same folders, as far as both have some.
-    alike = (row for row in ids if all(a == b for a, b in zip(PurePath(ids[row]).parts[::-1], parts, strict=False)))
+    alike = []
+    for row, path in ids.items():
+        shared = zip(PurePath(path).parts[::-1], parts, strict=False)
+        if all(part == part_of_name for part, part_of_name in shared):
+            alike.append(row)
     named = [row for row in ids if ids[row] == name] or [*alike]
     if len(named) != 1:
         listed = ' or '.join(ids.values())
@@ -146,12 +150,15 @@ def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequ
     places = []
     for choice, images in choices:
         texts = [rows[caption] for caption in choice.captions]
-        places.append([[pairs.setdefault((n, keys[t]), (len(pairs), n, t))[0] for t in texts] for n in images])
+        of_choice = np.zeros((len(images), len(texts)), int)
+        for (row, image), (column, text) in itertools.product(enumerate(images), enumerate(texts)):
+            of_choice[row, column], *_ = pairs.setdefault((image, keys[text]), (len(pairs), image, text))
+        places.append(of_choice)
     _, images, texts = np.array([*pairs.values()]).T
     scores = scorer.score(images, tokens.take(texts))
     if not np.isfinite(scores).all():
         raise UserError('scores of the choices are not finite: the model is broken')
-    return [scores[np.array(place)] for place in places]
+    return [scores[place] for place in places]
 
 
 def decide(scores: np.ndarray, matches: Iterable[tuple[int, int]]) -> dict[str, bool]:

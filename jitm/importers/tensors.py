@@ -207,12 +207,11 @@ def export(variables: Mapping[str, chex.ArrayTree], names: KeyMap) -> dict[str, 
                 value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.reshape(shape[::-1]).T
             tensor = np.ascontiguousarray(value).reshape(shape)
             parts[stored][part] = tensor.T if part == 'T' else tensor
-    return {
-        name: np.concatenate([slices[part] for part in sorted(slices)])
-        if len(slices) > 1
-        else np.asarray(*slices.values(), order='C')
-        for name, slices in parts.items()
-    }
+    tensors = {}
+    for name, slices in parts.items():
+        in_order = [slices[part] for part in sorted(slices)]
+        tensors[name] = np.concatenate(in_order) if len(in_order) > 1 else np.asarray(*in_order, order='C')
+    return tensors
 
 
 def _published_shape(path: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

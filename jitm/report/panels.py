@@ -111,13 +111,10 @@ def markdown(
 
 def _table(names: Sequence[str], retrieved: Sequence[Retrieved], show: Callable[[int], str]) -> str:
     """Returns a table with a row per rank, and a last row with the rank of the first match."""
-    rows = [
-        [
-            str(rank + 1),
-            *('✓ ' * list_of_group.correct[rank] + show(list_of_group.top[rank]) for list_of_group in retrieved),
-        ]
-        for rank in range(len(retrieved[0].top))
-    ]
+    rows = []
+    for rank in range(len(retrieved[0].top)):
+        cells = ['✓ ' * group.correct[rank] + show(group.top[rank]) for group in retrieved]
+        rows.append([str(rank + 1), *cells])
     rows.append(['first match', *(str(list_of_group.rank) for list_of_group in retrieved)])
     return table(['', *map(_escape, names)], rows)
 

@@ -1,6 +1,7 @@
 """The best validation metrics of each group, and rsum by epoch."""
 
 import collections
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,15 +41,29 @@ def best_validations(groups: Sequence[Group]) -> list[Best]:
     Raises:
       UserError: If a run has no validation yet.
     """
-    lines = [[run.best_validation() for run in group.runs] for group in groups]
-    evaluated = [[line for line in group if line.get('rsum') is not None] for group in lines]
-    metrics = [*RECALLS, *([DISTANCE] if all(DISTANCE in line for group in evaluated for line in group) else [])]
+    lines = []
+    evaluated = []
+    for group in groups:
+        lines.append([run.best_validation() for run in group.runs])
+        evaluated.append([line for line in lines[-1] if line.get('rsum') is not None])
+    have_distance = all(DISTANCE in line for line in itertools.chain(*evaluated))
+    metrics = [*RECALLS, DISTANCE] if have_distance else [*RECALLS]
     validations = []
     for group, evaluations in zip(lines, evaluated, strict=True):
         values = {metric: [line[metric] for line in evaluations] for metric in metrics}
         cells = {key: mean_and_deviation(row, '.3g' if key == DISTANCE else '.1f') for key, row in values.items()}
         validations.append(Best(values, cells, ', '.join(f'{line["epoch"]:g}' for line in group)))
     return validations
+
+
+def rsums_by_epoch(group: Group) -> dict[float, list[float]]:
+    """Returns the rsum of each run after each epoch in which it was validated."""
+    rsums = collections.defaultdict(list)
+    for run in group.runs:
+        for line in run.validations:
+            if line.get('rsum') is not None:
+                rsums[line['epoch']].append(line['rsum'])
+    return rsums
 
 
 def _rsums(group: Group) -> dict[int, float | None]:
@@ -87,14 +102,10 @@ def summary(groups: Sequence[Group]) -> str:
             row.insert(place, mean_and_deviation(differences, '+.1f'))
     other_data = [group.name for group in groups if not group.runs[0].has_data_of(groups[0].runs[0])]
     note = f'\n\nno difference from {groups[0].name}, which has other data: {"; ".join(other_data)}'
-    by_group = [collections.defaultdict(list) for _ in groups]  # epoch -> rsum of each run
-    for group, rsums in zip(groups, by_group, strict=True):
-        for line in (line for run in group.runs for line in run.validations if line.get('rsum') is not None):
-            rsums[line['epoch']].append(line['rsum'])
+    by_group = [rsums_by_epoch(group) for group in groups]
     epochs = sorted(set().union(*by_group))
-    epoch_rows = [
-        [group.name, *(mean_and_deviation(rsums.get(epoch, [])) for epoch in epochs)]
-        for group, rsums in zip(groups, by_group, strict=True)
-    ]
+    epoch_rows = []
+    for group, rsums in zip(groups, by_group, strict=True):
+        epoch_rows.append([group.name, *(mean_and_deviation(rsums.get(epoch, [])) for epoch in epochs)])
     epoch_header = ['rsum after epoch', *(f'{epoch:g}' for epoch in epochs)]
     return f'{table(header, best_rows)}{note if other_data else ""}\n\n{table(epoch_header, epoch_rows)}'

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jitm.config.build import trained_member
@@ -39,13 +39,18 @@ def read_points(run: RunLog) -> dict[str, Points]:
     member = trained_member(run.config)
     lines = run.require_training()
     logged = {
-        key: [(line['epoch'], line[f'{member}/{key}']) for line in lines if f'{member}/{key}' in line]
+        key: points_of(lines, f'{member}/{key}')
         for key in ('image_fc_gradient_norm', 'absolute_gap', 'hard_share', *NOISE)
     }
     pairs = [(line['epoch'], line[f'{member}/ranking_loss'], line[f'{member}/collapsed_loss']) for line in lines]
     loss = [(epoch, value / collapsed) for epoch, value, collapsed in pairs if collapsed > 0]
-    validated = {key: [(line['epoch'], line[key]) for line in run.validations if key in line] for key in VALIDATED}
+    validated = {key: points_of(run.validations, key) for key in VALIDATED}
     return {'loss': loss, **logged, **validated}
+
+
+def points_of(lines: Iterable[Mapping[str, float]], key: str) -> Points:
+    """Returns (epoch, value) of each line that has a key."""
+    return [(line['epoch'], line[key]) for line in lines if key in line]
 
 
 def by_window(points: Points, windows_per_epoch: int) -> dict[int, list[float]]:
@@ -71,11 +76,13 @@ def plateau_end(loss: Points) -> str:
 def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
     """Returns the curve of each quantity that any of the runs logs; training quantities are means over windows."""
     points = [read_points(run) for run in runs]
-    seeds = {
-        quantity: [(dict if quantity in VALIDATED else smooth)(log[quantity]) for log in points if log[quantity]]
-        for quantity in QUANTITIES
-    }
-    return {quantity: by_epoch(values) for quantity, values in seeds.items() if values}
+    curve_of = {}
+    for quantity in QUANTITIES:
+        reduce = dict if quantity in VALIDATED else smooth
+        seeds = [reduce(log[quantity]) for log in points if log[quantity]]
+        if seeds:
+            curve_of[quantity] = by_epoch(seeds)
+    return curve_of
 
 
 def training(groups: Sequence[Group]) -> str:

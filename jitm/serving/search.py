@@ -127,10 +127,11 @@ class VectorSearch:
         rows, places = np.unique(self._shortlist(queries, count), return_inverse=True)
         size = padded_count(len(rows), TILE[0] * parallel.num_local_devices())
         scores = _scores(parallel.put_rows(self._vectors[pad(rows, size)]), queries)[: len(rows)]
-        return [
-            [Hit(int(rows[place[hit.index]]), hit.score) for hit in rank(scores[place, n], top_k)]
-            for n, place in enumerate(np.sort(places, axis=1))
-        ]
+        results = []
+        for query, place in enumerate(np.sort(places, axis=1)):
+            hits = rank(scores[place, query], top_k)
+            results.append([Hit(int(rows[place[hit.index]]), hit.score) for hit in hits])
+        return results
 
     def _shortlist(self, queries: np.ndarray, count: int) -> np.ndarray:
         """Returns the numbers of the `count` vectors with the largest products for each query: [Q, count].

@@ -328,7 +328,8 @@ def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
     """
     if not hasattr(split, 'swaps'):
         raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(KINDS)}')
-    return {
-        kind: tuple(tuple(swap.caption for swap in row if swap.kind == kind) for row in split.swaps)
-        for kind in ('attribute', 'relation')
-    }
+
+    def swapped(kind: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(swap.caption for swap in row if swap.kind == kind) for row in split.swaps)
+
+    return {kind: swapped(kind) for kind in ('attribute', 'relation')}

@@ -79,10 +79,12 @@ def spacy(split: Split, *, model: str) -> tuple[CaptionGraph, ...]:
             f'scene graphs by spaCy require `pip install spacy` and `python -m spacy download {model}`; otherwise use '
             "source 'scene_graphs.rules'"
         ) from None
-    return tuple(
-        Reader([Token(w.text.lower(), w.tag_, (w.idx, w.idx + len(w.text))) for w in doc if not w.is_space]).read()
-        for doc in nlp.pipe(split.captions)
-    )
+    graphs = []
+    for document in nlp.pipe(split.captions):
+        words = [word for word in document if not word.is_space]
+        tokens = [Token(word.text.lower(), word.tag_, (word.idx, word.idx + len(word.text))) for word in words]
+        graphs.append(Reader(tokens).read())
+    return tuple(graphs)
 
 
 def gold(split: Split) -> tuple[CaptionGraph, ...]:

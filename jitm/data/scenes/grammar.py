@@ -170,11 +170,10 @@ def _sample_statement(
         free = [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
     related = RELATED[template]
-    candidates = [
-        chosen
-        for chosen in itertools.permutations(free, len(SLOTS[template]) - len(phrases))
-        if all((chosen[s], chosen[o]) in predicates for s, o in related)
-    ]
+    candidates = []
+    for chosen in itertools.permutations(free, len(SLOTS[template]) - len(phrases)):
+        if predicates.keys() >= {(chosen[s], chosen[o]) for s, o in related}:
+            candidates.append(chosen)
     if not candidates:
         return None
     chosen = candidates[np.argmin(mentions[np.array(candidates)].sum(1) + rng.random(len(candidates)))]
