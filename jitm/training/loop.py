@@ -31,21 +31,24 @@ from jitm.training.step import TrainState
 from jitm.training.workdir import check_workdir, claim, described
 from jitm.types import Batch
 
-SLOW = 10  # seconds of compiling after which the next length is announced
+ANNOUNCED = 10  # seconds; compilations are announced until one takes less
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
-    """Evaluates retrieval on the validation split with the evaluated model.
+    """Evaluates retrieval on the validation split with the member `evaluation.member`.
 
-    If it averages another one, that is evaluated too, and its metrics are `NAME/METRIC`.
+    If that member is an average of another one, the other one is evaluated too; its metrics have its name as a prefix.
     """
     member = setup.plan.evaluation['member']
-    beside = setup.members[member].copy_of
-    scores = {f'{beside}/{key}': value for key, value in _validate(setup, state, beside).items()} if beside else {}
-    return _validate(setup, state, member) | scores
+    values = _evaluate_member(setup, state, member)
+    averaged = setup.members[member].copy_of
+    if averaged:
+        values_of_averaged = _evaluate_member(setup, state, averaged)
+        values |= {f'{averaged}/{key}': value for key, value in values_of_averaged.items()}
+    return values
 
 
-def _validate(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
+def _evaluate_member(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
     evaluation = setup.plan.evaluation
     data = setup.data
     variables = jax.device_get(state.members[member].variables)
@@ -80,7 +83,7 @@ def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError
 
 
 def _write_config(plan: Plan, workdir: Path) -> None:
-    """Writes the config and the hashes of one's own code."""
+    """Writes the config and the hashes of the user's modules."""
     path = workdir / 'config.json'
     text = (json.dumps(plan.config, indent=2) + '\n').encode()
     if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
@@ -107,24 +110,24 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
     """Restores the newest whole checkpoint, or makes the initial state.
 
     Returns:
-      The state, the run's description for its checkpoints, and the restored step, None if there was none.
+      The state, the description of the run for its checkpoints, and the restored step, None if there was none.
     """
-    run = _describe(setup)
+    description = _describe(setup)
     checkpoints.set_aside_damaged()
     agreement.check_same({'checkpoints': checkpoints.steps()})
     restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
     if restored is None:
-        return parallel.put_state(setup.initial_state()), run, None
+        return parallel.put_state(setup.initial_state()), description, None
     state, saved = restored
     # The data must not have changed since the first start.
-    compared = ('vocabulary_hash', 'data')
-    different = config_lib.differences({key: saved[key] for key in compared}, {key: run[key] for key in compared})
+    old, new = ({key: values[key] for key in ('vocabulary_hash', 'data')} for values in (saved, description))
+    different = config_lib.differences(old, new)
     if different:
         raise UserError(
             f'the run in {workdir} was started with other data ({"; ".join(different)}); '
             'restore its data, or choose a new workdir'
         )
-    # Nor the length of an epoch, which depends on the number of devices.
+    # The number of steps per epoch must not have changed either; it depends on the number of devices.
     saved_steps = saved['steps_per_epoch']
     steps = setup.pipeline.steps_per_epoch
     if saved_steps != steps:
@@ -132,7 +135,7 @@ def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[Train
             f'the run in {workdir} has {saved_steps} steps per epoch, but {steps} on {jax.device_count()} devices; '
             'resume it on as many devices as before'
         )
-    return parallel.put_state(state), run, int(state.step)
+    return parallel.put_state(state), description, int(state.step)
 
 
 def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool) -> Setup:
@@ -157,11 +160,11 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_
         return setup
 
     setup = agreement.in_all(prepare)
-    run = _describe(setup)
+    description = _describe(setup)
     weights = hash_arrays(jax.tree.leaves(setup.weights))
     sources = own_code.hash_sources(setup.plan.own.values())
-    compared = {'data': run['data'], 'vocabulary': run['vocabulary_hash'], 'weights': weights, 'own_code': sources}
-    agreement.check_same(config_lib.flatten(compared))
+    read = {'data': description['data'], 'vocabulary': description['vocabulary_hash']}
+    agreement.check_same(config_lib.flatten(read | {'weights': weights, 'own_code': sources}))
     return setup
 
 
@@ -176,10 +179,12 @@ def train_and_evaluate(
       accept_changed_code: Whether the run resumes with modules of the user that have changed.
 
     Returns:
-      The `first` validation, a line of `metrics.jsonl`, None if it was lost; and the `best` one, `step` and metrics.
+      A dict with two entries: `first` is the line of `metrics.jsonl` for the validation at step 0, None if there is no
+      such line; `best` has the step and the metrics of the best checkpoint.
 
     Raises:
-      UserError: If something the user gave is wrong; nothing was written.
+      UserError: If an argument, the data or the workdir is wrong; what is wrong in a config is found before anything
+        is written.
       InterruptedRun: At SIGTERM or SIGINT, if this is called in the main thread; the state was saved.
       NotFiniteError: If the loss or a gradient was not finite; the last finite state was saved.
     """
@@ -189,28 +194,28 @@ def train_and_evaluate(
     setup = _set_up_everywhere(config, workdir, accept_changed_code)
     for warning in setup.warnings if parallel.is_primary() else ():
         logging.warning(warning)
-    with claim(workdir) as folder, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
+    with claim(workdir) as process_dir, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
             if parallel.is_primary():
                 noise.write(setup.data.train, workdir)
             _write_config(setup.plan, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
-        state, run, restored = _start(setup, checkpoints, workdir)
+        state, description, restored = _start(setup, checkpoints, workdir)
         if started and restored is None and parallel.is_primary():
             logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
         if restored and parallel.is_primary() and not read_metrics(workdir):
             logging.warning('%s/metrics.jsonl has no lines: the metrics before step %d are lost', workdir, restored)
-        _write_config(setup.plan, workdir)  # keys that cannot change a number may differ
+        _write_config(setup.plan, workdir)  # keys that do not affect training may have changed since the start
         # Train.
         plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
         monitor = CollapseMonitor(config_lib.trained_member(config), changes, advise(config['terms']))
-        with Logs(folder, restored, setup.total_steps, plan.batch_size, monitor) as logs:
-            loop = _Loop(setup=setup, checkpoints=checkpoints, run=run, logs=logs, stop=stop, folder=folder)
+        with Logs(process_dir, restored, setup.total_steps, plan.batch_size, monitor) as logs:
+            loop = _Loop(setup, checkpoints, description, logs, stop, process_dir)
             loop.train(state, resumed=restored is not None)
         # The first validation and the best one, whose checkpoint must be whole.
-        first = next((line for line in read_metrics(folder) if line['step'] == 0 and 'rsum' in line), None)
+        first = next((line for line in read_metrics(process_dir) if line['step'] == 0 and 'rsum' in line), None)
         best = checkpoints.best_step()
         checkpoints.check(best)
         return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}}
@@ -223,7 +228,7 @@ class _Loop:
         self,
         setup: Setup,
         checkpoints: Checkpoints,
-        run: dict[str, Any],
+        description: dict[str, Any],
         logs: Logs,
         stop: StopRequest,
         folder: Path,
@@ -231,36 +236,37 @@ class _Loop:
         """Stores the arguments; see `train_and_evaluate`."""
         self._setup = setup
         self._checkpoints = checkpoints
-        self._run = run
+        self._description = description
         self._logs = logs
         self._stop = stop
         self._folder = folder
         self._log_every = setup.plan.run['log_every']
         self._compiled = []
-        self._slow = True
+        self._announce = True
 
     def train(self, state: TrainState, resumed: bool) -> None:
         """Trains to the last step.
 
-        The order is fixed: evaluate, save, next batch, step. A resumed run has evaluated and saved its first state.
+        The order is fixed: evaluate, save, next batch, step. A resumed run skips the first two at its first step, since
+        its checkpoint exists.
         """
         setup = self._setup
         start = int(state.step)
         total = self._setup.total_steps
-        periods = setup.plan.run
+        options = setup.plan.run
         every = setup.plan.evaluation['every_steps']
-        batches = parallel.prefetch(setup.make_batch, range(start, total), periods['prefetch'])
+        batches = parallel.prefetch(setup.make_batch, range(start, total), options['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
-            agreed = jax.process_count() == 1 or step % self._log_every == 0  # several processes agree at these steps
-            stopping = agreed and parallel.any_process(self._stop.requested)
+            may_stop = jax.process_count() == 1 or step % self._log_every == 0  # when processes exchange requests
+            stopping = may_stop and parallel.any_process(self._stop.requested)
             validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
-            saving = validating or stopping or step % periods['checkpoint_every'] == 0
+            saving = validating or stopping or step % options['checkpoint_every'] == 0
             if saving or step % self._log_every == 0:
                 self._check_finite(state, step)
             if saving and not (resumed and step == start):
                 scores = self._validate(state, step) if validating else None
-                self._checkpoints.save(state, step, self._run, scores)
+                self._checkpoints.save(state, step, self._description, scores)
             if step == total:
                 return
             if stopping:
@@ -276,7 +282,7 @@ class _Loop:
             self._log(state, step + 1, values)
 
     def _revise(self, state: TrainState, start: int) -> TrainState:
-        """Revises the memory before an epoch; deterministic, so that a resumed run repeats it."""
+        """Revises the memory of the source before an epoch. This is deterministic, so that a resumed run repeats it."""
         setup = self._setup
         revision = self._setup.plan.source.revision
         steps = range(start, start + setup.pipeline.steps_per_epoch)
@@ -293,14 +299,17 @@ class _Loop:
         return state.replace(memory=parallel.put_everywhere(memory))
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-        """Takes a step; one that compiles, for a new shape of the captions, prints so unless the last was fast."""
+        """Takes one training step.
+
+        The first step of each shape of a batch compiles, which is announced unless the last one was compiled fast.
+        """
         leaves, structure = jax.tree.flatten(batch)
         shapes = structure, [leaf.shape for leaf in leaves]
         if shapes in self._compiled:
             return self._setup.train_step(state, batch)
         self._compiled.append(shapes)
         jax.block_until_ready(state)  # the steps before do not count as compiling
-        say = self._logs.say if self._slow else (lambda text: None)
+        say = self._logs.say if self._announce else (lambda text: None)
         members = ', '.join(self._setup.members)
         length = batch.texts.ids.shape[-1]
         number = len(self._compiled)
@@ -312,16 +321,19 @@ class _Loop:
             result = jax.block_until_ready(self._setup.train_step(state, batch))
         seconds = time.perf_counter() - start
         say(f'compiled in {seconds:.0f} s')
-        self._slow = seconds > SLOW
+        self._announce = seconds > ANNOUNCED
         return result
 
     def _check_finite(self, state: TrainState, step: int) -> None:
-        """Raises a NotFiniteError, with the last finite state saved, if the state is behind the steps."""
+        """Raises a NotFiniteError if an update was skipped: if `state.step` is below `step`.
+
+        The last finite state is saved first.
+        """
         if int(state.step) == step:
             return
         if int(state.step) not in self._checkpoints.steps():
             finite = int(state.step)
-            self._checkpoints.save(state, finite, self._run, None)
+            self._checkpoints.save(state, finite, self._description, None)
         raise _not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
@@ -334,7 +346,7 @@ class _Loop:
         return scores
 
     def _log(self, state: TrainState, step: int, values: Mapping[str, Any]) -> None:
-        """Logs the metrics of the step after which `step` steps are done, if its time has come and it was finite."""
+        """Logs the metrics of the last step, of every `log_every`, unless its update was skipped."""
         if step % self._log_every or int(state.step) != step:
             return
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}

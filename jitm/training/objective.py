@@ -21,7 +21,7 @@ DIRECTIONS = ('i2t', 't2i')
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
 
 SCORED = 'scores', 'positives', 'negatives'  # the arguments of every loss of rankings
-LEARNED = {  # inputs of losses that a model learns, or the term sets -> how a user supplies them
+LEARNED = {  # inputs of losses that a model learns or the config of a term sets -> how a user supplies them
     'temperature': 'set it, or use a model that learns it, from model.initial_temperature',
     'bias': 'set it, or use a model that learns it, from model.initial_bias',
 }
@@ -29,7 +29,7 @@ ANCHORED = {'anchor_scores': 'add an anchor model to members and name it in lear
 
 
 class MissingInput(UserError):
-    """A term needs an input or a prediction, `name`, that nothing gives."""
+    """A term needs an input or a prediction, `name`, that no source gives."""
 
     def __init__(self, term: str, name: str):
         super().__init__(f"'terms.{term}' needs {name}")
@@ -127,7 +127,7 @@ class RankingTerm(Term):
         return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
 
     def reduced(self, ranking: Ranking) -> Reduced:
-        """Returns the numbers of each query; only the loss has a gradient."""
+        """Returns the loss of each query and what the diagnostics need; only the loss has a gradient."""
         if self.name in ranking.reduced:
             return ranking.reduced[self.name]
         fixed = jax.lax.stop_gradient(ranking)

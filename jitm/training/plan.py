@@ -37,10 +37,14 @@ from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, to
 from jitm.training.sources import predicted
 
 TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
-REMEDIES = LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)  # of missing inputs
+REMEDIES = (
+    LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
+)  # input of a term -> how a user supplies it
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
-VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # 'model.text.dropout' changes them
-GRAPHS = Conditions(gives={'scene graphs': ''}, reader='masked captions (masking.num_views)')  # no term reads them
+VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # of tokens, which do not follow changed words
+GRAPHS = Conditions(
+    gives={'scene graphs': ''}, reader='masked captions (masking.num_views)'
+)  # which sources read, and no term
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,7 @@ class Plan:
       make_optimizer: The function `(steps_per_epoch) -> (optimizer, schedule)`.
       load_pretrained: The function `(variables, words, model) -> values` that loads published weights.
       generator: The member that generates captions; '' for none.
-      own: The names that are not of jitm, by their keys.
+      own: The functions and classes of the user that the config names, by their keys.
       evaluation: The section `evaluation`.
       run: The section `run`.
       warnings: The settings that are allowed but suspicious.
@@ -218,7 +222,10 @@ def check_conditions(
 
 
 def check_row_by_row(terms: Mapping[str, Term]) -> None:
-    """Raises a UserError if the loss of a query depends on other queries; one with other inputs stops in the step."""
+    """Raises a UserError if the loss of a query depends on other queries.
+
+    Losses with other inputs are not checked here; they stop when the step is traced.
+    """
     for name, term in ranking_terms(terms).items():
         if {*term.inputs} <= {*LEARNED} and not is_row_by_row(term):
             raise UserError(
@@ -228,7 +235,7 @@ def check_row_by_row(terms: Mapping[str, Term]) -> None:
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
-    """Raises a UserError if members do not fit the terms, or the evaluated member does not change.
+    """Raises a UserError if members and terms do not fit, a frozen member is unused, or no term is active in an epoch.
 
     Args:
       plan: The plan.

@@ -1,4 +1,4 @@
-"""The sections of a config: which function or class each of them configures. The rooms of these bring the rows."""
+"""The sections of a config: the function or class that each of them configures, as the modules of these declare."""
 
 from collections.abc import Mapping
 from typing import Any

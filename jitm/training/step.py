@@ -1,4 +1,4 @@
-"""One training step, the same function on one device and on many: look, score, sum the objectives, update."""
+"""One training step: look without a gradient, score, sum the objectives, update; the same on one device and on many."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ def train_step(
     Args:
       state: The state before the step.
       batch: The part of the batch on this device.
-      members: The models that train together; no gradient flows through the scores of another model.
+      members: All members of the run, trained or not; no gradient flows through the scores of another member.
       terms: The objective of each trained model.
       source: The source of rankings and losses.
       constants: The seed and the lengths of the run.
@@ -82,8 +82,8 @@ def train_step(
     # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
     # learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
-    teachers = {teacher for member in trained.values() for teacher in member.learn_from} - trained.keys()
-    untrained = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in teachers}
+    anchors = {anchor for member in trained.values() for anchor in member.learn_from} - trained.keys()
+    of_anchors = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in anchors}
 
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
         # Score, with gradient. The scores of other models are constants, so that the gradient of the sum is each
@@ -95,16 +95,16 @@ def train_step(
             variables = member.variables(params[name], state.members[name])
             scored = score_in_training(source, member.model, variables, batch, seen[name], keys[name])
             rankings[name], losses[name], batch_stats[name] = scored
-        of_others = untrained | jax.lax.stop_gradient(rankings)
+        constant = of_anchors | jax.lax.stop_gradient(rankings)
         for name, member in trained.items():
-            rankings[name] = with_anchors(rankings[name], [of_others[teacher] for teacher in member.learn_from])
+            rankings[name] = with_anchors(rankings[name], [constant[anchor] for anchor in member.learn_from])
         # Sum the objectives.
         values = {name: objective(terms[name], rankings[name], epoch, losses[name]) for name in trained}
         return sum(total for total, _ in values.values()), (values, rankings, batch_stats)
 
     params = {name: state.members[name].params for name in trained}
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    gradients = collectives.mean(gradients)  # until here of a device's own rows, see `gather_results`
+    gradients = collectives.mean(gradients)  # each device has that of its own rows, see `gather_results`
 
     # Update: first the models with a gradient, then the models that follow them, then the source's memory.
     updated = {
@@ -114,12 +114,14 @@ def train_step(
     progress = state.step / (constants.epochs * constants.steps_per_epoch)
     following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
     memory = source.remember(state.memory, seen, rankings)
-    new = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
-    metrics = diagnostics.step_metrics(values, rankings, untrained, gradients, terms, epoch, batch, source.metrics)
+    updated_state = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
+    metrics = diagnostics.step_metrics(values, rankings, of_anchors, gradients, terms, epoch, batch, source.metrics)
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
-    # A state that was not updated is no longer at the batch's step, so it stays unchanged from then on.
+    # After a skipped update `state.step` is below `batch.step`, so that all later updates are skipped, too.
     proceed = finite & (batch.step == state.step)
-    return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), new, state), metrics | {'finite': finite}
+    return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), updated_state, state), metrics | {
+        'finite': finite
+    }
 
 
 def score_in_training(
@@ -149,7 +151,7 @@ def score_in_training(
 
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
-    """Returns the rankings; both retrieval directions get the scores of A anchors for the same rankings."""
+    """Adds the scores of the anchors, stacked as [A, Q, C], to the rankings of both directions."""
     if not anchors:
         return rankings
     scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}
