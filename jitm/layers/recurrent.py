@@ -12,40 +12,49 @@ from flax import linen as nn
 from jitm.layers.linear import Linear
 
 
-class Step(NamedTuple):
-    """The state before a step, its gates, the new state, and the part of it that the reset gate scales."""
+class GRUStep(NamedTuple):
+    """One step of a GRU, with arrays of one shape.
+
+    Attributes:
+      before: The state before the step.
+      reset, update: The gates.
+      candidate: The candidate state.
+      hidden_candidate: The projection of the state for the candidate, which the reset gate multiplies.
+    """
 
     before: chex.Array
     reset: chex.Array
     update: chex.Array
-    new: chex.Array
-    scaled: chex.Array
+    candidate: chex.Array
+    hidden_candidate: chex.Array
 
     @property
     def after(self) -> chex.Array:
         """The state after the step."""
-        return (1 - self.update) * self.new + self.update * self.before
+        return (1 - self.update) * self.candidate + self.update * self.before
 
 
 def take_step(
     state: chex.Array, inputs: Sequence[chex.Array], hidden: Sequence[chex.Array], mask: chex.Array | None = None
-) -> Step:
-    """Computes a step.
+) -> GRUStep:
+    """Computes the gates and the candidate state of one step.
 
     Args:
       state: The state before, of any shape.
-      inputs, hidden: What the inputs and the state add to the reset gate, the update gate and the new state.
+      inputs, hidden: The projections of the input and of the state for the reset gate, the update gate and the
+        candidate.
       mask: Where it is False, the state is kept.
     """
     reset = nn.sigmoid(inputs[0] + hidden[0])
     update = nn.sigmoid(inputs[1] + hidden[1])
     if mask is not None:
         update = jnp.where(mask, update, 1)
-    return Step(state, reset, update, nn.tanh(inputs[2] + reset * hidden[2]), hidden[2])
+    candidate = nn.tanh(inputs[2] + reset * hidden[2])
+    return GRUStep(state, reset, update, candidate, hidden[2])
 
 
 class Parameters(NamedTuple):
-    """The kernels and biases of the inputs and of the state for the reset gate, the update gate and the new state."""
+    """The kernels and biases of the input and of the state for the reset gate, the update gate and the candidate."""
 
     inputs: tuple[tuple[chex.Array, chex.Array], ...]
     state: tuple[tuple[chex.Array, chex.Array], ...]
@@ -58,8 +67,8 @@ class Parameters(NamedTuple):
 class GRUCell(nn.Module):
     """A gated recurrent unit as in `torch.nn.GRU`, which applies the reset gate after the recurrent product.
 
-    As there, each gate has a bias for the inputs and one for the state. In the reset and update gates only their sum
-    matters, but with Adam it moves twice as fast as one bias, and the norm that clips the gradient counts both.
+    As there, each gate has a bias for the input and one for the state. In the reset and update gates only their sum
+    matters, but under Adam the sum moves twice as fast as a single bias, and clipping counts both gradients.
 
     Attributes:
       features: The size H of the state.
@@ -79,9 +88,8 @@ class GRUCell(nn.Module):
 
     def __call__(self, state: chex.Array, x: chex.Array) -> tuple[chex.Array, chex.Array]:
         """Maps the state [..., H] and inputs [..., D] to the new state, returned twice."""
-        inputs, hidden = (
-            [x @ kernel + bias for kernel, bias in maps]
-            for x, maps in zip((x, state), self.parameters(x.shape[-1]), strict=True)
-        )
+        parameters = self.parameters(x.shape[-1])
+        inputs = [x @ kernel + bias for kernel, bias in parameters.inputs]
+        hidden = [state @ kernel + bias for kernel, bias in parameters.state]
         state = take_step(state, inputs, hidden).after
         return state, state

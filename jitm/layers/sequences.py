@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.devices import policy
-from jitm.layers.recurrent import GRUCell, Parameters, Step, take_step
+from jitm.layers.recurrent import GRUCell, GRUStep, Parameters, take_step
 from jitm.types import Profile
 
 
@@ -54,8 +54,8 @@ class GRU(nn.Module):
         for name in directions:
             reverse = name == 'backward'
             parameters = GRUCell(self.features, name=name).parameters(x.shape[1])
-            # Padding keeps the zero that reading backward starts from; reading forward it comes last.
-            states.append(read(reverse, profile, x, mask if reverse else None, parameters))
+            # Backward, padding comes first and must not change the state; forward, it comes last.
+            states.append(run_gru(reverse, profile, x, mask if reverse else None, parameters))
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
 
@@ -66,20 +66,29 @@ def affine(x: chex.Array, maps: tuple[tuple[chex.Array, chex.Array], ...]) -> tu
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def read(reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters) -> chex.Array:
-    """Reads the elements [L, D, N] that a profile has, from the state zero, which the mask bool [L, 1, N] keeps.
+def run_gru(
+    reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
+) -> chex.Array:
+    """Runs a GRU over sequences from a state of zero.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
+
+    Args:
+      reverse: Whether it runs from the last element to the first.
+      profile: The segments of the elements that are read.
+      x: The inputs [L, D, N].
+      mask: bool [L, 1, N]; the state does not change where it is False. None changes it at every element.
+      parameters: The kernels and biases.
 
     Returns:
       The state after each element [L, H, N], zero where the profile has none.
     """
-    return _read(reverse, profile, x, mask, parameters)[0]
+    return _run_gru_forward(reverse, profile, x, mask, parameters)[0]
 
 
-def _read(
+def _run_gru_forward(
     reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
-) -> tuple[chex.Array, tuple[list[chex.Array], Parameters, list[Step]]]:
+) -> tuple[chex.Array, tuple[list[chex.Array], Parameters, list[GRUStep]]]:
     # Without the barrier XLA transposes the kernels again in each step.
     transposed = jax.lax.optimization_barrier(parameters.transposed())
 
@@ -88,51 +97,55 @@ def _read(
         next_step = take_step(state, affine(x, transposed.inputs), affine(state, transposed.state), mask)
         return next_step.after, (next_step.after, next_step)
 
-    parts = _cut(profile, (x, mask))
+    parts = _split(profile, (x, mask))
     kernel = parameters.state[0][0]
     states, steps = zip(*_scan(step, parts, len(kernel), jnp.result_type(x, kernel), reverse), strict=True)
-    return _fill(states), ([part for part, _ in parts], parameters, list(steps))
+    return _join(states), ([part for part, _ in parts], parameters, list(steps))
 
 
-def _pull_back(
+def _run_gru_backward(
     reverse: bool,
     profile: Profile,
-    residuals: tuple[list[chex.Array], Parameters, list[Step]],
+    residuals: tuple[list[chex.Array], Parameters, list[GRUStep]],
     gradients: chex.Array,
 ) -> tuple[chex.Array, None, Parameters]:
+    """Returns the cotangents of `x` and of the parameters.
+
+    The scan computes those of the gates; then each parameter needs one product over all elements.
+    """
     x, parameters, steps = residuals
     kernels = [kernel for kernel, _ in parameters.state]
 
     def step(carry, parts_of_step):
-        gradient, (before, reset, update, new, scaled) = parts_of_step
-        gradient += carry
-        to_new = gradient * (1 - update) * (1 - new**2)
-        to_update = gradient * (before - new) * update * (1 - update)
-        to_reset = to_new * scaled * reset * (1 - reset)
-        to_scaled = to_new * reset
-        carry = kernels[0] @ to_reset + kernels[1] @ to_update + kernels[2] @ to_scaled + gradient * update
-        return carry, (to_reset, to_update, to_new, to_scaled)
+        d_after, (before, reset, update, candidate, hidden_candidate) = parts_of_step
+        d_after += carry
+        d_candidate = d_after * (1 - update) * (1 - candidate**2)
+        d_update = d_after * (before - candidate) * update * (1 - update)
+        d_reset = d_candidate * hidden_candidate * reset * (1 - reset)
+        d_hidden_candidate = d_candidate * reset
+        carry = kernels[0] @ d_reset + kernels[1] @ d_update + kernels[2] @ d_hidden_candidate + d_after * update
+        return carry, (d_reset, d_update, d_candidate, d_hidden_candidate)
 
-    parts = list(zip(_cut(profile, gradients), steps, strict=True))
+    parts = list(zip(_split(profile, gradients), steps, strict=True))
     pulled = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
-    to_reset, to_update, to_new, to_scaled = map(_columns, zip(*pulled, strict=True))
+    d_reset, d_update, d_candidate, d_hidden_candidate = map(_columns, zip(*pulled, strict=True))
     transposed = parameters.transposed()
     before = _columns([part.before for part in steps])
-    to_columns, to_inputs = jax.vjp(affine, _columns(x), transposed.inputs)[1]((to_reset, to_update, to_new))
-    _, to_state = jax.vjp(affine, before, transposed.state)[1]((to_reset, to_update, to_scaled))
+    d_columns, d_inputs = jax.vjp(affine, _columns(x), transposed.inputs)[1]((d_reset, d_update, d_candidate))
+    _, d_state = jax.vjp(affine, before, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
     ends = itertools.accumulate(tokens * rows for tokens, rows in profile)
-    to_x = [
-        einops.rearrange(to_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
+    d_x = [
+        einops.rearrange(d_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
         for end, (tokens, rows) in zip(ends, profile, strict=True)
     ]
-    return _fill(to_x), None, Parameters(to_inputs, to_state).transposed()
+    return _join(d_x), None, Parameters(d_inputs, d_state).transposed()
 
 
-read.defvjp(_read, _pull_back)
+run_gru.defvjp(_run_gru_forward, _run_gru_backward)
 
 
-def _cut(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
-    """Returns the segments of leaves [L, ..., N]."""
+def _split(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
+    """Splits leaves [L, ..., N] into the segments of a profile."""
     ends = itertools.accumulate(tokens for tokens, _ in profile)
     return [
         jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, :, : size[1]], tree)
@@ -140,26 +153,26 @@ def _cut(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
     ]
 
 
-def _fill(parts: Sequence[chex.Array]) -> chex.Array:
-    """Concatenates segments [., H, n] as one array [L, H, N], filled up with zeros."""
+def _join(parts: Sequence[chex.Array]) -> chex.Array:
+    """Concatenates segments to [L, H, N], padded with zeros."""
     return jnp.concatenate([_resize(part, parts[0].shape[-1]) for part in parts])
 
 
 def _resize(x: chex.Array, count: int) -> chex.Array:
-    """Returns the first columns of [..., H, n], filled up with zeros."""
+    """Trims or pads the columns of [..., H, n] to a number of them; padding is zero."""
     padding = count - x.shape[-1]
     return x[..., :count] if padding <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
 
 
 def _columns(parts: Sequence[chex.Array]) -> chex.Array:
-    """Returns all elements of some segments [., H, n] as the columns of one matrix."""
+    """Returns all elements of segments as the columns of one matrix [H, elements]."""
     return jnp.concatenate([einops.rearrange(part, 'l h n -> h (l n)') for part in parts], axis=1)
 
 
 def _scan(
     step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
 ) -> list[chex.ArrayTree]:
-    """Scans segments one after the other, from zeros; columns that start in a later segment start from zero."""
+    """Scans segments in their order; the initial state is zero, also of columns that begin in a later segment."""
     carry = None
     results = []
     for part in reversed(parts) if reverse else parts:
