@@ -60,7 +60,7 @@ def override(config: Mapping[str, Any], values: Mapping[str, str | None], sectio
         outer, dot, name = path.rpartition('.')
         inner = find_sections({name: node}, sections, f'{outer}{dot}')
         read = {argument for where, part, keys in inner for argument in part.arguments(part.functions(keys, where))}
-        for shared in node.keys() & {*section.shares} - read:
+        for shared in node.keys() & {*section.settable} - read:
             del node[shared]
     config = complete(config, sections)
     for key in sorted(values.keys() - named.keys()):

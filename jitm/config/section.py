@@ -33,16 +33,16 @@ class Section(NamedTuple):
       key: The key that names the function or class; '' if it is always `function`.
       package: The package of the names, or the functions and classes by name.
       function: The function or class of a section without a name.
-      own: Which objects of modules of the user may be named, see `names.resolve`; None for none.
+      own: A predicate of the objects of user modules that may be named, see `names.resolve`; None for none.
       default: The name where there is none; None if it must be given.
-      nothing: The name, or the section, that stands for nothing; None if there must be something.
+      null: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
-      shares: Those of them that may be keys instead.
-      inputs: Which arguments without a default the caller supplies if they are no keys.
-      wraps: The function `named -> function` for one with further keys, which is called with the named one as `key`, or
-        for None.
-      also: Functions with further keys, which may be left out.
-      makes: The type of the result, and its description for an error.
+      settable: Arguments that the config may set, and that the caller supplies if it does not.
+      inputs: A predicate of further arguments that the caller supplies if the config does not set them.
+      wrapper: A function from the named function to one with further keys that wraps it, or to None. The wrapper takes
+        the named function as its argument `key`.
+      extra: Functions whose arguments are optional keys, too.
+      returns: The type of the result, and its description for an error.
     """
 
     key: str = ''
@@ -50,13 +50,13 @@ class Section(NamedTuple):
     function: Callable | None = None
     own: Callable[[Any], bool] | None = None
     default: str | None = None
-    nothing: str | Mapping[str, Any] | None = None
+    null: str | Mapping[str, Any] | None = None
     takes: Collection[str] = ()
-    shares: Collection[str] = ()
+    settable: Collection[str] = ()
     inputs: Callable[[inspect.Parameter], bool] = lambda parameter: False
-    wraps: Callable[[Callable], Callable | None] | None = None
-    also: Collection[Callable] = ()
-    makes: tuple[type, str] = (object, '')
+    wrapper: Callable[[Callable], Callable | None] | None = None
+    extra: Collection[Callable] = ()
+    returns: tuple[type, str] = (object, '')
 
     def functions(self, node: Mapping[str, Any], where: str, imports: bool = True) -> list[Callable]:
         """Returns the function that a section names, and the one that wraps it; none if its name stands for nothing.
@@ -76,32 +76,32 @@ class Section(NamedTuple):
         key = f'{where}.{self.key}'
         listed = isinstance(self.package, Mapping)
         check_value(key, name, Literal[*self.package] if listed else str)
-        if name == self.nothing:
+        if name == self.null:
             return []
         if listed:
             named = self.package[name]
         else:
             named = names.resolve(self.package, name, where=key, own=self.own, imports=imports)
         try:
-            outer = self.wraps(named) if self.wraps else None
+            outer = self.wrapper(named) if self.wrapper else None
         except ArgumentError as error:
             raise error.in_section(where) from None
         return [named, outer] if outer else [named]
 
     def keys(self, function: Callable) -> dict[str, inspect.Parameter]:
         """Returns the arguments of a function that are keys of the section; arrays are not."""
-        supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.shares}
+        supplied = {self.key, *self.takes, *getattr(function, 'keywords', ())} - {*self.settable}
         parameters = parameters_of(function).items()
         return {name: p for name, p in parameters if name not in supplied and not is_array(p.annotation)}
 
     def supplied(self, function: Callable) -> set[str]:
         """Returns the arguments of a function that the caller may supply."""
         parameters = parameters_of(function).items()
-        return {name for name, p in parameters if name in (*self.takes, *self.shares) or self.inputs(p)}
+        return {name for name, p in parameters if name in (*self.takes, *self.settable) or self.inputs(p)}
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
         """Returns all keys that a section may have besides its name, see `functions`."""
-        functions = *functions, *self.also
+        functions = *functions, *self.extra
         return {key: parameter for function in functions for key, parameter in self.keys(function).items()}
 
 
@@ -109,38 +109,44 @@ Sections = Mapping[str, Section]  # pattern of a dotted key -> its section; the 
 
 
 class Bound(functools.partial):
-    """A function or class with the keys of a section as arguments.
+    """A function or class with the arguments that a section of the config sets.
 
-    A call leaves out the keywords that it does not take. An ArgumentError becomes a UserError that names the config
-    key, and any error in code of the user becomes one that names the line.
+    A call leaves out keywords that the function does not take or that the config has set. An ArgumentError becomes a
+    UserError that names the config key, and any error in code of the user becomes one that names the line.
+
+    Attributes:
+      where: The dotted key of the section.
+      setting: The key that names the function, and its value: the subject of a message.
+      accepted: The keywords of a call that are not left out.
+      returns: See `Section`.
     """
 
     where: str
-    name: str
-    taken: Collection[str]
-    makes: tuple[type, str]
+    setting: str
+    accepted: Collection[str]
+    returns: tuple[type, str]
 
     def __call__(self, *args: Any, **supplied: Any) -> Any:
         """Calls the function."""
-        taken = {key: value for key, value in supplied.items() if key in self.taken}
-        with blame(f'{self.name}, but it', names.is_own(self.func)):
+        keywords = {key: value for key, value in supplied.items() if key in self.accepted}
+        with blame(f'{self.setting}, but it', names.is_own(self.func)):
             try:
-                made = super().__call__(*args, **taken)
+                made = super().__call__(*args, **keywords)
             except ArgumentError as error:
                 raise error.in_section(self.where) from error
-        kind, description = self.makes
+        kind, description = self.returns
         if not isinstance(made, kind):
-            raise UserError(f'{self.name}, but it returns {type(made).__name__}: return {description}')
+            raise UserError(f'{self.setting}, but it returns {type(made).__name__}: return {description}')
         return made
 
 
 @contextlib.contextmanager
 def blame(subject: str, own: bool) -> Iterator[None]:
-    """Names the line of any error within the block if code of the user runs in it.
+    """Raises any error of code of the user within the block again, as a UserError that names the line.
 
     Args:
-      subject: What fails, for the message.
-      own: Whether it is code of the user.
+      subject: The subject of the message.
+      own: Whether code of the user runs in the block.
     """
     try:
         yield
@@ -155,7 +161,7 @@ def blame(subject: str, own: bool) -> Iterator[None]:
 
 @functools.cache
 def _pattern(pattern: str) -> re.Pattern:
-    """Returns the expression of a pattern of dotted keys: `*` is one part of a key, `**` any number of parts."""
+    """Compiles a pattern of dotted keys to a regular expression: `*` is one part of a key, `**` one or more parts."""
     return re.compile(re.escape(pattern).replace(r'\*\*', '.+').replace(r'\*', '[^.]+'))
 
 
@@ -183,14 +189,15 @@ def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True
     Args:
       config: A nested dict.
       sections: Its sections.
-      imports: Whether modules of the user are imported; otherwise sections that name one that was not stay as they are.
+      imports: Whether modules of the user are imported; otherwise a section that names one that has not been imported
+        is returned unchanged.
 
     Raises:
       UserError: If a section names no function that it may name.
     """
     config = copy.deepcopy(dict(config))
     for path, section, node in find_sections(config, sections):
-        if node == section.nothing:
+        if node == section.null:
             continue
         try:
             functions = section.functions(node, path, imports)
@@ -202,7 +209,7 @@ def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True
             node.setdefault(section.key, section.default)
         for function in functions:
             for key, parameter in section.keys(function).items():
-                if key not in section.shares and type(parameter.default) in PLAIN:
+                if key not in section.settable and type(parameter.default) in PLAIN:
                     node.setdefault(key, parameter.default)
     return config
 
@@ -222,27 +229,27 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
     Raises:
       UserError: If a key is unknown (naming the nearest), missing or of a wrong value.
     """
-    if node == section.nothing:
+    if node == section.null:
         return None
     functions = section.functions(node, where, imports)
     keywords = {key: value for key, value in node.items() if key != section.key}
     parameters = section.arguments(functions) if functions else {}
     outer = section.arguments(functions[1:])
-    optional = set().union(*map(section.supplied, functions), *map(parameters_of, section.also))
+    optional = set().union(*map(section.supplied, functions), *map(parameters_of, section.extra))
     required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
     check_keys(keywords, parameters, where=where, required=[key for key in parameters if key in required - optional])
     for key, value in keywords.items():
         check_value(f'{where}.{key}', value, parameters[key].annotation)
     keywords = {key: tuple(value) if isinstance(value, list) else value for key, value in keywords.items()}
     bound = None
-    name = f"config key '{where}.{section.key}' is '{node.get(section.key)}'"
+    setting = f"config key '{where}.{section.key}' is '{node.get(section.key)}'"
     for function in functions:
         keys = [key for key in section.keys(function) if key in keywords and (bound or key not in outer)]
         bound = Bound(function, **{key: keywords[key] for key in keys}, **({section.key: bound} if bound else {}))
         bound.where = where
-        bound.name = name
-        bound.makes = section.makes
-        bound.taken = section.supplied(function) - {*bound.keywords}
+        bound.setting = setting
+        bound.returns = section.returns
+        bound.accepted = section.supplied(function) - {*bound.keywords}
     return bound
 
 

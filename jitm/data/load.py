@@ -50,8 +50,8 @@ def is_loader(value: Any) -> bool:
     return inspect.isfunction(value) and [*inspect.signature(value).parameters][:1] == ['split']
 
 
-LOADER = Section('source', 'jitm.data', nothing='', takes=('split',))
-DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), also=tuple(CHANGES))
+LOADER = Section('source', 'jitm.data', null='', takes=('split',))
+DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), extra=tuple(CHANGES))
 
 
 def load_split(
@@ -124,7 +124,7 @@ def load_whole(load: Bound, split: str, remedy: str = PUBLISHED) -> Split:
     try:
         loaded = load(split)
         if names.is_own(load.func):
-            _check_own(loaded, f"{load.name}, but for the split '{split}' it returns")
+            _check_own(loaded, f"{load.setting}, but for the split '{split}' it returns")
         return loaded
     except UserError as error:
         if os.path.exists(load.keywords.get('root', '.')):

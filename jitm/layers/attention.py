@@ -46,6 +46,12 @@ def best_similarities(scores: chex.Array, context_mask: chex.Array) -> chex.Arra
     return jnp.max(jnp.where(einops.rearrange(context_mask, 'c k -> c k 1 1'), scores, -jnp.inf), axis=1)
 
 
+def mean_best_similarity(context: Elements, queries: Elements) -> chex.Array:
+    """Returns the mean over the query elements of their similarity with the most similar context element: [C, Q]."""
+    best = best_similarities(similarities(context, queries), context.mask)
+    return jnp.mean(best, axis=-1, where=queries.mask)
+
+
 def normalize_over_queries(scores: chex.Array, query_mask: chex.Array) -> chex.Array:
     """Clips similarities with a leaky ReLU and L2-normalizes them over the query elements (SCAN, section 3.1.1).
 

@@ -1,7 +1,6 @@
 """Hard alignment: each word is scored by its most similar region (CHAN; Pan et al., 2023)."""
 
 import chex
-import jax.numpy as jnp
 
 from jitm.layers import attention
 from jitm.models.tiled import CrossAttentionMatcher
@@ -21,8 +20,7 @@ class CHAN(CrossAttentionMatcher):
 
     def score_block(self, images: Elements, texts: Elements) -> chex.Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        words = attention.best_similarities(attention.similarities(images, texts), images.mask)
-        return jnp.mean(words, axis=-1, where=texts.mask)
+        return attention.mean_best_similarity(images, texts)
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
         """Returns the attention of each query element, 1 for the most similar context element: [C, K, Q, M]."""

@@ -24,9 +24,9 @@ MODEL = Section(
     'name',
     'jitm.models',
     own=is_module,
-    nothing={},
+    null={},
     takes=('parent', 'name', 'vocab_size', 'embed_dim'),
-    shares=('embed_dim',),
+    settable=('embed_dim',),
 )
 MODULE = MODEL._replace(package='jitm.layers')
 SECTIONS = {'model': MODEL, 'model.**': MODULE, 'members.*.model': MODEL, 'members.*.model.**': MODULE}
@@ -79,8 +79,8 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
             del node['embed_dim']
         make = bind(section, node, where, imports)
         required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
-        check_keys(shared, shared, where=where, required=required & make.taken)
-        read.update(make.taken & shared.keys())
+        check_keys(shared, shared, where=where, required=required & make.accepted)
+        read.update(make.accepted & shared.keys())
         return make(**shared)
 
     return build(MODEL, model, 'model')

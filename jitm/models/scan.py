@@ -11,9 +11,9 @@ DIRECTIONS = ('t2i', 'i2t')
 
 
 class SCAN(CrossAttentionMatcher):
-    """Averages the relevance of each word to its attended regions, or of each region to its words (section 3.1).
+    """Aggregates the relevance of each word to its attended regions, or of each region to its words (section 3.1).
 
-    The published SCAN averages the scores of a t2i and an i2t model.
+    The best published results average the scores of a t2i and an i2t model.
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.

@@ -27,7 +27,7 @@ class TiledMatcher(Matcher):
     encoders = 'image', 'text'
 
     def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
-        """Scores every image of a small block with every text of it, without tiling: float32 [I, T]."""
+        """Scores every image of one tile with every text of it: float32 [I, T]."""
         raise NotImplementedError
 
     def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
@@ -55,14 +55,15 @@ class TiledMatcher(Matcher):
         method: str,
         images: Encoding,
         texts: Encoding,
-        known: Callable[[Encoding], chex.Array] | None = None,
+        precomputed: Callable[[Encoding], chex.Array] | None = None,
     ) -> chex.Array:
         """Scores every image with every text, with a gradient that is sparse, see `tiling.with_sparse_gradient`.
 
         Args:
           method: `score_block`, or another method whose pairs do not depend on each other.
           images, texts: Encodings that are prepared.
-          known: A function that returns the scores if the texts have them, so that only the gradient is computed.
+          precomputed: A function of the texts that returns scores computed before, so that only the gradient is
+            computed; None computes them.
 
         Returns:
           float32 [I, T].
@@ -72,7 +73,7 @@ class TiledMatcher(Matcher):
             self.tiles(block, images, texts),
             tiling.over_pairs(block),
             *tiling.sparse_plan(self.floats_per_pair(images, texts), images, texts),
-            known and (lambda variables, images, texts: known(texts)),
+            precomputed and (lambda variables, images, texts: precomputed(texts)),
         )
         return scores(variables, images, texts)
 
@@ -82,10 +83,10 @@ class TiledMatcher(Matcher):
         return self.tiles(block, images, texts, all_images)(variables, images, texts)
 
     def tiles(self, block: tiling.Block, images: Encoding, texts: Encoding, all_images: bool = False) -> tiling.Block:
-        """Returns a block of all images and texts that applies a block to one tile after the other.
+        """Returns a function of all images and texts that applies a function tile by tile.
 
         Args:
-          block: A function of a few images and texts.
+          block: A function of the images and texts of a tile.
           images, texts: Leaves [I, ...] and [T, ...], whose shapes decide the size of a tile.
           all_images: Passes all images at once, with few texts.
         """
@@ -113,7 +114,7 @@ class CrossAttentionMatcher(TiledMatcher):
 
     @property
     def text_format(self) -> TextFormat:
-        """That of the text encoder, with a profile."""
+        """The text format of the text encoder; it asks for a profile."""
         return super().text_format._replace(profile=True)
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
@@ -136,7 +137,9 @@ class CrossAttentionMatcher(TiledMatcher):
         """Adds the Gram matrix of each side that is attended to."""
         if 't2i' in self.directions:
             images = images.replace(gram=attention.gram(images))
-        return images, texts.replace(gram=attention.gram(texts)) if 'i2t' in self.directions else texts
+        if 'i2t' in self.directions:
+            texts = texts.replace(gram=attention.gram(texts))
+        return images, texts
 
     def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
         """Scores every image with every text: [I, T]."""
@@ -158,10 +161,13 @@ class CrossAttentionMatcher(TiledMatcher):
         return result
 
     def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
-        """Returns the attention of each query element to the context, [C, K, Q, M], up to its sum over the context.
+        """Returns the unnormalized attention weights of each query element over the context: [C, K, Q, M].
 
-        `scores` are the `attention.similarities` of both sides. By default it is SCAN's, with the `lambda_softmax` of
-        the model.
+        The default is SCAN's attention, which reads the attribute `lambda_softmax` of a subclass.
+
+        Args:
+          scores: The `attention.similarities` of both sides.
+          context, queries: The encodings of both sides.
         """
         scores = attention.normalize_over_queries(scores, queries.mask)
         return attention.attend(scores, context.mask, self.lambda_softmax)

@@ -242,7 +242,9 @@ def make_member(
     return Member(rule=made, learn_from=learn_from, init_from=init_from, frozen=frozen, lora=lora)
 
 
-DECLARED = Section('rule', RULES, default='gradient', takes=('name', 'frozen', 'lora'), wraps=lambda rule: make_member)
+DECLARED = Section(
+    'rule', RULES, default='gradient', takes=('name', 'frozen', 'lora'), wrapper=lambda rule: make_member
+)
 
 
 def make_members(

@@ -265,9 +265,9 @@ DECLARED = Section(
     'jitm.losses',
     own=callable,
     takes=(*SCORED, 'name'),
-    shares=LEARNED,
+    settable=LEARNED,
     inputs=is_input,
-    wraps=kind_of,
+    wrapper=kind_of,
 )
 
 

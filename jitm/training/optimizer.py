@@ -225,4 +225,4 @@ def around(rule: Callable) -> Callable | None:
     return optimizer if rule.__module__.startswith('optax.') else None
 
 
-DECLARED = Section('name', __name__, own=callable, takes=('steps_per_epoch', 'total_steps'), wraps=around)
+DECLARED = Section('name', __name__, own=callable, takes=('steps_per_epoch', 'total_steps'), wrapper=around)

@@ -167,7 +167,7 @@ def make_optimizer(
         case optax.GradientTransformation(), schedule if callable(schedule):
             return made
     description = 'an optax.GradientTransformation and its schedule'
-    raise UserError(f'{make.name}, but it returns {type(made).__name__}: return {description}')
+    raise UserError(f'{make.setting}, but it returns {type(made).__name__}: return {description}')
 
 
 def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member]) -> None:

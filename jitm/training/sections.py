@@ -24,10 +24,10 @@ PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     'initialize': pretrained.DECLARED,
     'terms.*': objective.DECLARED,
     'members.*': members.DECLARED,
-    'members.*.lora': Section(function=LoRA, nothing={}),
+    'members.*.lora': Section(function=LoRA, null={}),
     'optimizer': optimizer.DECLARED,
 }
-_TEXT = make.MODULE._replace(also=(text_folders.read_folder,))
+_TEXT = make.MODULE._replace(extra=(text_folders.read_folder,))
 SECTIONS = {'model.text': _TEXT, 'members.*.model.text': _TEXT, **PARTS, **make.SECTIONS}
 
 

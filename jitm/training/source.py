@@ -17,7 +17,7 @@ from jitm.models.matcher import Matcher
 from jitm.training.objective import LEARNED, Term
 from jitm.types import Batch, Ranking
 
-Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a jointly trained model -> matcher and variables
+Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a member -> its matcher and variables
 Rankings = dict[str, Ranking]
 Losses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
 Scored = tuple[Rankings, Losses]
@@ -28,7 +28,7 @@ class View(NamedTuple):
     """The inputs of a step that a source may read before the gradient.
 
     Attributes:
-      models: All models that train together.
+      models: The matcher and the variables of every member.
       batch: The part of the batch on this device.
       memory: The memory of the sources, from earlier steps.
       epoch: int [].
@@ -56,7 +56,8 @@ class Context(NamedTuple):
     pending: bool = False
 
 
-OPTIONS = {  # pattern of the config keys with which a source may be combined -> why one that does not accept it is not
+# Patterns of config keys that not every source supports -> the reason, for the message of those that do not.
+OPTIONS = {
     'augmentation.num_views': 'it has one view of each pair',
     'augmentation.change_words': 'its captions are not changed',
     'augmentation.drop_regions': 'its images are not changed',
@@ -67,7 +68,8 @@ OPTIONS = {  # pattern of the config keys with which a source may be combined ->
     'data.token_vectors': 'its captions have no vectors of tokens',
 }
 AUGMENTATION = {'augmentation.num_views', 'augmentation.change_words', 'augmentation.drop_regions'}
-OF_OTHER_ROWS = {'augmentation.change_words', 'augmentation.drop_regions', 'data.token_vectors'}  # than `in_batch`
+# What sources support whose candidates are not the pairs of the batch.
+OF_OTHER_ROWS = {'augmentation.change_words', 'augmentation.drop_regions', 'data.token_vectors'}
 
 
 class Conditions(NamedTuple):
@@ -114,9 +116,9 @@ class Source(NamedTuple):
     Attributes:
       score: `(matcher, images, texts, batch, seen, train) -> (rankings, losses)` of the global batch, the same on every
         device (`collectives.gather_results`), given the encoded images and texts of this device. The rankings of
-        candidates are `i2t` and `t2i`. With `train=False` and `seen=None` a model is scored in evaluation mode, for
-        labels or because others learn from it and it does not train: score by `in_batch.on_training_scale`, or return
-        `({}, {})` if there is nothing to add.
+        candidates are `i2t` and `t2i`. In evaluation mode `train` is False and `seen` is None: it scores models that
+        labels or other models learn from, on the scale of training (`in_batch.on_training_scale`), or returns
+        `({}, {})`.
       look: `(view, keys) -> {model: seen}`, the decisions for each trained model before scoring, such as the candidates
         it ranks, for this device or the global batch as `score` needs them. `keys` are the random keys of the models by
         name, which dropout uses too: fold a number into them.
@@ -128,7 +130,7 @@ class Source(NamedTuple):
       samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.
       revision: A change of the memory before an epoch; None for none.
       conditions: The conditions for combining it with other sources.
-      name: Its name beside sources of other rankings, see `together`.
+      name: The key of what it has seen where it is combined with other sources, see `together`.
       metrics: `(rankings, terms) -> {metric: scalar}` of a trained model, for the log.
     """
 
@@ -148,7 +150,7 @@ DECLARED = Section(
     'jitm.training.sources',
     own=callable,
     takes=('context',),
-    makes=(Source, 'a jitm.training.source.Source'),
+    returns=(Source, 'a jitm.training.source.Source'),
 )
 
 
@@ -158,9 +160,12 @@ def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[s
 
 
 def together(*sources: Source) -> Source:
-    """Combines sources in their order: all their rankings, losses, memories, draws and metrics, and one revision.
+    """Combines sources in their order; at most one of them revises the memory.
 
-    What a model has `seen` is a dict by the names of the sources.
+    What a model has `seen` is a dict by the names of the sources. The conditions are not combined.
+
+    Raises:
+      ValueError: If several sources revise the memory.
     """
 
     if len(sources) == 1:
@@ -200,7 +205,8 @@ def together(*sources: Source) -> Source:
     if len(revisions) > 1:
         raise ValueError('more than one source revises the memory')
     name = '+'.join(source.name for source in sources)
-    return Source(score, look, init, remember, samplers, *revisions, name=name, metrics=metrics)
+    revision = revisions[0] if revisions else None
+    return Source(score, look, init, remember, samplers, revision, name=name, metrics=metrics)
 
 
 def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_the_four_numbers_of_ncr_by_a_loop():
     for name, s in zip(named, scores, strict=True):
         np.testing.assert_allclose(hinges[name], hinges_by_loop(s), rtol=1e-5)
     stored = jax.device_get(NCR.init(['other', 'target'], PAIRS + 1))
-    split = NCR.split(stored, rows, hinges)
+    split = NCR.revise(stored, rows, hinges)
     for name, source in (('other', 'target'), ('target', 'other')):
         np.testing.assert_allclose(
             split[name]['posterior'][rows], clean_posterior(hinges[source]), rtol=1e-6, atol=1e-9
@@ -122,7 +122,7 @@ def test_the_mixture_equals_that_of_scikit_learn(seed, share):
 def test_where_all_pairs_seem_clean_a_hundredth_does_not(lowest, noisy, monkeypatch):
     monkeypatch.setattr(labels, 'clean_posterior', lambda hinges: np.linspace(lowest, 0.7, 201))
     stored = {name: {'clean': np.ones(201, bool), 'posterior': np.ones(201)} for name in ('a', 'b')}
-    split = NCR.split(stored, np.arange(201), {name: np.zeros(201) for name in stored})
+    split = NCR.revise(stored, np.arange(201), {name: np.zeros(201) for name in stored})
     assert (~split['a']['clean']).sum() == noisy
 
 

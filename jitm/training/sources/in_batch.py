@@ -25,8 +25,8 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
     Args:
       same_image: The role of another pair of the same image: 'negative', as published; 'positive', as in CMPM;
         or 'ignored'.
-      num_negatives: The number of pairs of the batch that are negatives of a query (Faghri et al., 2018, section 3.6):
-        the next ones in the random order of the batch, cyclically. None for all.
+      num_negatives: The maximum number of pairs of the batch that are negatives of a query (Faghri et al., 2018,
+        section 3.6): the next ones in the random order of the batch, cyclically. None for all.
       context: The rest of the plan.
     """
     if num_negatives is not None and num_negatives >= context.batch_size:
@@ -61,24 +61,27 @@ def rank_batch(
       batch: The part of the batch on this device.
       train: Whether the model trains.
       same_image, num_negatives: See `in_batch`.
-      further: bool [N], which of this device's other texts are negatives of every image; None without others.
+      further: bool [N], which of this device's texts beyond the batch are negatives of every image; None without such
+        texts.
 
     Returns:
       The rankings of both directions; the other texts are candidates of images only.
     """
     if further is None and isinstance(all_texts, Elements):
-        all_texts = all_texts.replace(profile=batch.texts.profile)
-    rows = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
-    scores, image_index = collectives.gather_results((rows, batch.image_index))
+        all_texts = all_texts.replace(profile=batch.texts.profile)  # which gathering leaves out
+    scores_of_device = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
+    scores, image_index = collectives.gather_results((scores_of_device, batch.image_index))
     views = len(scores) // len(image_index)
     pairs = jnp.repeat(jnp.arange(len(image_index)), views), jnp.repeat(image_index, views)
     positives, negatives = masks(pairs, pairs, same_image)
     if num_negatives is not None:
         position = jnp.arange(len(image_index))
         offset = (position - position[:, None]) % len(position)  # the first pair follows the last
-        negatives &= ((offset >= 1) & (offset <= num_negatives)).repeat(views, axis=0).repeat(views, axis=1)
+        is_next = (offset >= 1) & (offset <= num_negatives)
+        negatives &= is_next.repeat(views, axis=0).repeat(views, axis=1)
     learned = learned_inputs(matcher)
-    i2t, t2i = (Ranking(x, positives, negatives, learned) for x in (scores, scores[:, : len(scores)].T))
+    i2t = Ranking(scores, positives, negatives, learned)
+    t2i = Ranking(scores[:, : len(scores)].T, positives, negatives, learned)  # of the texts of the batch
     if further is not None:
         is_candidate = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
         i2t = i2t.replace(

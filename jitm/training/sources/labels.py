@@ -54,8 +54,8 @@ class PairLabels(NamedTuple):
 
 
 @runtime_checkable
-class Labels(Protocol):
-    """A way to estimate labels."""
+class LabelEstimator(Protocol):
+    """Estimates the labels of training pairs."""
 
     def init(self, names: Sequence[str], num_pairs: int) -> Stored:
         """Returns the stored values before the first step, for the names of the models that train."""
@@ -70,16 +70,16 @@ class Labels(Protocol):
 
 
 @runtime_checkable
-class RevisedLabels(Labels, Protocol):
-    """A way to estimate labels that revises them before each epoch from `warm_up_epochs` on."""
+class RevisedLabelEstimator(LabelEstimator, Protocol):
+    """Estimates labels and revises them before each epoch from `warm_up_epochs` on."""
 
     warm_up_epochs: int
 
-    def hinges(self, rankings: Mapping[str, Ranking], pairs: int) -> chex.Array:
+    def hinges(self, rankings: Mapping[str, Ranking], num_pairs: int) -> chex.Array:
         """Returns the hinge of each of these pairs, [B], from the rankings of a model in evaluation mode."""
 
-    def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
-        """Returns what is stored before an epoch, given the rows [N] of its pairs and their hinges for each model."""
+    def revise(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
+        """Returns the stored values of the next epoch, given the rows [N] of its pairs and their hinges by model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,12 +122,14 @@ class MovingAverage:
         updated = {}
         for name, values in stored.items():
             probability = 0
-            for ranking in (rankings[name][way] for way in DIRECTIONS):
+            for ranking in (rankings[name][direction] for direction in DIRECTIONS):
                 valid = ranking.positives.any(axis=1) & ranking.negatives.any(axis=1)
                 scores = ranking.scores / self.temperature
                 candidates = ranking.positives | ranking.negatives
-                logs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
-                probability += jnp.exp(logs).reshape(len(rows), -1).mean(axis=1) / len(DIRECTIONS)  # over the views
+                log_probs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
+                probability += jnp.exp(log_probs).reshape(len(rows), -1).mean(axis=1) / len(
+                    DIRECTIONS
+                )  # over the views
             new = {'label': labels[name].labels, 'probability': probability}
             updated[name] = {key: values[key].at[rows].set(new[key]) for key in values}
         return updated
@@ -138,13 +140,13 @@ class CoTeaching:
     """NCR (Huang et al., 2021): two models, each of which estimates for the other which pairs are clean.
 
     Before each epoch from `warm_up_epochs` on, both models evaluate the pairs of the epoch, batch by batch. A mixture
-    of two normal distributions is fitted to the hinges of the pairs; the posterior w of the component of lower mean is
-    how clean a pair is for the other model. The label of a clean pair is w + (1 - w) q with its own prediction q; the
-    label of another pair is the mean of both predictions.
+    of two normal distributions is fitted to the hinges of the pairs; w is the posterior of the component of lower mean
+    by the hinges of the other model, and q the label that a model predicts itself. A clean pair has the label
+    w + (1 - w) q, any other pair the mean of both models' q.
 
     The released code trains with clean and with other pairs in turn, in batches of 128 of each; here a batch has both,
-    which are not compared with each other, for one step. There q is scaled within a batch of one kind, here within
-    the batch.
+    which are not compared with each other, for one step. The released code scales q within a batch of one kind, this
+    one within the mixed batch.
 
     Attributes:
       warm_up_epochs: The epochs in which all labels are 1.
@@ -173,7 +175,10 @@ class CoTeaching:
           UserError: Unless two models train.
         """
         if len(names) != 2:
-            raise UserError(f"'labels' is for two members that train, not {len(names)}: add one, or use another source")
+            raise UserError(
+                f"config key 'labels.source' is for two members that train, not {len(names)}: change 'members', or "
+                'choose another source'
+            )
         return {name: {'clean': jnp.ones(num_pairs, bool), 'posterior': jnp.ones(num_pairs)} for name in names}
 
     def of_batch(self, stored: Stored, rows: chex.Array, epoch: chex.Array, evaluate: Evaluate) -> dict:
@@ -197,39 +202,39 @@ class CoTeaching:
         del rows, labels, rankings
         return stored
 
-    def hinges(self, rankings: Mapping[str, Ranking], pairs: int) -> chex.Array:
+    def hinges(self, rankings: Mapping[str, Ranking], num_pairs: int) -> chex.Array:
         """Returns the mean hinge of each pair with the others, summed over directions, averaged over views: [B]."""
 
         def mean_hinge(ranking: Ranking) -> chex.Array:
             match = hardest_positive(ranking.scores, ranking.positives)[:, None]
             return masked_mean(jnp.maximum(self.margin + ranking.scores - match, 0), ranking.negatives)
 
-        return sum(mean_hinge(rankings[way]) for way in DIRECTIONS).reshape(pairs, -1).mean(axis=1)
+        return sum(mean_hinge(rankings[direction]) for direction in DIRECTIONS).reshape(num_pairs, -1).mean(axis=1)
 
     def _predict(self, hinges: chex.Array) -> chex.Array:
-        """Returns the q of each pair: its margin over the others, as a share of the largest tenth in the batch."""
+        """Returns the q of each pair: its margin, over the mean margin of the largest tenth in the batch."""
         margins = jnp.clip(self.margin - hinges / 2, 0, self.margin)
         largest, _ = jax.lax.top_k(margins, len(margins) // 10 + 1)
         return jnp.clip(margins / jnp.maximum(largest.mean(), 1e-6), 0, 1)
 
-    def split(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
-        """Returns the stored values before an epoch.
+    def revise(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
+        """Returns the stored values of the next epoch.
 
         Args:
           stored: The values stored so far.
           rows: The rows of the pairs of the epoch in the training split, int [N].
           hinges: Model -> the hinges of these pairs, float [N].
         """
-        split = {}
+        revised = {}
         for name, peer in zip(hinges, [*hinges][::-1], strict=True):
             posterior = clean_posterior(hinges[peer])
             # Where all pairs seem clean, a hundredth of them counts as not clean, as released.
             threshold = CLEAN if posterior.min() <= CLEAN else np.sort(posterior)[len(posterior) // 100]
             new = {'clean': posterior > threshold, 'posterior': posterior}
-            split[name] = {key: np.array(values) for key, values in stored[name].items()}
+            revised[name] = {key: np.array(values) for key, values in stored[name].items()}
             for key, values in new.items():
-                split[name][key][rows] = values
-        return split
+                revised[name][key][rows] = values
+        return revised
 
 
 def clean_posterior(losses: np.ndarray) -> np.ndarray:
@@ -251,12 +256,12 @@ def clean_posterior(losses: np.ndarray) -> np.ndarray:
     return mixture.predict_proba(x)[:, mixture.means_.argmin()]
 
 
-def with_labels(source: Source, labels: Labels) -> Source:
+def with_labels(source: Source, labels: LabelEstimator) -> Source:
     """Returns a source whose rankings of both directions have the labels of their pairs.
 
     Args:
       source: A source that ranks the pairs of the global batch.
-      labels: The way to estimate the labels.
+      labels: The estimator of the labels.
     """
 
     def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, tuple]:
@@ -275,7 +280,7 @@ def with_labels(source: Source, labels: Labels) -> Source:
         inner, estimated, _ = seen or (None, None, None)
         rankings, losses = source.score(matcher, images, texts, batch, inner, train)
         if estimated is not None:
-            rankings |= {way: labelled(rankings[way], estimated) for way in DIRECTIONS}
+            rankings |= {direction: labelled(rankings[direction], estimated) for direction in DIRECTIONS}
         return rankings, losses
 
     def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
@@ -283,25 +288,25 @@ def with_labels(source: Source, labels: Labels) -> Source:
 
     def remember(memory: Memory, seen: Mapping[str, tuple], rankings: Mapping[str, Rankings]) -> Memory:
         memory = source.remember(memory, {name: inner for name, (inner, *_) in seen.items()}, rankings)
-        estimated = {name: pairs for name, (_, pairs, _) in seen.items()}
+        estimated = {name: pair_labels for name, (_, pair_labels, _) in seen.items()}
         _, _, rows = next(iter(seen.values()))
         return {**memory, 'labels': labels.after_batch(memory['labels'], rows, estimated, rankings)}
 
     def measure(models: Models, trained: Collection[str], batch: Batch) -> dict[str, chex.Array]:
-        pairs = len(batch.text_index) * jax.lax.axis_size(parallel.AXIS)
-        return {name: labels.hinges(score_in_evaluation(source, *models[name], batch), pairs) for name in trained}
+        num_pairs = len(batch.text_index) * jax.lax.axis_size(parallel.AXIS)
+        return {name: labels.hinges(score_in_evaluation(source, *models[name], batch), num_pairs) for name in trained}
 
     def revise(memory: Memory, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Memory:
-        return {**memory, 'labels': labels.split(memory['labels'], rows, hinges)}
+        return {**memory, 'labels': labels.revise(memory['labels'], rows, hinges)}
 
-    revision = Revision(labels.warm_up_epochs, measure, revise) if isinstance(labels, RevisedLabels) else None
+    revision = Revision(labels.warm_up_epochs, measure, revise) if isinstance(labels, RevisedLabelEstimator) else None
     return source._replace(look=look, score=score, init=init, remember=remember, revision=revision)
 
 
-def labelled(ranking: Ranking, pairs: PairLabels) -> Ranking:
+def labelled(ranking: Ranking, pair_labels: PairLabels) -> Ranking:
     """Returns a ranking of the batch with the labels of its queries, without comparisons of different groups."""
-    views = len(ranking.scores) // len(pairs.labels)
-    labels, groups = (jnp.repeat(values, views) for values in pairs)
+    views = len(ranking.scores) // len(pair_labels.labels)
+    labels, groups = (jnp.repeat(values, views) for values in pair_labels)
     alike = groups[:, None] == groups
     compared = ranking.replace(
         positives=ranking.positives & (groups >= 0)[:, None], negatives=ranking.negatives & alike
@@ -318,8 +323,8 @@ DECLARED = Section(
     'source',
     __name__,
     own=callable,
-    nothing='',
-    makes=(Labels, 'an object with init, of_batch and after_batch'),
+    null='',
+    returns=(LabelEstimator, 'an object with init, of_batch and after_batch'),
 )
 
 
