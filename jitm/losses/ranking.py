@@ -26,16 +26,20 @@ MIN_PROBABILITY = 1e-10  # smaller probabilities are clipped to this, so that th
 
 
 def hardest_positive(scores: Scores, positives: Mask, values: Scores | None = None) -> PerQuery:
-    """Returns the lowest positive score s_p of each query, or the value of the same candidate; 0 without a positive."""
+    """Returns the lowest score s_p among the positives of each query, 0 without a positive.
+
+    With `values`, it is the entry of `values` at that candidate instead.
+    """
     index = jnp.argmin(jnp.where(positives, scores, jnp.inf), axis=1, keepdims=True)
     value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
     return jnp.where(positives.any(axis=1), value, 0)
 
 
 def hardest_negative(scores: Scores, negatives: Mask, values: Scores | None = None) -> PerQuery:
-    """Returns the highest negative score of each query, or the value of the same candidate; 0 without a negative.
+    """Returns the highest score among the negatives of each query, 0 without a negative.
 
-    The first of several equal scores gets the gradient.
+    With `values`, it is the entry of `values` at that candidate instead. The first of several equal scores gets the
+    gradient.
     """
     index = jnp.argmax(jnp.where(negatives, scores, -jnp.inf), axis=1, keepdims=True)
     value = jnp.take_along_axis(scores if values is None else values, index, axis=1)[:, 0]
