@@ -138,7 +138,7 @@ def get_config() -> ml_collections.ConfigDict:
         name='adamw',
         learning_rate=2e-4,
         weight_decay=0.0,  # decoupled; 0 is Adam
-        factors=dict(),  # module -> factor of its learning rate; 0 freezes its parameters, not its batch statistics
+        factors=dict(),  # module -> factor of its learning rate; 0 freezes its parameters and batch statistics
         decay_epochs=15,  # the rate is multiplied by 0.1 after each period of this many epochs
         clip_norm=2.0,  # global norm of a member's gradient
     )  # and layer_decay=, the factor of the rate of each layer of a transformer over the next one, 1.0 by default

@@ -195,14 +195,14 @@ class Ranking(struct.PyTreeNode):
       negatives: bool [Q, C], the candidates that a loss may use as negatives.
       inputs: Further inputs of losses, by the names of their arguments. Inputs [Q] whose names end with `_scores` are
         scores of the queries.
-      reduced: The numbers of all candidates that each term needs, by its name, where a source keeps few scores.
+      query_values: The values of each term over all candidates, by its name, where a source keeps few scores.
     """
 
     scores: chex.Array
     positives: chex.Array
     negatives: chex.Array
     inputs: Mapping[str, chex.Array] = struct.field(default_factory=dict)
-    reduced: 'Mapping[str, Reduced]' = struct.field(default_factory=dict)
+    query_values: 'Mapping[str, QueryValues]' = struct.field(default_factory=dict)
 
     @classmethod
     def from_list(cls, scores: chex.Array, valid: chex.Array) -> 'Ranking':
@@ -220,7 +220,7 @@ class Ranking(struct.PyTreeNode):
         return self.replace(inputs={**self.inputs, **inputs})
 
 
-class Reduced(NamedTuple):
+class QueryValues(NamedTuple):
     """The numbers [Q] that a term of the objective and its diagnostics need of the queries of a ranking.
 
     Attributes:

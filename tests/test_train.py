@@ -133,7 +133,7 @@ class CaptionBatch(NamedTuple):
 
 @pytest.mark.parametrize(('slow', 'announced'), [(-1, ['4', '8']), (10, ['4'])])
 def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, announced):
-    monkeypatch.setattr(loop, 'ANNOUNCED', slow)
+    monkeypatch.setattr(loop, 'SLOW_COMPILATION', slow)
     plan, said, pace = SimpleNamespace(run={'log_every': 1}), [], Pace(0, 3)
     setup = SimpleNamespace(plan=plan, members={'target': None}, train_step=lambda state, batch: (state, {}))
     setup.pipeline = SimpleNamespace(num_shapes=1)

@@ -34,13 +34,13 @@ class Section(NamedTuple):
       package: The package of the names, or the functions and classes by name.
       function: The function or class of a section without a name.
       own: A predicate of the objects of user modules that may be named, see `names.resolve`; None for none.
-      default: The name where there is none; None if it must be given.
+      default: The name if the section gives none; None if it must give one.
       null: The name, or the section, that stands for nothing; None if there must be something.
       takes: The arguments that the caller supplies.
       settable: Arguments that the config may set, and that the caller supplies if it does not.
       inputs: A predicate of further arguments that the caller supplies if the config does not set them.
-      wrapper: A function from the named function to one with further keys that wraps it, or to None. The wrapper takes
-        the named function as its argument `key`.
+      wrapper: Maps the named function to one that wraps it and has further keys, or to None for no wrapping. That
+        function takes the named one as the argument with the name of `key`.
       extra: Functions whose arguments are optional keys, too.
       returns: The type of the result, and its description for an error.
     """
@@ -189,11 +189,11 @@ def complete(config: Mapping[str, Any], sections: Sections, imports: bool = True
     Args:
       config: A nested dict.
       sections: Its sections.
-      imports: Whether modules of the user are imported; otherwise a section that names one that has not been imported
-        is returned unchanged.
+      imports: Whether modules of the user are imported; otherwise a section whose function cannot be resolved stays
+        unchanged.
 
     Raises:
-      UserError: If a section names no function that it may name.
+      UserError: If `imports` is True and a section names no function that it may name.
     """
     config = copy.deepcopy(dict(config))
     for path, section, node in find_sections(config, sections):

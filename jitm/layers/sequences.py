@@ -127,25 +127,27 @@ def _run_gru_backward(
         return carry, (d_reset, d_update, d_candidate, d_hidden_candidate)
 
     parts = list(zip(_split(profile, gradients), steps, strict=True))
-    pulled = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
-    d_reset, d_update, d_candidate, d_hidden_candidate = map(_columns, zip(*pulled, strict=True))
+    cotangents = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
+    d_reset, d_update, d_candidate, d_hidden_candidate = map(_columns, zip(*cotangents, strict=True))
     transposed = parameters.transposed()
     before = _columns([part.before for part in steps])
-    d_columns, d_inputs = jax.vjp(affine, _columns(x), transposed.inputs)[1]((d_reset, d_update, d_candidate))
-    _, d_state = jax.vjp(affine, before, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
+    d_x_columns, d_input_parameters = jax.vjp(affine, _columns(x), transposed.inputs)[1](
+        (d_reset, d_update, d_candidate)
+    )
+    _, d_state_parameters = jax.vjp(affine, before, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
     ends = itertools.accumulate(tokens * rows for tokens, rows in profile)
     d_x = [
-        einops.rearrange(d_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
+        einops.rearrange(d_x_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
         for end, (tokens, rows) in zip(ends, profile, strict=True)
     ]
-    return _join(d_x), None, Parameters(d_inputs, d_state).transposed()
+    return _join(d_x), None, Parameters(d_input_parameters, d_state_parameters).transposed()
 
 
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
 
 
 def _split(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
-    """Splits leaves [L, ..., N] into the segments of a profile."""
+    """Splits leaves [L, K, N] into the segments of a profile."""
     ends = itertools.accumulate(tokens for tokens, _ in profile)
     return [
         jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, :, : size[1]], tree)
@@ -172,7 +174,10 @@ def _columns(parts: Sequence[chex.Array]) -> chex.Array:
 def _scan(
     step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
 ) -> list[chex.ArrayTree]:
-    """Scans segments in their order; the initial state is zero, also of columns that begin in a later segment."""
+    """Scans the segments, the last one first if `reverse`; returns their results in the order of the segments.
+
+    The initial state is zero, also of columns that the segment before lacks.
+    """
     carry = None
     results = []
     for part in reversed(parts) if reverse else parts:

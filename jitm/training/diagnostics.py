@@ -112,7 +112,7 @@ def noise_metrics(
         mixed = total = 0
         for term in ranking_terms(terms).values():
             if way in term.rankings:
-                pull = term.reduced(ranking).pull
+                pull = term.query_values(ranking).pull
                 mixed += term.reduce([jnp.where(genuine, 0, pull)], epoch)
                 total += term.reduce([pull], epoch)
         mixed_share = mixed / jnp.maximum(total, 1e-30)
@@ -136,16 +136,16 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     Returns:
       active_hinges: The share of queries with a loss above 0.
       ranking_loss: The sum of the ranking terms.
-      collapsed_loss: Its value for constant scores, see `Reduced`: 2 x batch x margin for max of hinges, log 2 for
+      collapsed_loss: Its value for constant scores, see `QueryValues`: 2 x batch x margin for max of hinges, log 2 for
         `matching_cross_entropy` of probabilities around 1/2.
     """
     terms = ranking_terms(terms)
     losses = {}
     collapsed = 0
     for term in terms.values():
-        reduced = {way: term.reduced(rankings[way]) for way in term.rankings}
-        collapsed += term.reduce([numbers.constant for numbers in reduced.values()], epoch)
-        for way, numbers in reduced.items():
+        values = {way: term.query_values(rankings[way]) for way in term.rankings}
+        collapsed += term.reduce([numbers.constant for numbers in values.values()], epoch)
+        for way, numbers in values.items():
             losses[way] = losses.get(way, 0) + term.is_active(epoch) * numbers.loss
     return {
         'active_hinges': jnp.mean(jnp.stack([*losses.values()]) > 0) if losses else jnp.zeros(()),

@@ -1,4 +1,4 @@
-"""The training loop: evaluate, save, next batch, step."""
+"""The training loop: evaluate, save, revise the memory, next batch, step."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ from jitm.training.step import TrainState
 from jitm.training.workdir import check_workdir, claim, described
 from jitm.types import Batch
 
-ANNOUNCED = 10  # seconds; compilations are announced until one takes less
+SLOW_COMPILATION = 10  # seconds; a compilation is announced if the one before took longer
 
 
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
@@ -247,8 +247,8 @@ class _Loop:
     def train(self, state: TrainState, resumed: bool) -> None:
         """Trains to the last step.
 
-        The order is fixed: evaluate, save, next batch, step. A resumed run skips the first two at its first step, since
-        its checkpoint exists.
+        The order is fixed: evaluate, save, revise the memory of the source, next batch, step. A resumed run skips the
+        first two at its first step, since its checkpoint exists, and repeats the revision.
         """
         setup = self._setup
         start = int(state.step)
@@ -258,7 +258,8 @@ class _Loop:
         batches = parallel.prefetch(setup.make_batch, range(start, total), options['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save.
-            may_stop = jax.process_count() == 1 or step % self._log_every == 0  # when processes exchange requests
+            # Several processes exchange requests to stop at the steps that are logged.
+            may_stop = jax.process_count() == 1 or step % self._log_every == 0
             stopping = may_stop and parallel.any_process(self._stop.requested)
             validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
             saving = validating or stopping or step % options['checkpoint_every'] == 0
@@ -321,7 +322,7 @@ class _Loop:
             result = jax.block_until_ready(self._setup.train_step(state, batch))
         seconds = time.perf_counter() - start
         say(f'compiled in {seconds:.0f} s')
-        self._announce = seconds > ANNOUNCED
+        self._announce = seconds > SLOW_COMPILATION
         return result
 
     def _check_finite(self, state: TrainState, step: int) -> None:
@@ -346,7 +347,7 @@ class _Loop:
         return scores
 
     def _log(self, state: TrainState, step: int, values: Mapping[str, Any]) -> None:
-        """Logs the metrics of the last step, of every `log_every`, unless its update was skipped."""
+        """Logs the metrics of the step just taken, every `log_every` steps, unless its update was skipped."""
         if step % self._log_every or int(state.step) != step:
             return
         numbers = {name: float(value) for name, value in jax.device_get(values).items() if name != 'finite'}

@@ -134,7 +134,7 @@ class Member:
         return self.rule.of
 
     def with_parts(self, model: Matcher, optimizer: optax.GradientTransformation) -> 'Member':
-        """Returns the member with its model and, if it trains, its optimizer, here of all parameters."""
+        """Returns the member with its model and, if it trains, the optimizer of its parameters or adapters."""
         return dataclasses.replace(
             self, model=model, optimizer=self.lora.of_trained(optimizer) if self.trains else None
         )
@@ -158,28 +158,30 @@ class Member:
         return state.replace(params=params).variables
 
     def _select_frozen(self, tree: chex.ArrayTree) -> chex.ArrayTree:
-        """Returns for each leaf of a tree of modules whether its module is frozen."""
+        """Returns for each leaf of a tree whether a pattern or the adapters freeze it."""
         return jax.tree.map(operator.or_, select_modules(tree, self.frozen), select_frozen(tree))
 
     def take_gradient_step(
         self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
     ) -> MemberState:
-        """Returns the state after a step of the optimizer; frozen modules keep their batch statistics.
+        """Returns the state after a step of the optimizer; the batch statistics of frozen modules are not updated.
 
         Args:
           state: The state before the step.
           gradients: The gradients of the objective, in the structure of the parameters.
           batch_stats: The batch statistics after the forward pass.
         """
-        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
+        updates, opt_state = self.optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         if not self.freezes:
-            return MemberState(params, batch_stats, optimizer)
-        # The modules of the statistics are known by those of the parameters beside them.
-        old, new, leaves = map(traverse_util.flatten_dict, (state.batch_stats, batch_stats, params))
-        frozen = traverse_util.flatten_dict(self._select_frozen(traverse_util.unflatten_dict(leaves | new)))
-        statistics = {path: old[path] if frozen[path] else value for path, value in new.items()}
-        return MemberState(params, traverse_util.unflatten_dict(statistics), optimizer)
+            return MemberState(params, batch_stats, opt_state)
+        # Towers are known by their parameters, so the statistics are selected in one tree with these.
+        trees = state.batch_stats, batch_stats, params
+        old_stats, new_stats, flat_params = map(traverse_util.flatten_dict, trees)
+        both = traverse_util.unflatten_dict(flat_params | new_stats)
+        frozen = traverse_util.flatten_dict(self._select_frozen(both))
+        statistics = {path: old_stats[path] if frozen[path] else value for path, value in new_stats.items()}
+        return MemberState(params, traverse_util.unflatten_dict(statistics), opt_state)
 
 
 def init_members(members: Mapping[str, Member], seed: int, images: Images, texts: Texts) -> dict[str, MemberState]:
@@ -236,7 +238,7 @@ def make_member(
     if len({*learn_from}) < len(learn_from):
         raise UserError(f"{where}.learn_from' is {learn_from!r}; give a tuple of names, each once")
     if isinstance(made, Frozen) and not (init_from or made.of):
-        raise UserError(f"{where}.init_from' is missing; give the run directory of this member, or with 'of' a member")
+        raise UserError(f"{where}.init_from' is missing; set it to a run directory, or set 'of' to the member to copy")
     if made.of and (init_from or model):
         raise UserError(f"{where}' must have no model and no init_from: it is initialized as a copy of '{made.of}'")
     return Member(rule=made, learn_from=learn_from, init_from=init_from, frozen=frozen, lora=lora)
@@ -275,18 +277,18 @@ def make_members(
 
 
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
-    """Raises a UserError if a member learns from or copies one that does not exist or does not allow it."""
+    """Raises a UserError if a member learns from or copies a wrong one, or has keys of training and does not train."""
     for key, named in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
-        for teacher in named:
-            if teacher not in members or teacher == name:
+        for other in named:
+            if other not in members or other == name:
                 names = [n for n in members if n != name]
                 raise UserError(
-                    f"config key 'members.{name}.{key}' names '{teacher}', which is not another member"
-                    f'{did_you_mean(teacher, names)}'
+                    f"config key 'members.{name}.{key}' names '{other}', which is not another member"
+                    f'{did_you_mean(other, names)}'
                 )
     if member.lora != NO_ADAPTERS and not member.trains:
-        raise UserError(f"config key 'members.{name}.lora' must be left out: it does not train")
+        raise UserError(f"config key 'members.{name}.lora' must be left out: this member does not train")
     if member.learn_from and not member.trains:
-        raise UserError(f"config key 'members.{name}.learn_from' must be empty: it does not train")
+        raise UserError(f"config key 'members.{name}.learn_from' must be empty: this member does not train")
     if member.copy_of and not members[member.copy_of].trains:
         raise UserError(f"config key 'members.{name}.of' names '{member.copy_of}', which does not train")

@@ -15,7 +15,7 @@ from jitm.config.hints import is_array
 from jitm.config.section import Bound, Section
 from jitm.errors import ArgumentError, UserError, did_you_mean
 from jitm.losses.ranking import masked_mean
-from jitm.types import Count, Index, Ranking, Reduced, TokenPredictions, Weight
+from jitm.types import Count, Index, QueryValues, Ranking, TokenPredictions, Weight
 
 DIRECTIONS = ('i2t', 't2i')
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
@@ -112,8 +112,8 @@ class RankingTerm(Term):
 
     def per_query(self, ranking: Ranking) -> chex.Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
-        if self.name in ranking.reduced:
-            return ranking.reduced[self.name].loss
+        if self.name in ranking.query_values:
+            return ranking.query_values[self.name].loss
         check_scores(ranking)
         inputs = {name: ranking.inputs[name] for name in self.inputs}
 
@@ -126,14 +126,14 @@ class RankingTerm(Term):
             return loss({})
         return jax.vmap(loss)({'anchor_scores': inputs['anchor_scores']}).mean(axis=0)
 
-    def reduced(self, ranking: Ranking) -> Reduced:
+    def query_values(self, ranking: Ranking) -> QueryValues:
         """Returns the loss of each query and what the diagnostics need; only the loss has a gradient."""
-        if self.name in ranking.reduced:
-            return ranking.reduced[self.name]
+        if self.name in ranking.query_values:
+            return ranking.query_values[self.name]
         fixed = jax.lax.stop_gradient(ranking)
         gradient = jax.grad(lambda scores: self.per_query(fixed.replace(scores=scores)).sum())(fixed.scores)
         pull = jnp.sum(jnp.where(fixed.positives, jnp.abs(gradient), 0), axis=1)
-        return Reduced(self.per_query(ranking), self.per_query(with_constant_scores(fixed)), pull)
+        return QueryValues(self.per_query(ranking), self.per_query(with_constant_scores(fixed)), pull)
 
     def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
         """Returns the value of the term, a scalar."""
@@ -274,7 +274,7 @@ DECLARED = Section(
 def check_inputs(
     terms: Mapping[str, Term], rankings: Mapping[str, Ranking], losses: Mapping[str, chex.Array] = MappingProxyType({})
 ) -> None:
-    """Raises a UserError if a term needs a ranking that does not exist, a MissingInput for inputs and predictions."""
+    """Raises a UserError if a term names a ranking that does not exist, and a MissingInput if it lacks an input."""
     for name, term in token_terms(terms).items():
         if name not in losses:
             raise MissingInput(name, term.predictions)

@@ -36,12 +36,12 @@ from jitm.training.sections import ADDITIONS, PARTS, SECTIONS, with_defaults
 from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, together
 from jitm.training.sources import predicted
 
-TAKEN = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
+COPIED = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 REMEDIES = (
     LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
 )  # input of a term -> how a user supplies it
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
-VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # of tokens, which do not follow changed words
+VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # vectors of tokens do not follow changed words
 GRAPHS = Conditions(
     gives={'scene graphs': ''}, reader='masked captions (masking.num_views)'
 )  # which sources read, and no term
@@ -121,7 +121,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
-        **{key: config[key] for key in TAKEN},
+        **{key: config[key] for key in COPIED},
         load_split=functools.partial(load_whole, parts['data']),
         change_train=functools.partial(change_train, data=config['data']),
         make_vocabulary=parts['vocabulary'],
@@ -173,11 +173,11 @@ def make_optimizer(
 def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member]) -> None:
     """Raises a UserError if published weights are named that no member is initialized with."""
     runs = {name: member.init_from for name, member in members.items() if member.init_from}
-    unread = [key for key, path in section.items() if path]
-    if unread and all(name in runs or member.copy_of for name, member in members.items()):
+    keys = [key for key, path in section.items() if path]
+    if keys and all(name in runs or member.copy_of for name, member in members.items()):
         name, run = next(iter(runs.items()))
         raise UserError(
-            f"config key 'initialize.{unread[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
+            f"config key 'initialize.{keys[0]}' is set but unused: 'members.{name}' is initialized from {run}; set "
             "it to ''"
         )
 
@@ -235,7 +235,7 @@ def check_row_by_row(terms: Mapping[str, Term]) -> None:
 
 
 def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
-    """Raises a UserError if members and terms do not fit, a frozen member is unused, or no term is active in an epoch.
+    """Raises a UserError if members, terms and `evaluation.member` do not fit, or no term is active in an epoch.
 
     Args:
       plan: The plan.
@@ -258,8 +258,8 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
     read = read.union(*(member.learn_from for member in members.values()))
     for name in (name for name, member in members.items() if isinstance(member.rule, Frozen) and name not in read):
         raise UserError(
-            f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and it "
-            'generates no captions; leave it out'
+            f"config key 'members.{name}' is set but unused: it does not train, no member learns from it and no "
+            'other key names it, such as synthesis.generator; leave it out'
         )
     for name, objective in plan.terms.items():
         for epoch in range(plan.epochs):

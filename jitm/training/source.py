@@ -4,7 +4,6 @@ A way to make pairs is a file of `jitm.training.sources` with a function that re
 source are pure; its memory between steps is a part of the training state.
 """
 
-import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -124,7 +123,7 @@ class Source(NamedTuple):
         name, which dropout uses too: fold a number into them.
       init: `(models, trained, batch, num_pairs) -> memory` of this source before the first step, for the names of the
         trained models and the number of training pairs. The batch is one pair without `drawn` and the parameters are
-        random: only their dtypes and the shapes of a row count.
+        random: rely on dtypes and on the shape of a row only.
       remember: `(memory, seen, rankings) -> memory` of all sources after a step, `{**memory, NAME: ...}`, which must be
         the same on every device; `seen` and `rankings` of each model.
       samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.
@@ -210,8 +209,11 @@ def together(*sources: Source) -> Source:
 
 
 def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns one dict of all of the dicts."""
-    return dict(collections.ChainMap(*parts))
+    """Merges dicts into one; of equal keys the last one wins."""
+    merged = {}
+    for part in parts:
+        merged |= part
+    return merged
 
 
 def learned_inputs(matcher: Matcher) -> dict[str, chex.Array]:

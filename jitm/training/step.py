@@ -82,8 +82,10 @@ def train_step(
     # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
     # learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
-    anchors = {anchor for member in trained.values() for anchor in member.learn_from} - trained.keys()
-    of_anchors = {name: score_in_evaluation(source, *models[name], batch) for name in members if name in anchors}
+    untrained_anchors = {anchor for member in trained.values() for anchor in member.learn_from} - trained.keys()
+    untrained_rankings = {
+        name: score_in_evaluation(source, *models[name], batch) for name in members if name in untrained_anchors
+    }
 
     def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
         # Score, with gradient. The scores of other models are constants, so that the gradient of the sum is each
@@ -95,9 +97,9 @@ def train_step(
             variables = member.variables(params[name], state.members[name])
             scored = score_in_training(source, member.model, variables, batch, seen[name], keys[name])
             rankings[name], losses[name], batch_stats[name] = scored
-        constant = of_anchors | jax.lax.stop_gradient(rankings)
+        fixed_rankings = untrained_rankings | jax.lax.stop_gradient(rankings)
         for name, member in trained.items():
-            rankings[name] = with_anchors(rankings[name], [constant[anchor] for anchor in member.learn_from])
+            rankings[name] = with_anchors(rankings[name], [fixed_rankings[anchor] for anchor in member.learn_from])
         # Sum the objectives.
         values = {name: objective(terms[name], rankings[name], epoch, losses[name]) for name in trained}
         return sum(total for total, _ in values.values()), (values, rankings, batch_stats)
@@ -115,7 +117,9 @@ def train_step(
     following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
     memory = source.remember(state.memory, seen, rankings)
     updated_state = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
-    metrics = diagnostics.step_metrics(values, rankings, of_anchors, gradients, terms, epoch, batch, source.metrics)
+    metrics = diagnostics.step_metrics(
+        values, rankings, untrained_rankings, gradients, terms, epoch, batch, source.metrics
+    )
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # After a skipped update `state.step` is below `batch.step`, so that all later updates are skipped, too.
     proceed = finite & (batch.step == state.step)

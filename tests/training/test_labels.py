@@ -83,6 +83,9 @@ def test_groups_are_not_compared_and_pairs_without_one_have_no_loss():
     got = labelled(rankings['i2t'], PairLabels(jnp.array([1.0, 0.5, 0.2, 0.7]), jnp.array([0, 1, 0, -1])))
     np.testing.assert_array_equal(got.positives, np.diag([True, True, True, False]))
     np.testing.assert_array_equal(np.argwhere(got.negatives), [[0, 2], [2, 0]])
+    of_one_image = Ranking(np.zeros((4, 4), np.float32), np.ones((4, 4), bool), np.zeros((4, 4), bool))
+    kept = labelled(of_one_image, PairLabels(jnp.ones(4), jnp.array([0, 1, 0, -1]))).positives
+    np.testing.assert_array_equal(np.argwhere(kept), [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]])
     views = labelled(
         Ranking(np.zeros((4, 4), np.float32), np.eye(4, dtype=bool), ~np.eye(4, dtype=bool)),
         PairLabels(jnp.array([1.0, 0.5]), jnp.array([0, 0])),

@@ -102,7 +102,7 @@ def test_checkpoints_hold_adapters_and_runs_have_merged_weights(trained, config,
 
 def test_a_member_that_does_not_train_has_no_adapters(config):
     average = {'rule': 'ema', 'of': 'target', 'momentum': 0.9, 'lora': {'rank': 2}}
-    with pytest.raises(UserError, match=r"'members\.average\.lora' must be left out: it does not train"):
+    with pytest.raises(UserError, match=r"'members\.average\.lora' must be left out: this member does not train"):
         set_up(config | {'members': config['members'] | {'average': average}})
 
 

@@ -28,13 +28,13 @@ CONDITIONS = Conditions(
 )
 
 
-def add(source: Source, made: Bound, context: Context) -> Source:
+def add(source: Source, bound: Bound, context: Context) -> Source:
     """Adds synthetic captions where the section `synthesis` names a generator.
 
     Raises:
       UserError: If more captions are kept than generated.
     """
-    synthesis = made()
+    synthesis = bound()
     if not synthesis.generator:
         return source
     masking = context.parts['masking']()

@@ -50,7 +50,7 @@ def rank_batch(
     train: bool,
     same_image: str,
     num_negatives: int | None = None,
-    further: chex.Array | None = None,
+    is_further_negative: chex.Array | None = None,
 ) -> Rankings:
     """Scores this device's images with all texts, where the texts of the global batch come first.
 
@@ -59,16 +59,16 @@ def rank_batch(
       images: The encoded images of this device.
       all_texts: The encoded texts of the global batch, and any others.
       batch: The part of the batch on this device.
-      train: Whether the model trains.
+      train: Whether to score in training mode; scores in evaluation mode are mapped to the scale of training.
       same_image, num_negatives: See `in_batch`.
-      further: bool [N], which of this device's texts beyond the batch are negatives of every image; None without such
-        texts.
+      is_further_negative: bool [E B], which of the further texts of this device, one for each query, are negatives of
+        every image; None without further texts.
 
     Returns:
       The rankings of both directions; the other texts are candidates of images only.
     """
-    if further is None and isinstance(all_texts, Elements):
-        all_texts = all_texts.replace(profile=batch.texts.profile)  # which gathering leaves out
+    if is_further_negative is None and isinstance(all_texts, Elements):
+        all_texts = all_texts.replace(profile=batch.texts.profile)  # that of each device's texts
     scores_of_device = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
     scores, image_index = collectives.gather_results((scores_of_device, batch.image_index))
     views = len(scores) // len(image_index)
@@ -82,8 +82,8 @@ def rank_batch(
     learned = learned_inputs(matcher)
     i2t = Ranking(scores, positives, negatives, learned)
     t2i = Ranking(scores[:, : len(scores)].T, positives, negatives, learned)  # of the texts of the batch
-    if further is not None:
-        is_candidate = jnp.broadcast_to(collectives.all_gather(further), positives.shape)
+    if is_further_negative is not None:
+        is_candidate = jnp.broadcast_to(collectives.all_gather(is_further_negative), positives.shape)
         i2t = i2t.replace(
             positives=jnp.concatenate([positives, jnp.zeros_like(is_candidate)], axis=1),
             negatives=jnp.concatenate([negatives, is_candidate], axis=1),

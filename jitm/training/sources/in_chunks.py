@@ -15,7 +15,7 @@ from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
 from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, learned_inputs
 from jitm.training.sources.in_batch import SAME_IMAGE, masks
-from jitm.types import Batch, Count, Ranking, Reduced
+from jitm.types import Batch, Count, QueryValues, Ranking
 
 
 def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Context) -> Source:
@@ -43,7 +43,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
         learned = learned_inputs(matcher)
 
-        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, Reduced], tuple]:
+        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, QueryValues], tuple]:
             encoded, *index_of_query = jax.tree.map(lambda x: x[None], query)
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(index_of_query, (jnp.arange(len(index)), index), same_image)
@@ -51,7 +51,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
             used = {name: dataclasses.replace(t, rankings=(way,)) for name, t in terms.items() if way in t.rankings}
             check_inputs(used, {way: ranking})
             extremes = hardest_positive(scores, positives), hardest_negative(scores, negatives)
-            numbers = {term.name: term.reduced(ranking) for term in used.values()}
+            numbers = {term.name: term.query_values(ranking) for term in used.values()}
             return jax.tree.map(lambda x: x[0], (numbers, (*extremes, negatives.any(axis=1))))
 
         reduced = {}
@@ -62,7 +62,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         rankings = {}
         for way, (numbers, (positive, negative, valid)) in collectives.gather_results(reduced).items():
             ranking = Ranking.from_list(jnp.stack([positive, negative], axis=1), valid[:, None])
-            rankings[way] = ranking.replace(reduced=numbers, inputs=learned)
+            rankings[way] = ranking.replace(query_values=numbers, inputs=learned)
         return rankings, {}
 
     return Source(score, conditions=Conditions(OF_OTHER_ROWS, row_by_row=True))

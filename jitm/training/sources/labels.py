@@ -1,7 +1,7 @@
 """Correspondence labels of training pairs, estimated while training with noisy captions.
 
-A public class is a way to estimate them, which a config names in the section `labels`. Its values for each pair of the
-training split are kept in the memory of the source, so that a resumed run continues exactly.
+A class that implements `LabelEstimator` is a way to estimate them; the key `labels.source` names it. Its values for
+each pair of the training split are kept in the memory of the source, so that a resumed run continues exactly.
 """
 
 import dataclasses
@@ -127,9 +127,8 @@ class MovingAverage:
                 scores = ranking.scores / self.temperature
                 candidates = ranking.positives | ranking.negatives
                 log_probs = hardest_positive(masked_log_softmax(scores, candidates, valid), ranking.positives)
-                probability += jnp.exp(log_probs).reshape(len(rows), -1).mean(axis=1) / len(
-                    DIRECTIONS
-                )  # over the views
+                of_views = jnp.exp(log_probs).reshape(len(rows), -1)
+                probability += of_views.mean(axis=1) / len(DIRECTIONS)
             new = {'label': labels[name].labels, 'probability': probability}
             updated[name] = {key: values[key].at[rows].set(new[key]) for key in values}
         return updated
@@ -212,10 +211,13 @@ class CoTeaching:
         return sum(mean_hinge(rankings[direction]) for direction in DIRECTIONS).reshape(num_pairs, -1).mean(axis=1)
 
     def _predict(self, hinges: chex.Array) -> chex.Array:
-        """Returns the q of each pair: its margin, over the mean margin of the largest tenth in the batch."""
-        margins = jnp.clip(self.margin - hinges / 2, 0, self.margin)
-        largest, _ = jax.lax.top_k(margins, len(margins) // 10 + 1)
-        return jnp.clip(margins / jnp.maximum(largest.mean(), 1e-6), 0, 1)
+        """Returns the q of each pair: its lead, over the mean lead of the largest tenth in the batch.
+
+        The lead is the margin minus the mean hinge of a direction, clipped to [0, margin].
+        """
+        leads = jnp.clip(self.margin - hinges / 2, 0, self.margin)
+        largest, _ = jax.lax.top_k(leads, len(leads) // 10 + 1)
+        return jnp.clip(leads / jnp.maximum(largest.mean(), 1e-6), 0, 1)
 
     def revise(self, stored: Stored, rows: np.ndarray, hinges: Mapping[str, np.ndarray]) -> Stored:
         """Returns the stored values of the next epoch.
@@ -309,7 +311,7 @@ def labelled(ranking: Ranking, pair_labels: PairLabels) -> Ranking:
     labels, groups = (jnp.repeat(values, views) for values in pair_labels)
     alike = groups[:, None] == groups
     compared = ranking.replace(
-        positives=ranking.positives & (groups >= 0)[:, None], negatives=ranking.negatives & alike
+        positives=ranking.positives & alike & (groups >= 0)[:, None], negatives=ranking.negatives & alike
     )
     return compared.with_inputs(labels=labels)
 
@@ -328,7 +330,7 @@ DECLARED = Section(
 )
 
 
-def add(source: Source, made: Bound | None, context: Context) -> Source:
-    """Adds the labels that the section `labels` estimates, if it names a way."""
+def add(source: Source, bound: Bound | None, context: Context) -> Source:
+    """Adds the labels that the section `labels` estimates, if it names an estimator."""
     del context
-    return with_labels(source, made()) if made else source
+    return with_labels(source, bound()) if bound else source

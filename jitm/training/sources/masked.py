@@ -30,9 +30,9 @@ CONDITIONS = Conditions(
 )
 
 
-def add(source: Source, made: Bound, context: Context) -> Source:
+def add(source: Source, bound: Bound, context: Context) -> Source:
     """Adds masked captions where the section `masking` has views."""
-    masking = made()
+    masking = bound()
     if not masking.num_views:
         return source
     return together(source, mask_captions(masking, terms_of_predictions(context.terms, [MASKED])))

@@ -91,9 +91,9 @@ def with_mined(
 DECLARED = Section(function=with_mined, takes=('source', 'context'))
 
 
-def add(source: Source, made: Bound, context: Context) -> Source:
+def add(source: Source, bound: Bound, context: Context) -> Source:
     """Adds mined negatives where the section `offline` has a path."""
-    return made(source=source, context=context) if made.keywords['path'] else source
+    return bound(source=source, context=context) if bound.keywords['path'] else source
 
 
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:

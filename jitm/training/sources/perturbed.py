@@ -47,7 +47,7 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
         perturbed_texts, is_perturbed = batch.drawn['perturbed']
         candidates = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(perturbed_texts, train))
         all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *candidates)
-        return rank_batch(matcher, images, all_texts, batch, train, same_image, further=is_perturbed), {}
+        return rank_batch(matcher, images, all_texts, batch, train, same_image, is_further_negative=is_perturbed), {}
 
     graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
     needs = {'scene_graphs.source': graphs} if reads_graphs(perturbations) else {}

@@ -59,7 +59,7 @@ def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Sour
     return source._replace(score=score, samplers=samplers)
 
 
-def add(source: Source, made: Bound | None, context: Context) -> Source:
+def add(source: Source, bound: Bound | None, context: Context) -> Source:
     """Adds the relevance that the section `relevance` loads, if it names a source."""
     del context
-    return with_relevance(source, made) if made else source
+    return with_relevance(source, bound) if bound else source
