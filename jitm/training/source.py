@@ -161,7 +161,7 @@ def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[s
 def together(*sources: Source) -> Source:
     """Combines sources in their order; at most one of them revises the memory.
 
-    What a model has `seen` is a dict by the names of the sources. The conditions are not combined.
+    The `seen` of a model is a dict by the names of the sources. The conditions are not combined.
 
     Raises:
       ValueError: If several sources revise the memory.

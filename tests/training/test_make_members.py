@@ -23,7 +23,10 @@ AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}
             "'members.b.learn_from' names 'aa', which is not another member, did you mean 'a'",
         ),
         ({'a': {'learn_from': ('a',)}}, "'members.a.learn_from' names 'a', which is not another member"),
-        ({'a': {}, 'b': FROZEN | {'learn_from': ('a',)}}, "'members.b.learn_from' must be empty: this member does not train"),
+        (
+            {'a': {}, 'b': FROZEN | {'learn_from': ('a',)}},
+            "'members.b.learn_from' must be empty: this member does not train",
+        ),
         ({'a': {}, 'b': {'rule': 'frozen'}}, "'members.b.init_from' is missing; set it to a run directory"),
         ({'a': {}, 'b': {'rule': 'ema', 'momentum': 0.9}}, "'members.b.of' is missing"),
         ({'a': {}, 'b': AVERAGE | {'of': 'x'}}, "'members.b.of' names 'x', which is not another member"),

@@ -98,7 +98,7 @@ def set_up_with(config, **changes):
         ),
         (
             {'synthesis__generator': ''},
-            "'terms.correction' needs 'synthesis.generator': set it, or leave the term out",
+            "'terms.correction' needs word_correction: set 'synthesis.generator', or leave the term out",
         ),
         ({'candidates__num_hard': 16}, "'candidates.num_hard' is 16, but a query has 15 candidates"),
         ({'candidates__num_extra': 33}, "'candidates.num_extra' is 33, but there are 32 texts for training outside"),
@@ -141,7 +141,9 @@ def test_word_terms_without_synthetic_captions_are_refused(tags_dc):
     config = tags_dc | {'candidates': {'source': 'in_batch', 'same_image': 'ignored'}}
     terms = {name: tags_dc['terms'][name] for name in ('ranking', 'correction')}
     off = tags_dc['synthesis'] | {'generator': ''}
-    with pytest.raises(UserError, match=r"'terms.correction' needs 'synthesis.generator': set it, or leave the term"):
+    with pytest.raises(
+        UserError, match=r"'terms.correction' needs word_correction: set 'synthesis.generator', or leave the term"
+    ):
         loop.set_up(config | {'terms': terms, 'synthesis': off})
     with pytest.raises(
         UserError, match=r"'masking.num_views' is set but unused: add a term of masked words, or set it to 0"

@@ -81,7 +81,7 @@ def rank_batch(
         negatives &= is_next.repeat(views, axis=0).repeat(views, axis=1)
     learned = learned_inputs(matcher)
     i2t = Ranking(scores, positives, negatives, learned)
-    t2i = Ranking(scores[:, : len(scores)].T, positives, negatives, learned)  # of the texts of the batch
+    t2i = Ranking(scores[:, : len(scores)].T, positives, negatives, learned)  # without the further texts
     if is_further_negative is not None:
         is_candidate = jnp.broadcast_to(collectives.all_gather(is_further_negative), positives.shape)
         i2t = i2t.replace(
