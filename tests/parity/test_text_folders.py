@@ -13,8 +13,10 @@ from sentence_transformers.sentence_transformer import modules
 from tokenizers.pre_tokenizers import ByteLevel
 
 from jitm.errors import UserError
+from jitm.importers import bert_weights
 from jitm.importers.text_folders import load_dense, load_text_encoder, read_pooling
 from jitm.layers.pooling import Dense, make_pooling
+from jitm.layers.transformer import ACTIVATIONS
 from jitm.types import Texts
 
 pytestmark = pytest.mark.needs('torch', 'transformers', 'sentence_transformers')
@@ -61,6 +63,7 @@ KINDS = {  # model_type -> prefix of the classes, the sizes, the arguments of th
     'mpnet': ('MPNet', SIZES, lambda: {'vocab': word_pieces((*SPECIAL, '[UNK]', '<mask>'))}),
     'roberta': ('Roberta', SIZES | {'pad_token_id': 1}, byte_pairs),
     'xlm-roberta': ('XLMRoberta', SIZES | {'pad_token_id': 1}, sentence_pieces),
+    'camembert': ('Camembert', SIZES | {'pad_token_id': 1}, sentence_pieces),
 }
 
 
@@ -136,6 +139,8 @@ def vectors_by_jitm(path):
 CASED = {'tokenizer': {'do_lower_case': False}}
 LOWER = {'transformer': {'do_lower_case': True}}
 ONLY_WORDS = {'vocab.txt': '\n'.join(word_pieces(BERT_SPECIAL)), 'tokenizer.json': None}
+OF_MPNET = {'vocab.txt': '\n'.join(word_pieces((*SPECIAL, '[UNK]', '<mask>'))), 'tokenizer.json': None}
+ONE_ADDED = ONLY_WORDS | {'added_tokens.json': {'past the': len(WORDS) + len(BERT_SPECIAL)}}
 SPECIAL_MAP = {'tokenizer_config.json': '{}', 'special_tokens_map.json': {'cls_token': '[MASK]'}}
 
 READ = {
@@ -157,6 +162,8 @@ READ = {
     'prompts': lambda: ([pooling()], {'settings': {'prompts': {'query': 'the dog '}}}),
     'distilbert': lambda: ([pooling()], {'kind': 'distilbert', 'activation': 'relu'}),
     'mpnet': lambda: ([pooling(), dense()], {'kind': 'mpnet', 'hidden_act': 'gelu_new'}),
+    'mpnet_words': lambda: ([pooling()], {'kind': 'mpnet', 'files': OF_MPNET}),
+    'camembert': lambda: ([pooling()], {'kind': 'camembert'}),
     'roberta': lambda: ([pooling('cls')], {'kind': 'roberta', 'type_vocab_size': 1}),
     'prefix_space': lambda: ([pooling()], {'kind': 'roberta', 'tokenizer': {'add_prefix_space': True}}),
     'more_rows': lambda: ([pooling(), modules.Normalize()], {'kind': 'xlm-roberta', 'rows': 35}),
@@ -164,6 +171,7 @@ READ = {
     'cased': lambda: ([pooling()], {'tokenizer': {'do_lower_case': False}}),
     'accents': lambda: ([pooling()], {'tokenizer': {'strip_accents': False, 'tokenize_chinese_chars': False}}),
     'added': lambda: ([pooling()], {'added': ['<e>', 'past the'], 'rows': 3}),
+    'added_file': lambda: ([pooling()], {'rows': 1, 'files': ONE_ADDED}),
     'shards': lambda: ([pooling()], {'shard': '20KB', 'layer_norm_eps': 1e-3, 'type_vocab_size': 3}),
     'class_of_model': lambda: ([pooling()], CASED | {'files': ONLY_WORDS | {'tokenizer_config.json': None}}),
     'special_map': lambda: ([pooling('cls')], {'files': ONLY_WORDS | SPECIAL_MAP}),
@@ -180,6 +188,13 @@ def test_vectors_are_those_of_the_library(tmp_path, name):
     model = sentence_transformers.SentenceTransformer(path, device='cpu').to(torch.float32)
     expected = model.encode(list(CAPTIONS), normalize_embeddings=True)
     np.testing.assert_allclose(vectors_by_jitm(path), expected, atol=3e-6)
+
+
+@pytest.mark.parametrize('name', bert_weights.ACTIVATIONS)
+def test_activations_are_those_of_transformers(name):
+    x = np.linspace(-4, 4, 33, dtype=np.float32)
+    expected = transformers.activations.ACT2FN[name](torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(ACTIVATIONS[bert_weights.ACTIVATIONS[name]](x), expected, atol=1e-6)
 
 
 KNOWN = 'which jitm does not know'
