@@ -279,12 +279,12 @@ def make_members(
 def _check_others(name: str, member: Member, members: Mapping[str, Member]) -> None:
     """Raises a UserError if a member learns from or copies a wrong one, or has keys of training and does not train."""
     for key, named in (('learn_from', member.learn_from), ('of', (member.copy_of,) if member.copy_of else ())):
-        for other in named:
-            if other not in members or other == name:
+        for peer in named:
+            if peer not in members or peer == name:
                 names = [n for n in members if n != name]
                 raise UserError(
-                    f"config key 'members.{name}.{key}' names '{other}', which is not another member"
-                    f'{did_you_mean(other, names)}'
+                    f"config key 'members.{name}.{key}' names '{peer}', which is not another member"
+                    f'{did_you_mean(peer, names)}'
                 )
     if member.lora != NO_ADAPTERS and not member.trains:
         raise UserError(f"config key 'members.{name}.lora' must be left out: this member does not train")
