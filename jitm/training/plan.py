@@ -37,14 +37,12 @@ from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, to
 from jitm.training.sources import predicted
 
 COPIED = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
-REMEDIES = (
-    LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
-)  # input of a term -> how a user supplies it
+# Inputs and predictions of terms -> how a user supplies them.
+REMEDIES = LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # vectors of tokens do not follow changed words
-GRAPHS = Conditions(
-    gives={'scene graphs': ''}, reader='masked captions (masking.num_views)'
-)  # which sources read, and no term
+# Sources read scene graphs; no term has an input of this name.
+GRAPHS = Conditions(gives={'scene graphs': ''}, reader='masked captions (masking.num_views)')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
