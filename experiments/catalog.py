@@ -80,6 +80,21 @@ FULL = {  # the GRU, and splits as for NINE
     'model.embed_dim': 512,
     'model.text.recurrent': True,
 }
+SCALED = {'data.root': 'data/f8k_scaled_precomp'}  # splits as for NINE, features of a standard deviation near 1
+HEADLINE = {  # name -> setting and flags
+    'sum': ('vse:mean,sum', {}),
+    'max': ('vse:mean,max', {}),
+    'sum_max': ('vse:mean,sum_max', {}),
+    'selhn': ('vse:mean,selhn', {}),
+    'selhn_m50': ('vse:mean,selhn', {'terms.ranking.margin': 0.5}),
+    'softmax_t07': ('vse:mean,softmax', {'terms.ranking.temperature': 0.07}),
+    'softmax_t10': ('vse:mean,softmax', {'terms.ranking.temperature': 0.1}),
+    'rm_oss': ('dbl:vsepp,rm,oss', {}),
+    'rm_oss_softmax': ('recipe:mean,softmax,oss', {'terms.ranking.temperature': 0.07}),
+    'dml': ('dbl:vsepp,dml,mutual', {}),
+    'offtri': ('aoq:vsepp,offtri', {}),
+    'queue': ('vse:mean,softmax_queue', {}),
+}
 SCENES = {  # 2,000 images, of which a batch of 64 has few; dev selects the epoch and test is reported
     'data.train_images': 2000,
     'batch_size': 64,
@@ -517,6 +532,10 @@ GROUPS = {
             ('softmax_t10', 'recipe:mean,softmax', {'terms.ranking.temperature': 0.1}),
             ('selhn_oss', 'recipe:mean,selhn,oss', {}),
         )
+    },
+    'headline': {
+        f'headline_{name}': Experiment(setting, SCALED | flags, final='test')
+        for name, (setting, flags) in HEADLINE.items()
     },
     'scenes': {'scenes_max': _of_scenes(SUMS)},
     'oracle': {  # with the lists that `experiments oracle` writes below the run of scenes_max

@@ -33,6 +33,7 @@ The groups, by question (small: with --small):
     nine           every network on nine regions, reported on a split that selects nothing (small)
     nine_losses    SelHN on cross-attention, and RM and AM on DBL's network, on nine regions (small)
     full           the recipe with a GRU and 512 dimensions, reported on a split that selects nothing
+    headline       the pairs of README's findings, reported on a split that selects nothing (small)
     scenes         the run that mines negatives of synthetic scenes (small)
     oracle         mined negatives of scenes, as mined and without those that are true (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
