@@ -25,7 +25,8 @@ def get_config() -> ml_collections.ConfigDict:
         source='precomp.load',
         root='data/f30k_precomp',  # folder with {split}_ims.npy and {split}_caps.txt
         dev_images=1000,  # longer dev splits are truncated to this many images, as is customary
-    )  # and, for any source, train_share=, the share of the images to train on, and train_seed=, 0 by default
+    )  # for any source also scale=, what features are multiplied by; train_share=, the share of the images to train on;
+    # and train_seed=, 0 by default
     config.vocabulary = dict(
         path='',  # a published vocabulary (JSON, .pkl), or BERT's vocab.txt; '' builds one from the training captions
         min_count=4,  # words with a lower count become <unk>

@@ -1,5 +1,6 @@
 """The data that a config names: splits, the relevance of captions, and scene graphs."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -18,7 +19,7 @@ from jitm.data.splits import Split
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from jitm.types import Count, Index, Share
+from jitm.types import Count, Index, Positive, Share
 
 
 def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) -> Split:
@@ -33,14 +34,27 @@ def sample_images(split: Split, *, train_share: Share, train_seed: Index = 0) ->
     return split.take(np.sort(order[: max(1, round(train_share * split.num_images))]))
 
 
-# Optional keys of the section `data` with any source: arguments of the changes of the training split, in this order.
-CHANGES = {
+def scale_features(split: Split, *, scale: Positive) -> Split:
+    """Multiplies the features, which a model reads as float32.
+
+    Raises:
+      UserError: If the split has photos.
+    """
+    if split.regions is None:
+        raise UserError(f"config key 'data.scale' is {scale}, but {split.name} has no features: leave it out")
+    return dataclasses.replace(split, scale=scale)
+
+
+# Optional keys of the section `data` with any source: arguments of the changes of each split, and those of the training
+# split, in this order.
+CHANGES = {scale_features: ('scale',)}
+TRAIN_CHANGES = {
     sample_images: ('train_share', 'train_seed'),
     noise.mix: ('noise_rate', 'noise_seed', 'noise_of'),
     noise.read: ('noise_file',),
     noise.drop: ('noise_dropped',),
 }
-TRAIN_KEYS = tuple(itertools.chain(*CHANGES.values()))
+TRAIN_KEYS = tuple(itertools.chain(*TRAIN_CHANGES.values()))
 PUBLISHED = "docs/data.md says where data are published, and presets with the option 'scenes' need none"
 MOVED = 'the run keeps the path given for training: from another folder, give --data_root (data_root= in Python)'
 
@@ -51,7 +65,7 @@ def is_loader(value: Any) -> bool:
 
 
 LOADER = Section('source', 'jitm.data', null='', takes=('split',))
-DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), extra=tuple(CHANGES))
+DATA = Section('source', 'jitm.data', own=is_loader, takes=('split',), extra=(*CHANGES, *TRAIN_CHANGES))
 
 
 def load_split(
@@ -79,11 +93,17 @@ def change_train(train: Split, data: Mapping[str, Any], noisy: bool = True) -> S
     """
     if {'noise_rate', 'noise_file'} <= data.keys():
         raise UserError("config keys 'data.noise_rate' and 'data.noise_file' both name a noise; give one")
-    for change, keys in CHANGES.items():
+    changes = TRAIN_CHANGES if noisy else {sample_images: TRAIN_CHANGES[sample_images]}
+    return _change(train, changes, data)
+
+
+def _change(split: Split, changes: Mapping[Callable, tuple[str, ...]], data: Mapping[str, Any]) -> Split:
+    """Returns a split after the changes of which the section `data` of a config has a key."""
+    for change, keys in changes.items():
         part = {key: data[key] for key in keys if key in data}
-        if part and (noisy or change is sample_images):
-            train = bind(Section(function=change, takes=('split',)), part, 'data')(train)
-    return train
+        if part:
+            split = bind(Section(function=change, takes=('split',)), part, 'data')(split)
+    return split
 
 
 def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = False) -> Callable[[str], Split]:
@@ -105,15 +125,16 @@ def bind_data(data: Mapping[str, Any], root: str | None = None, imports: bool = 
             raise UserError(f"--data_root does not apply: the data source '{data['source']}' reads no folder")
         data = {**data, 'root': root}
     remedy = PUBLISHED if imports or root is not None else MOVED
-    return functools.partial(load_whole, bind(DATA, data, 'data', imports), remedy=remedy)
+    return functools.partial(load_whole, bind(DATA, data, 'data', imports), data=data, remedy=remedy)
 
 
-def load_whole(load: Bound, split: str, remedy: str = PUBLISHED) -> Split:
-    """Loads a split as it is stored.
+def load_whole(load: Bound, split: str, data: Mapping[str, Any], remedy: str = PUBLISHED) -> Split:
+    """Loads a split as it is stored, with scaled features where the config says so.
 
     Args:
       load: The function that a config names.
       split: The name of the split.
+      data: The section `data` of the config.
       remedy: The end of an error where there is no folder of the data.
 
     Raises:
@@ -125,11 +146,11 @@ def load_whole(load: Bound, split: str, remedy: str = PUBLISHED) -> Split:
         loaded = load(split)
         if names.is_own(load.func):
             _check_own(loaded, f"{load.setting}, but for the split '{split}' it returns")
-        return loaded
     except UserError as error:
         if os.path.exists(load.keywords.get('root', '.')):
             raise
         raise UserError(f'{error}; {remedy}') from None
+    return _change(loaded, CHANGES, data)
 
 
 def _check_own(loaded: Any, wrong: str) -> None:

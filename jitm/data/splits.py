@@ -62,6 +62,7 @@ class Split:
       encoded_by: The network that computed the regions, as JSON, see `jitm.encoders.networks`; None if not known.
       original_image_of_text: int32 [T], the image of each caption before `jitm.data.pairs.noise` moved some, or None.
       token_vectors: The vectors of the captions' tokens by a frozen encoder, or None.
+      scale: What a model reads is the regions times this number, see `take_images`.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Split:
     encoded_by: Mapping[str, Any] | None = None
     original_image_of_text: np.ndarray | None = None
     token_vectors: TokenVectors | None = None
+    scale: float = 1.0
 
     PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
     PER_TEXT: ClassVar = ('captions',)
@@ -184,6 +186,18 @@ class Split:
         """D, the features per region; None without features."""
         return None if self.regions is None else self.regions.shape[2]
 
+    @functools.cached_property
+    def feature_deviation(self) -> float | None:
+        """The standard deviation of the features that a model reads, of 64 evenly spaced images; None without features.
+
+        Padded regions do not count.
+        """
+        if self.regions is None:
+            return None
+        rows = np.unique(np.linspace(0, self.num_images - 1, 64).astype(int))
+        valid = np.arange(self.regions.shape[1]) < self.counts[rows, None]
+        return self.scale * float(np.std(self.regions[rows][valid], dtype=np.float64))
+
     @property
     def num_texts(self) -> int:
         """T, the number of captions."""
@@ -281,7 +295,10 @@ def take_images(
     """
     images = Images()
     if 'regions' in reads:
-        images = images.replace(regions=np.asarray(split.regions[index]), counts=split.counts[index])
+        regions = np.asarray(split.regions[index])
+        if split.scale != 1:
+            regions = np.multiply(regions, split.scale, dtype=np.float32)
+        images = images.replace(regions=regions, counts=split.counts[index])
     if 'locations' in reads:
         images = images.replace(locations=locations(split.boxes[index]))
     if 'pixels' in reads:

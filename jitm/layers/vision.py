@@ -52,6 +52,11 @@ class RegionEncoder(nn.Module):
 
     reads = ('regions',)
 
+    @property
+    def scale_matters(self) -> bool:
+        """Whether the output of the MLP, which is batch-normalized, is added to that of the linear layer."""
+        return self.mlp in ('residual', 'residual_on_input')
+
     def setup(self):
         """Checks the options and creates the layers."""
         check_choice(self.mlp, MLPS, 'mlp')

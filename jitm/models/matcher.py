@@ -42,6 +42,11 @@ class Matcher(nn.Module):
         return self.image.reads
 
     @property
+    def scale_matters(self) -> bool:
+        """Whether features times a number train another model, beyond a bias: by default the image encoder's."""
+        return getattr(getattr(self, 'image', None), 'scale_matters', False)
+
+    @property
     def text_format(self) -> TextFormat:
         """The texts that the model reads; by default the text encoder's."""
         return self.text.text_format

@@ -52,6 +52,11 @@ class VSRN(DualEncoder):
     reads = ('regions',)
 
     @property
+    def scale_matters(self) -> bool:
+        """Whether the graph, whose messages are batch-normalized, reads features that are not normalized."""
+        return not self.normalize_before_graph
+
+    @property
     def text_format(self) -> TextFormat:
         """Words; the captioner, which reads all of the padding, takes longer with a profile."""
         return TextFormat('words', profile=not self.caption)

@@ -65,6 +65,11 @@ class Run:
         return f'<{type(self.model).__name__} {self.member} of {self.workdir}, step {self.step}>'
 
     @property
+    def feature_scale(self) -> float:
+        """What the model reads is features times this number."""
+        return self.config['data'].get('scale', 1.0)
+
+    @property
     def reranker(self) -> 'Run':
         """The same run with the model that orders a shortlist."""
         return dataclasses.replace(self, model=self.model.reranker)

@@ -1,5 +1,6 @@
 """The inputs of a loaded run, and checks of encodings against their expected shapes."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ def image_batches(split: Split, run: Run, size: int) -> Iterator[Images]:
     if 'locations' in reads and split.boxes is None:
         raise UserError(f'{run.workdir} has a model that reads the location of regions: give their boxes')
     tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in reads else None
+    split = dataclasses.replace(split, scale=run.feature_scale)
     for rows in batches(np.arange(len(split)), size):
         images = take_images(split, rows, reads, tags)
         yield images if images.regions is None else _pad_regions(images, rows[0])
@@ -57,9 +59,9 @@ def _pad_regions(images: Images, first: int) -> Images:
     return images.replace(regions=regions, locations=locations)
 
 
-def features_of_crops(network: FeatureNetwork, crops: np.ndarray) -> Images:
-    """Encodes the crops of photos, uint8 [I, C, H, W, 3], as a model whose images have vectors reads them."""
-    regions = np.concatenate([*network.encode(batches(crops, network.images_per_call))])
+def features_of_crops(network: FeatureNetwork, crops: np.ndarray, scale: float) -> Images:
+    """Encodes the crops of photos, uint8 [I, C, H, W, 3], as a model of a `Run.feature_scale` reads their vectors."""
+    regions = scale * np.concatenate([*network.encode(batches(crops, network.images_per_call))])
     return Images(regions, np.full(len(regions), regions.shape[1], np.int32))
 
 

@@ -298,7 +298,7 @@ class ImageReader:
     def __init__(self, split: Split, run: Run):
         """Prepares to read the images as the model of a run, or the network of its features, does."""
         self.names = split.names
-        self._split = split
+        self._split = dataclasses.replace(split, scale=run.feature_scale)
         self._reads = run.model.reads
         self._tags = tokenize_tags(split.tags, run.vocabulary) if 'tags' in self._reads else None
         self._files = photo_files(split, run)

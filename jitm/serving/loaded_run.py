@@ -327,7 +327,7 @@ class LoadedRun:
     def _encode_vectors(self, images: Images) -> np.ndarray:
         """Encodes up to `images_per_call` images of an `ImageReader`, padded to this number, as float32 [N, D]."""
         if 'pixels' not in self.run.model.reads and images.regions is None:
-            images = features_of_crops(self.network, images.pixels)
+            images = features_of_crops(self.network, images.pixels, self.run.feature_scale)
         count = len(jax.tree.leaves(images)[0])
         encoded = self._engine.encode('encode_image', pad(images, self._engine.images_per_call))
         return np.asarray(self.vectors(encoded)[:count], np.float32)

@@ -21,6 +21,7 @@ from jitm.training.plan import Plan
 VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 NO_WORD = "; lower config key 'vocabulary.min_count', or give another 'vocabulary.path'"
 MAX_UNKNOWN = 0.1  # the share of unknown words without a warning
+MIN_DEVIATION = 0.2  # of features; published ones have about 0.5 to 1
 LONG = 10  # medians: no caption in Flickr30K or COCO is so long
 
 
@@ -149,6 +150,28 @@ def make_models(plan: Plan, data: Data) -> dict[str, Matcher]:
             check_lengths(split, tokens, models[name].text_format)
             check_images(split, models[name].reads)
     return models
+
+
+def describe_features(split: Split) -> str:
+    """Returns a line with the shape and the standard deviation of the features of a split, which has some."""
+    images, regions, size = split.regions.shape
+    return (
+        f'{split.name}: {images} images, {regions} regions of {size} features, standard deviation '
+        f'{split.feature_deviation:.2g}'
+    )
+
+
+def check_scale(split: Split, models: Mapping[str, Matcher]) -> list[str]:
+    """Returns a warning for each model whose batch-normalized branch outweighs the features of a split."""
+    if split.regions is None or split.feature_deviation >= MIN_DEVIATION:
+        return []
+    factor = split.scale / split.feature_deviation
+    return [
+        f'{split.name} has features of a standard deviation of {split.feature_deviation:.2g}, published ones of about '
+        f"1: the MLP or graph of '{name}' outweighs its linear layer; try data.scale={factor:.2g}"
+        for name, model in models.items()
+        if model.scale_matters
+    ]
 
 
 def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipeline:

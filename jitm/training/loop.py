@@ -23,6 +23,7 @@ from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
+from jitm.training.data import describe_features
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
 from jitm.training.plan import Plan
 from jitm.training.sections import complete
@@ -212,6 +213,8 @@ def train_and_evaluate(
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
         monitor = CollapseMonitor(config_lib.trained_member(config), changes, advise(config['terms']))
         with Logs(process_dir, restored, setup.total_steps, plan.batch_size, monitor) as logs:
+            if restored is None and setup.data.train.regions is not None:
+                logs.say(describe_features(setup.data.train))
             loop = _Loop(setup, checkpoints, description, logs, stop, process_dir)
             loop.train(state, resumed=restored is not None)
         # The first validation and the best one, whose checkpoint must be whole.

@@ -120,7 +120,7 @@ def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
     plan = Plan(
         config=config,
         **{key: config[key] for key in COPIED},
-        load_split=functools.partial(load_whole, parts['data']),
+        load_split=functools.partial(load_whole, parts['data'], data=config['data']),
         change_train=functools.partial(change_train, data=config['data']),
         make_vocabulary=parts['vocabulary'],
         augmentation=parts['augmentation'](),

@@ -16,7 +16,7 @@ from jitm.devices.recompute import device_budget, keep_within
 from jitm.errors import UserError
 from jitm.importers.pretrained import Replacements, replace
 from jitm.models.make import model_keys
-from jitm.training.data import Data, load_data, make_models, make_pipeline
+from jitm.training.data import Data, check_scale, load_data, make_models, make_pipeline
 from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.objective import MissingInput
@@ -63,7 +63,8 @@ class Setup:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The settings and data that are allowed but suspicious."""
-        return *self.data.warnings, *self.plan.warnings
+        models = {name: member.model for name, member in self.members.items()}
+        return *self.data.warnings, *self.plan.warnings, *check_scale(self.data.train, models)
 
     def make_batch(self, step: int) -> Batch:
         """Makes this process' rows of a step's batch."""
