@@ -134,10 +134,12 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
 
 
 def vector_key(run: Run) -> str:
-    """Returns a hash of the model, its parameters, the precision, and the transform of photos if it reads pixels."""
+    """Returns a hash of the model, its parameters, the precision, and what is done to the images before it reads them."""
     evaluation = run.config['evaluation']
     arrays = hash_arrays(jax.tree.leaves(run.variables))
     described = f'{run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
     if 'pixels' in run.model.reads:
         described += f' {transform_of(run)}'
+    if run.feature_scale != 1:
+        described += f' {run.feature_scale}'
     return hashlib.sha256(described.encode()).hexdigest()

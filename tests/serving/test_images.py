@@ -26,7 +26,7 @@ from tests.support.html import Page
 
 CONFIG = {'data': {'short_side': 10, 'interpolation': 'bicubic'}}
 RUN = types.SimpleNamespace(
-    workdir='run', model=types.SimpleNamespace(reads=('pixels',)), image_size=(8, 8), config=CONFIG
+    workdir='run', model=types.SimpleNamespace(reads=('pixels',)), image_size=(8, 8), config=CONFIG, feature_scale=1.0
 )
 
 
@@ -201,15 +201,17 @@ def test_photos_take_the_transform_of_the_training_data():
 def test_an_index_is_of_one_transform():
     """Vectors depend on it; two conversions of the same weights may share the folder of an index."""
 
-    def key_of(reads=('pixels',), **data):
+    def key_of(reads=('pixels',), feature_scale=1.0, **data):
         model = types.SimpleNamespace(reads=reads)
         config = {'data': CONFIG['data'] | data, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
-        run = types.SimpleNamespace(model=model, variables={}, image_size=(8, 8), config=config)
+        run = types.SimpleNamespace(
+            model=model, variables={}, image_size=(8, 8), config=config, feature_scale=feature_scale
+        )
         return LoadedRun.model_key.func(types.SimpleNamespace(run=run))
 
     assert key_of() == key_of(crop='random')
     assert len({key_of(), key_of(short_side=12), key_of(interpolation='bilinear')}) == 3
-    assert key_of(('regions',)) == key_of(('regions',), short_side=12)
+    assert key_of(('regions',)) == key_of(('regions',), short_side=12) != key_of(('regions',), feature_scale=2.0)
 
 
 def test_folders_without_photos_are_refused(tmp_path):
