@@ -134,7 +134,7 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
 
 
 def vector_key(run: Run) -> str:
-    """Returns a hash of the model, its parameters, the precision, and what is done to the images before it reads them."""
+    """Returns a hash of the model, its parameters, the precision, and the changes of the images that it reads."""
     evaluation = run.config['evaluation']
     arrays = hash_arrays(jax.tree.leaves(run.variables))
     described = f'{run.model!r} {evaluation["dtype"]} {evaluation["precision"]} {arrays}'
