@@ -1,16 +1,13 @@
 """The figures of docs/results and noise.md: rsum of stored rows, as SVG that follows the light or dark scheme."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.results import DOCS
 from experiments import catalog
-from jitm.pages.figures import new_figure
+from jitm.pages.figures import drawing_in_ink, new_figure, svg
 
-INK = '#333333'  # replaced by the color of the scheme
-SCHEMES = b'<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
+SCHEMES = '<style>:root{color:#333}@media(prefers-color-scheme:dark){:root{color:#ccc}}</style>'
 COLORS = '#4a90d9', '#e8961e', '#d9534f', '#2fa58a', '#a06cd5', '#8c8c8c'  # visible in both
 # Name -> label of the x axis, and of each line {x: experiment}, or the one experiment whose rsum by epoch it shows.
 FIGURES = {
@@ -77,16 +74,6 @@ FIGURES = {
 }
 
 
-def to_bytes(figure: Any, kind: str) -> bytes:
-    """Returns a matplotlib figure as an image of a kind, 'png' or 'svg', with equal bytes for equal figures."""
-    import matplotlib as mpl
-
-    buffer = io.BytesIO()
-    with mpl.rc_context({'svg.hashsalt': 'jitm'}):
-        figure.savefig(buffer, format=kind, metadata={'Date': None})
-    return buffer.getvalue()
-
-
 def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[float]]:
     """Returns {x: rsum of each seed} of a line of a figure."""
 
@@ -101,12 +88,7 @@ def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[f
 
 def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> bytes:
     """Returns an SVG of lines {label: {x: rsum of each seed}}: means, with whiskers from minimum to maximum."""
-    import matplotlib as mpl
-
-    colors = {f'{part}.color': INK for part in ('text', 'xtick', 'ytick')} | {
-        f'axes.{p}color': INK for p in ('edge', 'label')
-    }
-    with mpl.rc_context(colors | {'axes.facecolor': 'none', 'savefig.facecolor': 'none'}):
+    with drawing_in_ink():
         figure = new_figure(6.4, 3.2)
         panel = figure.subplots()
         for (name, values), color in zip(lines.items(), COLORS, strict=False):
@@ -122,8 +104,7 @@ def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> by
         panel.spines[['top', 'right']].set_visible(False)
         panel.grid(alpha=0.2)
         figure.legend(loc='outside right upper', frameon=False)
-        svg = to_bytes(figure, 'svg').replace(INK.encode(), b'currentColor')
-    return svg.replace(b'<defs>', SCHEMES + b'<defs>', 1)
+        return svg(figure).replace('<defs>', f'{SCHEMES}<defs>', 1).encode()
 
 
 def drawn() -> Iterator[tuple[Path, bytes]]:

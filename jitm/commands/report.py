@@ -31,7 +31,7 @@ from jitm.errors import UserError, did_you_mean, require
 from jitm.files.outputs import check_own, replacing_own
 from jitm.metrics import evenly_spaced
 from jitm.pages.figures import check_output, save
-from jitm.report import panels, training, validation
+from jitm.report import curves, panels, training, validation
 from jitm.report.bootstrap import hits
 from jitm.report.examples import read_examples
 from jitm.report.groups import group_runs, read_groups
@@ -42,10 +42,10 @@ from jitm.report.summary import summary
 
 ARGUMENTS = '[KIND] FILE...'
 
-# Kind -> the functions that describe and draw its figure.
+# Kind -> its table, and the curves of its figure.
 FIGURES = {
-    'training': (training.training, training.draw),
-    'validation': (validation.validation, validation.draw),
+    'training': (training.training, training.curves),
+    'validation': (validation.validation, validation.curves),
 }
 
 # Kind -> the flags that it reads.
@@ -167,8 +167,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         _write_panels(files, output, values)
     else:
         check_output(output)
-        describe, draw = FIGURES[kind]
+        describe, read_curves = FIGURES[kind]
         groups = read_groups(files)
         print(describe(groups), end='\n\n')
-        save(draw(groups), output)
+        save(curves.draw(groups, [read_curves(group.runs) for group in groups]), output)
     print(f'written to {output}')

@@ -1,5 +1,9 @@
-"""Figures of matplotlib: new ones, their bytes, and their files."""
+"""Figures of matplotlib: new ones, SVG in the colors of a page, and files."""
 
+import contextlib
+import io
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ FORMATS = {
     **{suffix: {'pil_kwargs': {'comment': MARK}} for suffix in ('jpg', 'jpeg')},
     **{suffix: {'metadata': {'Creator': MARK.decode()}} for suffix in ('svg', 'pdf', 'eps', 'ps')},
 }
+INK = '#333333'
 
 
 def new_figure(width: float, height: float, note: str = '') -> Any:
@@ -22,6 +27,25 @@ def new_figure(width: float, height: float, note: str = '') -> Any:
     if note:
         figure.supxlabel(note, fontsize='small', color='gray')
     return figure
+
+
+@contextlib.contextmanager
+def drawing_in_ink() -> Iterator[None]:
+    """Draws text and axes in `INK` on no background, for `svg`."""
+    import matplotlib as mpl
+
+    inked = ('text.color', 'axes.edgecolor', 'axes.labelcolor', 'xtick.color', 'ytick.color')
+    parameters = dict.fromkeys(inked, INK) | dict.fromkeys(('axes.facecolor', 'savefig.facecolor'), 'none')
+    with mpl.rc_context(parameters | {'svg.hashsalt': 'jitm'}):
+        yield
+
+
+def svg(figure: Any) -> str:
+    """Returns a figure, drawn `drawing_in_ink`, as an element that takes the color of its page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format='svg', metadata={'Date': None})
+    _, start, element = buffer.getvalue().partition('<svg')
+    return re.sub(r'<g id="\w+">', '<g>', start + element).replace(INK, 'currentColor')
 
 
 def check_output(output: Path) -> str:

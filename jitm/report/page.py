@@ -8,8 +8,8 @@ from typing import Any
 
 from jitm.pages.render import Cell, Column, Table, render
 from jitm.pages.tables import mean_and_deviation
-from jitm.report import bootstrap
-from jitm.report.charts import charts
+from jitm.report import bootstrap, training
+from jitm.report.curves import charts
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
 from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys
 from jitm.report.matrices import Matrix, saved_sims
@@ -50,6 +50,7 @@ def page(
     runs = [run for group in groups for run in group.runs]
     counts = (len(groups), 'group'), (len(runs), 'run')
     counted = (f'{count:,} {noun}{"s" * (count > 1)}' for count, noun in counts)
+    trained = {n: group for n, group in enumerate(groups) if group.runs[0].config['epochs']}
     roots = {str(run.config['data'].get('root', run.config['data']['source'])): None for run in runs}
     return render(
         'report.html',
@@ -63,7 +64,7 @@ def page(
         runs=_runs(groups),
         keys=_keys(groups),
         recalls=_recalls(groups),
-        charts=charts(groups),
+        charts=charts({n: training.curves(group.runs) for n, group in trained.items()}),
         left_out=', '.join(f'{matrix.path} of {matrix.protocol["data"]}' for matrix in incomparable),
         split=split_name,
         images=len(next(iter(hits.values())).texts) if hits else 0,

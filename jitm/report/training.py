@@ -3,29 +3,15 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from jitm.config.build import trained_member
 from jitm.pages.tables import mean_and_deviation, table
-from jitm.report.curves import Curve, by_epoch, draw_curves
+from jitm.report.curves import QUANTITIES, VALIDATED, Curve, by_epoch
 from jitm.report.groups import Group, RunLog
 
 PLATEAU = 0.95  # relative to the loss of a collapsed model, i.e. for constant scores
 WINDOWS_PER_EPOCH = 10
-QUANTITIES = {
-    'loss': 'loss / loss for\nconstant scores',
-    'image_fc_gradient_norm': 'gradient norm at\nimage FC layer',
-    'absolute_gap': 'absolute gap\n$|s_n - s_p|$',
-    'hard_share': 'share of queries\nwith hardest negative',
-    'noise/i2t/gradient': 'share of mixed pairs\nin the gradient',
-    'noise/i2t/separation': 'clean above mixed\n(AUC, in a batch)',
-    'i2t/recall@1': 'image to text\nR@1',
-    't2i/recall@1': 'text to image\nR@1',
-    'rsum': 'validation rsum',
-}
 NOISE = ('noise/i2t/gradient', 'noise/i2t/separation')
-VALIDATED = ('i2t/recall@1', 't2i/recall@1', 'rsum')
-NOTE = 'lines: means over seeds; bands: minimum to maximum\ntraining quantities: means over tenths of an epoch'
 
 Points = list[tuple[float, float]]
 
@@ -113,22 +99,3 @@ def training(groups: Sequence[Group]) -> str:
     gradient = 'image FC gradient'
     columns = ('plateau until epoch', f'min {gradient}', f'last {gradient}', 'last hard share', 'best rsum', 'runs')
     return table(['group', *columns], rows)
-
-
-def draw(groups: Sequence[Group]) -> Any:
-    """Returns a matplotlib figure of the curves of each quantity that is logged.
-
-    Raises:
-      UserError: If a run has no line of training.
-    """
-    figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], QUANTITIES, NOTE)
-    for quantity, row in panels.items():
-        if quantity == 'loss':
-            for panel in row:
-                panel.axhline(1, color='gray', linewidth=1, zorder=0)
-        elif quantity == 'image_fc_gradient_norm':
-            positive = any(panel.dataLim.minposy < math.inf for panel in row)
-            row[0].set_yscale('log' if positive else 'linear')
-        else:
-            row[0].set_ylim(bottom=0)
-    return figure

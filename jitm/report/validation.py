@@ -1,15 +1,13 @@
 """R@1 of both directions and rsum of validations by epoch (AOQ: Chen et al., 2020, figure 4)."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from jitm.errors import UserError
 from jitm.pages.tables import table
-from jitm.report.curves import Curve, by_epoch, draw_curves
+from jitm.report.curves import Curve, by_epoch
 from jitm.report.groups import Group, RunLog
 
 TITLES = {'i2t/recall@1': 'i2t R@1', 't2i/recall@1': 't2i R@1', 'rsum': 'rsum'}
-NOTE = 'lines: means over seeds; bands: minimum to maximum'
 
 
 def curves(runs: Iterable[RunLog]) -> dict[str, Curve]:
@@ -53,11 +51,3 @@ def validation(groups: Sequence[Group]) -> str:
         rows.append([group.name, *best, *above, group.run_names])
     columns = [f'{title} {quantity}' for quantity in ('(epoch)', 'above the first') for title in TITLES.values()]
     return table(['group', *columns, 'runs'], rows)
-
-
-def draw(groups: Sequence[Group]) -> Any:
-    """Returns a matplotlib figure of the curves; raises a UserError if a run has no validation."""
-    figure, panels = draw_curves(groups, [curves(group.runs) for group in groups], TITLES, NOTE)
-    for row in panels.values():
-        row[0].set_ylim(bottom=0)
-    return figure

@@ -99,9 +99,15 @@ def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, capsys
     assert parsed.texts['h2'] == ['Recalls', 'Significance', 'Curves', 'Examples', 'Runs']
     assert parsed.addresses
     assert all(address.startswith('data:image/') for address in parsed.addresses)
+    links = {values['xlink:href'] for _, values in parsed.attributes if 'xlink:href' in values}
+    assert links <= {f'#{values["id"]}' for _, values in parsed.attributes if 'id' in values}
     assert parsed.texts['figcaption'][:3] == ['validation rsum', 'image to text R@1', 'text to image R@1']
-    lines = [values['style'] for tag, values in parsed.attributes if values.get('class') == 'line']
-    assert lines == ['--color: var(--s0)', '--color: var(--s1)'] * len(parsed.texts['figcaption'])
+    styles = [values.get('style', '') for tag, values in parsed.attributes if tag == 'path']
+    for color in ('var(--s0)', 'var(--s1)'):  # a line and a band of each group in each chart
+        lines = [style for style in styles if style.startswith(f'fill: none; stroke: {color}')]
+        assert len(lines) == len(parsed.texts['figcaption'])
+        assert sum(f'fill: {color}; fill-opacity' in values.get('style', '') for _, values in parsed.attributes) > 0
+    assert 'var(--s2)' not in ' '.join(styles)
     assert 'script' not in parsed.texts
     assert not re.search(r'url\(|@import', parsed.texts['style'][0])
     assert len(parsed.texts['caption']) == len(parsed.texts['table']) == 5

@@ -9,10 +9,10 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.pages.figures import save
 from jitm.report import validation
-from jitm.report.curves import Curve, arrange, by_epoch
+from jitm.report.curves import COLORS, Curve, arrange, by_epoch, draw
 from jitm.report.groups import Group, config_keys, distinguish, group_runs, read_groups, read_run_log
 from jitm.report.summary import summary
-from jitm.report.training import by_window, curves, draw, plateau_end, read_points, training
+from jitm.report.training import by_window, curves, plateau_end, read_points, training
 from tests.conftest import environment
 
 
@@ -373,6 +373,23 @@ def test_seeds_without_a_common_validation_are_refused(tmp_path):
         validation.validation(read_groups(runs))
 
 
+def test_panels_have_the_curves_of_their_quantity_and_model(tmp_path):
+    runs = [
+        write_training(tmp_path / 'a', [1, 30], loss=[8, 4], image_fc_gradient_norm=[0.1, 0.2]),
+        write_training(tmp_path / 'b', [2, 20], config_of(model={'mlp': 1}), loss=[8, 2]),
+        write_training(tmp_path / 'c', [3, 10], config_of(loss='sum_of_hinges'), loss=[8, 1]),
+    ]
+    groups = read_groups(runs)
+    panels = draw(groups, [curves(group.runs) for group in groups]).axes
+    titles = [panel.get_title() for panel in panels[:2]]
+    assert titles == ['no mlp', 'mlp=1']
+    shown = [[line.get_ydata().tolist() for line in panel.lines if line.get_color() in COLORS] for panel in panels]
+    assert shown == [[[1, 0.5], [1, 0.125]], [[1, 0.25]], [[0.1, 0.2]], [], [[1, 30], [3, 10]], [[2, 20]]]
+    assert [panel.get_yscale() for panel in panels[::2]] == ['linear', 'log', 'linear']
+    assert [panel.get_ylim()[0] for panel in panels[4:]] == [0, 0]
+    assert [line.get_color() for line in panels[4].lines] == [COLORS[0], COLORS[1]]
+
+
 def test_zero_gradients_can_be_drawn(tmp_path, monkeypatch):
     write_training(tmp_path / 'run', loss=[8, 8], image_fc_gradient_norm=[0.0, 0.0])
     monkeypatch.chdir(tmp_path)
@@ -388,7 +405,7 @@ def test_unwritable_figure_is_a_user_error(tmp_path):
         (tmp_path / 'run' / 'config.json' / 'figure.png', r'figure\.png cannot be written: '),
     ):
         with pytest.raises(UserError, match=message):
-            save(draw(groups), output)
+            save(draw(groups, [curves(group.runs) for group in groups]), output)
 
 
 @pytest.mark.slow
