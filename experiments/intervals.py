@@ -10,7 +10,6 @@ images. The table has a line for each pair: the differences of rsum over all see
 """
 
 import argparse
-import functools
 import json
 import math
 import statistics
@@ -18,42 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.results import ROOT, Row
 from experiments import catalog, comments
 from experiments.catalog import read_runs
 from jitm.files import replacing
-from jitm.report.bootstrap import RESAMPLES, Hits, difference, hits, rsum
+from jitm.report.bootstrap import difference, hits, over_seeds_and_images
 from jitm.report.groups import read_run_log
 from jitm.report.matrices import Matrix, read_matrices, saved_sims
+from jitm.report.significance import MIN_SEEDS, detectable, p_value
 
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
-WAYS = 'i2t', 't2i'
-LEVEL, POWER = 0.05, 0.8  # two-sided test
-MIN_SEEDS = 3  # two may be nearly equal by chance
+LEVEL = 0.05  # two-sided test
 ALL = 'all'  # the seed of rows over all seeds
 KEYS = ('size', 'pair', 'seed', 'metric')  # a row replaces the one with the same values
-
-
-def over_seeds_and_images(treatments: Sequence[Hits], controls: Sequence[Hits]) -> tuple[float, float]:
-    """Returns the interval of the mean difference in rsum over seeds and images, both of which are resampled.
-
-    Each resample draws seeds and images independently, with replacement (the pigeonhole bootstrap: Owen, 2007). With
-    three seeds it can be too narrow; the t-test over the seeds is reported beside it.
-
-    Args:
-      treatments: The hits of the treatment by seed.
-      controls: The hits of the control for the same seeds and images.
-    """
-    rng, texts = np.random.default_rng(0), controls[0].texts
-    pairs = [*zip(treatments, controls, strict=True)]
-    i2t, t2i = (np.stack([getattr(a, way) - getattr(b, way) for a, b in pairs]) for way in WAYS)  # [seeds, images]
-    seeds = rng.integers(len(pairs), size=(RESAMPLES, len(pairs)))
-    images = rng.integers(len(texts), size=(RESAMPLES, len(texts)))
-    means = [rsum(i2t[s][:, n].mean(0), t2i[s][:, n].mean(0), texts[n]) for s, n in zip(seeds, images, strict=True)]
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return float(low), float(high)
 
 
 def matrices(names: Sequence[str], seed: int, folder: Path) -> Sequence[Matrix]:
@@ -91,7 +67,7 @@ def rows_of(treatment: str, control: str, seeds: Iterable[int], size: str, folde
     row, by_seed = {'size': size, 'pair': f'{treatment} - {control}', 'metric': 'rsum'}, []
     for seed in seeds:
         if found := matrices((treatment, control), seed, folder):
-            by_seed.append(tuple(hits([matrix]) for matrix in found))
+            by_seed.append(tuple(map(hits, found)))
             one = difference(*by_seed[-1])
             ends = {'difference': one.rsum, 'low': one.low, 'high': one.high}
             yield row | {'seed': seed} | ends | {'n': len(found[0].sims)}
@@ -121,39 +97,6 @@ def differences(runs: Mapping[tuple[str, int], float], treatment: str, control: 
         {seed: value for (name, seed), value in runs.items() if name == one} for one in (treatment, control)
     )
     return {seed: first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())}
-
-
-@functools.cache
-def _detectable_effect(n: int) -> float:
-    """Returns the difference, in standard deviations, that the paired t-test of n differences shows with `POWER`.
-
-    With a deviation that is s times the true one, the test statistic exceeds the critical value with a normal
-    probability; s is chi with n - 1 degrees of freedom over the root of their number (Student, 1908).
-    """
-    from scipy import integrate, optimize, stats
-
-    root, critical = math.sqrt(n - 1), stats.t.ppf(1 - LEVEL / 2, n - 1)
-
-    def power(shift: float) -> float:
-        def at(s: float) -> float:
-            shown = stats.norm.cdf(shift - critical * s) + stats.norm.cdf(-shift - critical * s)
-            return shown * root * stats.chi.pdf(root * s, n - 1)
-
-        return integrate.quad(at, 0, math.inf)[0]
-
-    return optimize.brentq(lambda shift: power(shift) - POWER, 0, 100) / math.sqrt(n)
-
-
-def detectable(values: Sequence[float]) -> float:
-    """Returns the smallest mean that as many differences of the same spread would detect; infinite for one."""
-    return _detectable_effect(len(values)) * statistics.stdev(values) if len(values) > 1 else math.inf
-
-
-def p_value(values: Sequence[float]) -> float:
-    """Returns that of the paired t-test on the differences of two seeds or more."""
-    from scipy import stats
-
-    return float(stats.ttest_1samp(values, 0).pvalue) if statistics.stdev(values) else float(not any(values))
 
 
 def verdict(compared: Sequence[tuple[Sequence[float], float | None, float | None]]) -> str:

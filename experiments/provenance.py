@@ -39,6 +39,7 @@ from experiments.tables import measured
 from jitm.config.build import flatten
 from jitm.errors import UserError
 from jitm.evaluation import published
+from jitm.report.significance import detectable
 
 RESULTS = (DOCS / 'results' / f'{name}.md' for name in ('index', 'how', 'networks', *comments.PAPERS) if name != 'tags')
 PAGES = ROOT / 'README.md', DOCS / 'recipes.md', *RESULTS
@@ -129,7 +130,7 @@ def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]], pairs: Iter
         for cell in (found, *([values[name, seed] for seed in by_seed] for name in pair)):
             cells |= _cells(cell, _digits(metric))
         if metric == 'rsum' and len(found) > 1:
-            cells.add(f'{intervals.detectable(found):.1f}')
+            cells.add(f'{detectable(found):.1f}')
     return cells
 
 

@@ -21,6 +21,7 @@ from experiments import catalog, comments, figures, intervals
 from experiments.comments import MARK, PAGES, PAPERS, VERDICT, VERDICTS, Line, Runs, Table
 from jitm.files import replacing
 from jitm.pages.tables import mean_and_deviation
+from jitm.report.significance import MIN_SEEDS, adjust, detectable, p_value, probability
 
 SECTION = re.compile(r'^#{2,3} (.*?)$', re.MULTILINE)
 COLUMNS = {
@@ -56,20 +57,13 @@ def _test(table: Table, line: Line, runs: Runs) -> Test:
 
 def adjusted(tables: Iterable[Table], read: Callable[[str], Runs]) -> dict[Test, float]:
     """Returns the q of each test of some tables; differences with fewer seeds than `MIN_SEEDS` are not tested."""
-    from scipy import stats
-
     found = {
-        _test(table, line, read(table.size)): intervals.p_value(differences(table, line, read(table.size)))
+        _test(table, line, read(table.size)): p_value(differences(table, line, read(table.size)))
         for table in tables
         for line in table.lines
-        if line.pair and len(table.seeds(read(table.size))) >= intervals.MIN_SEEDS
+        if line.pair and len(table.seeds(read(table.size))) >= MIN_SEEDS
     }
-    return dict(zip(found, map(float, stats.false_discovery_control([*found.values()])), strict=True)) if found else {}
-
-
-def probability(found: float | None) -> str:
-    """Returns a cell with a p or q, empty without one."""
-    return '' if found is None else '<0.001' if found < 0.001 else f'{found:.2g}'
+    return adjust(found)
 
 
 def seeds_of(count: int) -> str:
@@ -92,8 +86,8 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
     if any(other.pair for other in table.lines):
         found = differences(table, line, runs) if line.pair else []
         row['difference'] = mean_and_deviation(found, '+.1f') if found else ''
-        if len(seeds) >= intervals.MIN_SEEDS:
-            row['p'] = probability(intervals.p_value(found) if found else None)
+        if len(seeds) >= MIN_SEEDS:
+            row['p'] = probability(p_value(found) if found else None)
             row['q'] = probability(q.get(_test(table, line, runs)))
     return row
 
@@ -107,7 +101,7 @@ def by_seed(table: Table, line: Line, runs: Runs, stored: Stored) -> Row:
     }
     row = {'': line.label} | {f'seed {seed}': f'{one:+.1f}{ends.get(seed, "")}' for seed, one in found.items()}
     if len(found) > 1:
-        row['detectable'] = f'{intervals.detectable([*found.values()]):.1f}' + ends.get(intervals.ALL, '')
+        row['detectable'] = f'{detectable([*found.values()]):.1f}' + ends.get(intervals.ALL, '')
     return row
 
 

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.results import DOCS
 from experiments import comments, intervals, tables
 from jitm.errors import UserError
+from jitm.report.significance import p_value
 from tests.conftest import ROOT
 
 
@@ -93,7 +94,7 @@ def test_q_is_adjusted_for_all_tests():
     lines = ('mean_max - mean_sum: a', 'mean_sum - mean_max: b', 'mean_max - mean_max: c')
     page = '<!-- runs small\n' + '\n'.join(lines) + '\n-->\n'
     found = {test[2]: q for test, q in tables.adjusted(comments.read_tables(page), read).items()}
-    p = intervals.p_value([10.0, 10.1, 10.2])
+    p = p_value([10.0, 10.1, 10.2])
     assert found == pytest.approx(
         {'mean_max - mean_sum': 1.5 * p, 'mean_sum - mean_max': 1.5 * p, 'mean_max - mean_max': 1.0}
     )

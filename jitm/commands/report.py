@@ -12,7 +12,8 @@ run to a file of rows, one JSON object per run.
 
 The kinds, with their inputs:
 
-    summary RUN|ROWS...         best validation, and rsum by epoch, averaged over seeds
+    summary RUN|ROWS...         best validation, or --split, averaged over seeds, with tests of the
+                                differences, as Markdown, LaTeX or CSV (--format)
     training RUN...             loss, gradient, gap between scores, and recalls during training
     validation RUN...           R@1 of both directions and rsum by epoch
     panels SIMS...              retrieved images and captions of some queries, side by side
@@ -31,11 +32,12 @@ from jitm.errors import UserError, did_you_mean, require
 from jitm.files.outputs import check_own, replacing_own
 from jitm.metrics import evenly_spaced
 from jitm.pages.figures import check_output, save
+from jitm.pages.tables import FORMATS
 from jitm.report import curves, panels, training, validation
-from jitm.report.bootstrap import hits
+from jitm.report.bootstrap import hits_by_seed, mean_hits
 from jitm.report.examples import read_examples
-from jitm.report.groups import group_runs, read_groups
-from jitm.report.matrices import comparable, read_evaluated, read_matrices
+from jitm.report.groups import group_runs, read_groups, runs_of
+from jitm.report.matrices import comparable, evaluated_on, read_evaluated, read_matrices
 from jitm.report.page import headline, page
 from jitm.report.rows import read_rows, read_runs, update_rows
 from jitm.report.summary import summary
@@ -50,7 +52,7 @@ FIGURES = {
 
 # Kind -> the flags that it reads.
 READ = {
-    'summary': ('select',),
+    'summary': ('select', 'split', 'format', 'data_root'),
     **dict.fromkeys(FIGURES, ('output',)),
     'panels': ('output', 'queries', 'images', 'texts', 'data_root'),
 }
@@ -62,6 +64,7 @@ FLAGS = {
     'unfinished': shared.switch('Page: include runs that have not reached their last epoch.'),
     **shared.common('split'),
     'select': shared.words("Summary: patterns of the runs to keep, such as 'runs/vse0_*,runs/vsepp_*'.", []),
+    'format': shared.choice([*FORMATS], 'Summary: the format of its tables; CSV is one table.', 'markdown'),
     'queries': shared.number(
         'Page: examples of each kind; panels: queries of each direction. Evenly spaced.', 4, lower_bound=0
     ),
@@ -114,19 +117,20 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
     if values.rows and Path(values.rows).exists():
         read_rows(Path(values.rows))
     groups = read_groups(workdirs)
-    for run in (run for group in groups for run in group.runs):
-        if not values.unfinished:
-            run.require_finished()
+    for run in [] if values.unfinished else runs_of(groups):
+        run.require_finished()
     evaluated = read_evaluated(groups, values.split, values.data_root)
     evaluated, incomparable = comparable(evaluated)
     photos = shared.photos_folder(values)
-    hits_of = {n: hits(matrices) for n, matrices in evaluated.items()}
+    seeds = {n: hits_by_seed(groups[n], matrices) for n, matrices in evaluated.items()}
+    hits_of = {n: mean_hits(by_seed.values()) for n, by_seed in seeds.items()}
     examples = read_examples(
         groups, evaluated, hits_of, values.split, values.queries, data_root=values.data_root, photos=photos
     )
     text = page(
         groups,
         hits_of,
+        seeds,
         examples,
         incomparable=incomparable,
         split_name=values.split,
@@ -140,6 +144,21 @@ def _write_page(workdirs: Sequence[Path], output: Path, values: flags.FlagValues
         file.write(text.encode())
     print('\n'.join([*headline(groups, hits_of, values.split), f'written to {output}']), end='')
     print(f' ({examples.hint})' if examples and examples.hint else '')
+
+
+def _summary(files: Sequence[Path], values: flags.FlagValues) -> str:
+    """Returns the summary of the validations, or with --split of the saved evaluations."""
+    runs = read_runs(files, values.select)
+    rows = next((path for path in files if path.is_file()), None)
+    split = values.split if values['split'].present else ''
+    if split and rows:
+        raise UserError(f'{rows} has no evaluations on {split}; give the run directories instead')
+    if split:
+        runs = [evaluated_on(run, split, values.data_root) for run in runs]
+    groups = group_runs(runs)
+    evaluated = {} if rows else comparable(read_evaluated(groups, split, values.data_root))[0]
+    seeds = {n: hits_by_seed(groups[n], matrices) for n, matrices in evaluated.items()}
+    return summary(groups, seeds, values.format)
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
@@ -156,7 +175,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if not files:
         raise UserError(f'jitm report {kind} needs at least one file; jitm report --help says which')
     if kind == 'summary':
-        print(summary(group_runs(read_runs(files, values.select))))
+        print(_summary(files, values))
         return
     output = Path(values.output or {None: 'report.html', 'panels': 'panels.md'}.get(kind, f'{kind}.png'))
     if kind is None:

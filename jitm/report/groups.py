@@ -113,6 +113,14 @@ class Group:
         return ', '.join(self.words.values()) or self.run_names
 
 
+def runs_of(groups: Iterable[Group]) -> list[RunLog]:
+    """Returns the runs of all groups."""
+    runs = []
+    for group in groups:
+        runs += group.runs
+    return runs
+
+
 def read_run_log(workdir: Path) -> RunLog:
     """Reads the config of a run and the lines of its `metrics.jsonl`.
 

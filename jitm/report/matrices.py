@@ -14,10 +14,12 @@ from jitm.data.arrays import open_npy
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.saved import IMAGE_OF_TEXT, SIMS, folders_of, read_report
+from jitm.evaluation.saved import IMAGE_OF_TEXT, METRICS, SIMS, folders_of, read_report
+from jitm.files import parse_json
 from jitm.metrics import Retrieved, retrieve
 from jitm.report.groups import Group, RunLog
 from jitm.runs.checkpoint_files import checkpoint_digest
+from jitm.runs.log import make_line
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = 
 
     Args:
       groups: Groups of runs with validations.
-      split: The split, such as 'dev'.
+      split: The split, such as 'dev'; '' for the validation split of each run.
       data_root: The data folder, if it has moved since training; see `saved_sims`.
 
     Returns:
@@ -165,11 +167,11 @@ def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = 
     """
     evaluated = {}
     for n, group in enumerate(groups):
-        paths = [saved_sims(run, split, data_root) for run in group.runs]
+        paths = [saved_sims(run, split or run.config['evaluation']['split'], data_root) for run in group.runs]
         if all(path.exists() for path in paths):
             evaluated[n] = [_read_matrix(path) for path in paths]
             for run, matrix in zip(group.runs, evaluated[n], strict=True):
-                _check_best(run, matrix)
+                _check_best(run, matrix.path, matrix.protocol)
     return evaluated
 
 
@@ -193,20 +195,46 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
     return alike, unlike
 
 
-def _check_best(run: RunLog, matrix: Matrix) -> None:
-    """Raises a UserError unless a matrix belongs to the best validation of a single run, as it is now."""
+def evaluated_on(run: RunLog, split: str, data_root: str | None = None) -> RunLog:
+    """Returns a run whose only validation is the saved evaluation of its best checkpoint on a split.
+
+    Args:
+      run: A run with validations.
+      split: The split, such as 'test'.
+      data_root: The data folder, if it has moved since training; see `saved_sims`.
+
+    Raises:
+      UserError: If there is no such evaluation, or it is of another checkpoint.
+    """
+    paths = [folder / METRICS for folder in folders_of(run.workdir, split, run.config['evaluation'], data_root)]
+    path = next((path for path in paths if path.exists()), paths[0])
+    command = f'jitm eval --workdir {run.workdir} --split {split} --save_sims'
+    try:
+        report = parse_json(path.read_bytes())
+        metrics = dict(report['metrics'])
+        _check_best(run, path, report['protocol'])
+    except FileNotFoundError:
+        raise UserError(f'{run.workdir} has no evaluation on {split}; write it with {command}') from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{path} is not a report of jitm eval ({error!r}); write it again with {command}') from None
+    best = run.best_validation()
+    return dataclasses.replace(run, lines=[make_line(best['step'], best['epoch'], best['part'], metrics)])
+
+
+def _check_best(run: RunLog, path: Path, protocol: Mapping[str, Any]) -> None:
+    """Raises a UserError unless a saved evaluation is of the best validation of a single run, as it is now."""
     best = run.best_validation().get('rsum')
     steps = [line['step'] for line in run.validations if line.get('rsum') == best]
-    runs = [(entry['step'], entry['member']) for entry in matrix.protocol.get('runs', ())]
+    runs = [(entry['step'], entry['member']) for entry in protocol.get('runs', ())]
     if len(runs) != 1 or runs[0] not in [(step, run.config['evaluation']['member']) for step in steps]:
         checkpoints = ' and '.join(f'step {step} of {member}' for step, member in runs) or 'no known checkpoint'
         raise UserError(
-            f'{matrix.path} is from {checkpoints}, which is not the best validation of {run.workdir}; write it again '
+            f'{path} is from {checkpoints}, which is not the best validation of {run.workdir}; write it again '
             'with jitm eval --save_sims'
         )
     step = runs[0][0]
-    if checkpoint_digest(run.workdir, step) not in ('', matrix.protocol['runs'][0].get('digest')):
+    if checkpoint_digest(run.workdir, step) not in ('', protocol['runs'][0].get('digest')):
         raise UserError(
-            f'{matrix.path} comes from another training of {run.workdir}, whose checkpoint {step} is newer; write '
+            f'{path} comes from another training of {run.workdir}, whose checkpoint {step} is newer; write '
             'it again with jitm eval --save_sims'
         )

@@ -8,10 +8,10 @@ from typing import Any
 
 from jitm.pages.render import Cell, Column, Table, render
 from jitm.pages.tables import mean_and_deviation
-from jitm.report import bootstrap, training
+from jitm.report import bootstrap, significance, training
 from jitm.report.curves import charts
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
-from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys
+from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys, runs_of
 from jitm.report.matrices import Matrix, saved_sims
 from jitm.report.rows import row_of
 from jitm.report.summary import DISTANCE, RECALLS, best_validations
@@ -23,6 +23,7 @@ HEADERS = {'i2t': 'image to text', 't2i': 'text to image'}
 def page(
     groups: Sequence[Group],
     hits: Mapping[int, bootstrap.Hits],
+    seeds: Mapping[int, Mapping[int, bootstrap.Hits]],
     examples: Shown | None,
     *,
     incomparable: Sequence[Matrix],
@@ -34,7 +35,8 @@ def page(
 
     Args:
       groups: Runs that have been validated.
-      hits: The hits of the groups whose saved similarities are compared, by index.
+      hits: The mean hits of the groups whose saved similarities are compared, by index.
+      seeds: The hits of these groups, by index and seed.
       examples: See `read_examples`.
       incomparable: Saved similarities of other data, whose groups are not compared.
       split_name: The split of the similarities.
@@ -47,7 +49,7 @@ def page(
     Raises:
       UserError: If a run has no validation or no line of training.
     """
-    runs = [run for group in groups for run in group.runs]
+    runs = runs_of(groups)
     counts = (len(groups), 'group'), (len(runs), 'run')
     counted = (f'{count:,} {noun}{"s" * (count > 1)}' for count, noun in counts)
     trained = {n: group for n, group in enumerate(groups) if group.runs[0].config['epochs']}
@@ -70,6 +72,7 @@ def page(
         images=len(next(iter(hits.values())).texts) if hits else 0,
         resamples=bootstrap.RESAMPLES,
         differences=_differences(groups, hits),
+        tests=_tests(groups, seeds),
         commands=_lacking(runs, split_name, data_root),
         examples=examples,
         directions=DIRECTIONS,
@@ -135,7 +138,7 @@ def _recalls(groups: Sequence[Group]) -> Table:
             row.append(Cell(text, best=True) if mean == best > 0 else text)
     columns.append(Column('best epoch'))
     rows = [(*row, validation.epochs) for row, validation in zip(cells, validations, strict=True)]
-    splits = _validated_on([run for group in groups for run in group.runs])
+    splits = _validated_on(runs_of(groups))
     caption = f'Best validation of each run on {splits}, in percent'
     return Table(f'{caption}; bold: the best of a column' if len(groups) > 1 else caption, columns, rows)
 
@@ -164,6 +167,22 @@ def _differences(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) ->
     columns += map(Column, ('difference', f'{bootstrap.LEVEL:.0%} interval', 'first is ahead in'))
     caption = 'Differences of rsum; bold: the interval excludes 0, and both groups have several seeds'
     return Table(caption, columns, rows)
+
+
+def _tests(groups: Sequence[Group], seeds: Mapping[int, Mapping[int, bootstrap.Hits]]) -> Table:
+    """Returns the tests over the seeds that two groups with similarities share."""
+    pairs = {}
+    for pair in itertools.combinations(seeds, 2):
+        first, second = (seeds[n] for n in pair)
+        differences = [first[seed].rsum() - second[seed].rsum() for seed in first if seed in second]
+        pairs[pair] = significance.Compared(differences, significance.two_way(first, second))
+    rows = []
+    for pair, cells in significance.describe(pairs).items():
+        difference = mean_and_deviation(pairs[pair].differences, '+.1f')
+        rows.append([*(groups[n].name for n in pair), *(cell.replace('-', MINUS) for cell in (difference, *cells))])
+    columns = [Column('first'), Column('second', text=True)]
+    columns += map(Column, ('difference', *significance.COLUMNS))
+    return Table('Differences of rsum over the seeds that both groups have', columns, rows)
 
 
 def _lead(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitm.errors import UserError
 from jitm.files import parse_json, read_text, replacing, split_lines
-from jitm.report.groups import Group, RunLog, read_origins, read_run_log
+from jitm.report.groups import Group, RunLog, read_origins, read_run_log, runs_of
 from jitm.runs.log import read_lines
 
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
@@ -112,7 +112,7 @@ def update_rows(groups: Sequence[Group], path: Path, fields: Mapping[str, Any] =
     Raises:
       UserError: If a run has no validation yet, or the file is damaged or cannot be written.
     """
-    new = {row['run']: {**row, **fields} for group in groups for row in map(row_of, group.runs)}
+    new = {row['run']: row | fields for row in map(row_of, runs_of(groups))}
     rows = (read_rows(path) if path.exists() else {}) | new
     text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows.values())
     with replacing(path) as file:

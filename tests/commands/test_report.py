@@ -1,7 +1,9 @@
-"""The page of `jitm report RUN...`: its content, that it needs no other file, and what it refuses."""
+"""The page of `jitm report RUN...`: its content, that it needs no other file, and what it refuses; the summary."""
 
+import csv
 import dataclasses
 import functools
+import io
 import json
 import re
 import shlex
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy import stats
 
 from jitm.commands import cli
 from jitm.data import scenes
@@ -27,6 +30,7 @@ from jitm.report.groups import read_run_log
 from jitm.report.matrices import saved_sims
 from jitm.report.page import MINUS
 from jitm.report.rows import read_rows
+from jitm.report.significance import COLUMNS, detectable
 from jitm.report.summary import RECALLS
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.checkpoint_files import checkpoint_digest
@@ -110,7 +114,7 @@ def test_page_has_all_sections_and_no_other_resource(four_runs, tmp_path, capsys
     assert 'var(--s2)' not in ' '.join(styles)
     assert 'script' not in parsed.texts
     assert not re.search(r'url\(|@import', parsed.texts['style'][0])
-    assert len(parsed.texts['caption']) == len(parsed.texts['table']) == 5
+    assert len(parsed.texts['caption']) == len(parsed.texts['table']) == 6
     first = output.read_bytes()
     assert report(*four_runs, '--output', output) == 0
     assert output.read_bytes() == first
@@ -126,7 +130,7 @@ def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
     (four_runs[2] / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     save_sims(four_runs[2], 0, 2.0)
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
-    recalls, _, _, runs, keys = read(tmp_path / 'page.html').texts['table']
+    recalls, _, _, _, runs, keys = read(tmp_path / 'page.html').texts['table']
     assert 'sum_s0, sum_s1' in runs
     assert '0, 1330' in runs  # seeds, epochs, steps
     assert 'terms.ranking.loss' in keys
@@ -162,6 +166,95 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path, 
     assert 'a group has one seed' in capsys.readouterr().out
 
 
+def test_pairs_are_tested_over_the_seeds_that_both_have(four_runs, make_run, tmp_path):
+    """Groups of two seeds have no interval over seeds and images; one seed of a third group is no test."""
+    third = make_run('softmax', 1, loss='ranking.softmax', signal=1.5)
+    assert report(*four_runs, third, '--output', tmp_path / 'page.html') == 0
+    parsed = read(tmp_path / 'page.html')
+    table = parsed.texts['table'][2].replace(MINUS, '-')
+    a, b, c, d = (by_image(np.load(run / 'eval' / 'dev' / 'sims.npy')).mean() for run in four_runs)
+    test = stats.ttest_rel([a, b], [c, d])
+    low, high = test.confidence_interval()
+    deviation = np.std([a - c, b - d], ddof=1)
+    cells = f'{(a + b - c - d) / 2:+.1f} ± {deviation:.1f}{low:+.1f} to {high:+.1f}{2 * f"{test.pvalue:.2g}"}--'
+    assert table.strip().endswith(f'max_of_hingessum_of_hinges{cells}')
+    assert 'softmax' not in table
+    assert report(*four_runs[1:3], '--output', tmp_path / 'page.html') == 0
+    assert 'Differences of rsum over the seeds' not in (tmp_path / 'page.html').read_text()
+
+
+@pytest.fixture
+def six_runs(make_run):
+    """Two groups of three seeds each, with evaluations on dev, and on test, where the second is better by 30."""
+    runs = []
+    for loss, gain in (('max_of_hinges', 0), ('sum_of_hinges', 30)):
+        for seed in range(3):
+            run = make_run(f'{loss}_{seed}', seed, f'ranking.{loss}', signal=1.0 + gain / 30)
+            metrics = dict.fromkeys(RECALLS, 10.0 + seed) | {'rsum': 300.0 + gain + 2 * seed - (gain and seed % 2)}
+            save_sims(run, seed, 1.0 + gain / 20, folder=run / 'eval' / 'test', metrics=metrics, data='scenes/test')
+            runs.append(run)
+    return runs
+
+
+def test_summary_tests_the_differences(six_runs, capsys):
+    """The two-way interval is that of the saved similarities, the rest that of the logs."""
+    assert report('summary', *six_runs, '--split', 'test') == 0
+    best, tests = capsys.readouterr().out.strip().split('\n\n')
+    assert '| 302.0 ± 2.0 | - | 2, 2, 2 |' in best
+    assert '| 331.7 ± 2.1 | +29.7 ± 0.6 | 2, 2, 2 |' in best
+    header, _, first, second = (line.strip('| ').split(' | ') for line in tests.splitlines())
+    assert header == ['difference from max_of_hinges', *COLUMNS]
+    assert first == ['max_of_hinges', *5 * ['-']]
+    low, high = stats.ttest_1samp([30, 29, 30], 0).confidence_interval()
+    assert second[1:4] == [f'{low:+.1f} to {high:+.1f}', '<0.001', '<0.001']
+    assert second[4] == f'{detectable([30, 29, 30]):.1f}'
+    sims = [np.load(run / 'eval' / 'test' / 'sims.npy') for run in six_runs]
+    gains = [by_image(sims[n + 3]) - by_image(sims[n]) for n in range(3)]
+    rng = np.random.default_rng(1)
+    means = [np.mean(np.array(gains)[rng.integers(3, size=3)][:, rng.integers(10, size=10)]) for _ in range(1000)]
+    shown = [float(end) for end in second[5].split(' to ')]
+    np.testing.assert_allclose(shown, np.quantile(means, [0.025, 0.975]), atol=0.1 * (shown[1] - shown[0]))
+
+
+def test_formats_of_the_summary(six_runs, capsys):
+    assert report('summary', *six_runs, '--split', 'test', '--format', 'latex') == 0
+    best, tests = capsys.readouterr().out.strip().split('\n\n')
+    assert best.startswith('\\begin{tabular}{lrrrrrrrrrr}\n\\toprule\ngroup & R@1 i2t & R@5 i2t & ')
+    assert r'sum\_of\_hinges & 11.0 $\pm$ 1.0 & ' in best
+    assert tests.splitlines()[-3].startswith(r'sum\_of\_hinges & +')
+    assert tests.endswith(' \\\\\n\\bottomrule\n\\end{tabular}')
+    assert report('summary', *six_runs, '--format', 'csv') == 0
+    header, first, second = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert len(header) == len({*header}) == len(first) == len(second)
+    assert header[:3] == ['group', 'R@1 i2t', 'R@5 i2t']
+    assert {*COLUMNS, 'difference', 'best epoch', '0', '1', '2', '3'} <= {*header}
+    assert second[header.index('difference')] == '+0.0 ± 0.0'
+    assert second[header.index('p')] == '1'
+
+
+def test_summaries_that_lack_an_evaluation_are_refused(six_runs, tmp_path, capsys):
+    assert report('summary', *six_runs, '--split', 'val') == 2
+    command = f'jitm eval --workdir {six_runs[0]} --split val --save_sims'
+    assert capsys.readouterr().err == f'error: {six_runs[0]} has no evaluation on val; write it with {command}\n'
+    folder = six_runs[0] / 'eval' / 'val'
+    folder.mkdir()
+    (folder / 'metrics.json').write_text('{')
+    assert report('summary', *six_runs, '--split', 'val') == 2
+    assert f'{folder}/metrics.json is not a report of jitm eval (' in capsys.readouterr().err
+    save_sims(
+        six_runs[1], 1, 1.0, folder=six_runs[1] / 'eval' / 'test', runs=[{'step': 1, 'member': 'target', 'workdir': ''}]
+    )
+    assert report('summary', *six_runs, '--split', 'test') == 2
+    assert 'test/metrics.json is from step 1 of target, which is not the best validation' in capsys.readouterr().err
+    rows = tmp_path / 'rows.jsonl'
+    assert report(*six_runs, '--output', tmp_path / 'page.html', '--rows', rows, '--queries', 0) == 0
+    capsys.readouterr()
+    assert report('summary', rows) == 0
+    assert f'| {COLUMNS[0]} |' in capsys.readouterr().out
+    assert report('summary', rows, '--split', 'test') == 2
+    assert capsys.readouterr().err == f'error: {rows} has no evaluations on test; give the run directories instead\n'
+
+
 def test_the_headline_is_the_difference_of_the_best_two_groups(four_runs, make_run, tmp_path):
     output, third = tmp_path / 'page.html', make_run('softmax', loss='ranking.softmax', signal=1.5)
     assert report(*four_runs, '--output', output) == 0
@@ -186,7 +279,7 @@ def test_examples_have_captions_pictures_and_ranks(four_runs, tmp_path):
     output = tmp_path / 'page.html'
     assert report(*four_runs, '--output', output, '--queries', 2) == 0
     parsed = read(output)
-    counts = parsed.texts['table'][2]
+    counts = parsed.texts['table'][3]
     assert all(word in counts for word in ('both', 'only sum_of_hinges', 'only max_of_hinges', 'none'))
     captions = scenes.load('dev', **DATA).captions
     assert 4 <= len(parsed.texts['article']) <= 8

@@ -5,7 +5,7 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.metrics import ranks, retrieval_metrics
-from jitm.report.bootstrap import difference, hits, rsum
+from jitm.report.bootstrap import difference, hits, mean_hits, over_seeds_and_images, rsum
 from jitm.report.matrices import Matrix
 
 IMAGES = 12
@@ -35,7 +35,7 @@ def resampled_rsum(matrix, images):
 @pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
 def test_hits_of_all_images_are_rsum(image_of_text):
     matrix = make(1, image_of_text=image_of_text)
-    assert hits([matrix]).rsum() == pytest.approx(retrieval_metrics(matrix.sims, image_of_text)['rsum'])
+    assert hits(matrix).rsum() == pytest.approx(retrieval_metrics(matrix.sims, image_of_text)['rsum'])
 
 
 @pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
@@ -43,7 +43,7 @@ def test_bootstrap_is_that_of_a_loop_over_resamples(image_of_text):
     """Two seeds of each group, averaged in each resample; the resamples of the loop are others."""
     strengths = ((0, 1.2), (1, 1.0)), ((2, 1.0), (3, 0.9))
     groups = [[make(*strength, image_of_text) for strength in seeds] for seeds in strengths]
-    first, second = map(hits, groups)
+    first, second = (mean_hits([hits(matrix) for matrix in group]) for group in groups)
     got = difference(first, second)
 
     def loop(images):
@@ -62,11 +62,29 @@ def test_bootstrap_is_that_of_a_loop_over_resamples(image_of_text):
     assert 0 < got.ahead < 1
 
 
+@pytest.mark.parametrize('image_of_text', [EVEN, UNEVEN])
+def test_interval_over_seeds_and_images_is_that_of_a_loop(image_of_text):
+    """Three seeds; the resamples of the loop are others."""
+    first, second = ([make(seed, signal, image_of_text) for seed in range(3)] for signal in (1.5, 1.0))
+    rng = np.random.default_rng(4)
+    differences = []
+    for _ in range(300):
+        images = rng.integers(IMAGES, size=IMAGES)
+        by_seed = [
+            resampled_rsum(first[seed], images) - resampled_rsum(second[seed], images)
+            for seed in rng.integers(3, size=3)
+        ]
+        differences.append(np.mean(by_seed))
+    low, high = over_seeds_and_images([*map(hits, first)], [*map(hits, second)])
+    expected = np.quantile(differences, [0.025, 0.975])
+    np.testing.assert_allclose((low, high), expected, atol=0.12 * (high - low))
+
+
 def test_equal_groups_differ_by_exactly_zero():
     """Three seeds in two orders: the sums of thirds differ in the last bit, the comparison does not."""
     one, two, three = map(make, range(3))
     for a, b in (([one], [one]), ([one, two, three], [three, two, one])):
-        got = difference(hits(a), hits(b))
+        got = difference(*(mean_hits([hits(matrix) for matrix in group]) for group in (a, b)))
         assert (got.low, got.high, got.ahead) == (0, 0, 0)
         assert got.rsum == pytest.approx(0, abs=1e-9)
 
@@ -74,4 +92,4 @@ def test_equal_groups_differ_by_exactly_zero():
 def test_one_image_is_not_enough():
     sims = np.ones((1, 2), np.float32)
     with pytest.raises(UserError, match=r'a\.npy has one image'):
-        hits([Matrix(path='a.npy', image_of_text=np.zeros(2, int), protocol={}, captions='', sims=sims)])
+        hits(Matrix(path='a.npy', image_of_text=np.zeros(2, int), protocol={}, captions='', sims=sims))

@@ -24,7 +24,7 @@ def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
         'model': {'name': 'vse.VSE'} | (model or {}),
         'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'start_epoch': 0}},
         'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
-        'evaluation': {'split': 'dev', 'member': 'target', 'precision': 'highest'},
+        'evaluation': {'split': 'dev', 'member': 'target', 'dtype': 'float32', 'precision': 'highest'},
         'members': {'target': {'rule': 'gradient', 'init_from': ''}},
         'offline': {'path': ''},
         'run': {'log_every': seed + 1},

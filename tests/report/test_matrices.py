@@ -93,7 +93,7 @@ def test_the_image_of_each_text_is_read(tmp_path):
             path = write(tmp_path / f'{n}{len(runs)}', sims, runs, image_of_text=image_of_text)
             (matrix,) = read_matrices([path])
             assert matrix.image_of_text.tolist() == image_of_text
-            assert hits([matrix]).rsum() == 600
+            assert hits(matrix).rsum() == 600
     path.with_name('image_of_text.npy').unlink()
     with pytest.raises(UserError, match=r'sims\.npy needs image_of_text\.npy beside it, the image of each text'):
         read_matrices([path])
