@@ -31,7 +31,7 @@ from jitm.evaluation.protocol import (
     vectors_of,
 )
 from jitm.files import locked
-from jitm.inference.scoring import FinishedBlocks, ScoringOptions
+from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
 from jitm.pages.pictures import pixels_of, recorded_photos
 from jitm.report import explanations
@@ -135,10 +135,9 @@ def main(values: flags.FlagValues) -> None:
     members = values.member or [None]
     folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
     options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
-    finished = FinishedBlocks(folder)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
-    with interruptible(finished.path), contextlib.ExitStack() as stack:
+    with interruptible(folder.path), contextlib.ExitStack() as stack:
         # Everything that can be wrong is found before the first score.
         runs = [load_run(workdir, values.step, member) for workdir in values.workdir for member in members]
         shortlist = _load_shortlist(values, runs)
@@ -166,7 +165,7 @@ def main(values: flags.FlagValues) -> None:
 
         # Evaluates, and resumes from the blocks that are finished.
         stack.enter_context(locked(folder.path, busy))
-        work = {'shortlist': shortlist, 'options': options, 'finished': finished, 'report': ProgressPrinter()}
+        work = {'shortlist': shortlist, 'options': options, 'output': folder, 'report': ProgressPrinter()}
         report, sims = evaluate_runs(runs, split, values.folds, **work)
         if ground_truth is not None:
             report['eccv'] = ground_truth.metrics(sims)
@@ -180,7 +179,7 @@ def main(values: flags.FlagValues) -> None:
         if explained:
             written = explanations.write(explained, picture, folder)
             explanation = explanations.show(explained, sys.stdout.isatty()) + written
-        finished.remove()
+        folder.end_jobs()
 
     _print_report(report)
     if ground_truth is not None:

@@ -23,7 +23,7 @@ from jitm.encoders.networks import CROPS, FeatureNetwork, features_of
 from jitm.encoders.text_network import TextNetwork
 from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
-from jitm.files.outputs import OutputFolder
+from jitm.files.outputs import Job, OutputFolder
 from jitm.inference.engine import batches
 
 KIND = 'a set of encoded features'
@@ -67,10 +67,16 @@ def check(network: FeatureNetwork, split: Split) -> list[str]:
     ]
 
 
-def encode(network: FeatureNetwork, split: Split) -> Iterator[np.ndarray]:
-    """Yields the features of the images of a split, [n, R, F], some at a time; see `FeatureNetwork.encode`."""
+def encode(network: FeatureNetwork, split: Split, calls: int = 0) -> Iterator[np.ndarray]:
+    """Yields the features of the images of a split, [n, R, F], some at a time; see `FeatureNetwork.encode`.
+
+    Args:
+      network: The network.
+      split: The images.
+      calls: The number of calls that are left out, of `images_per_call` images each.
+    """
     pixels = split.pixels
-    parts = batches(np.arange(split.num_images), network.images_per_call)
+    parts = batches(np.arange(calls * network.images_per_call, split.num_images), network.images_per_call)
     return network.encode(pixels.crops(rows) if network.crops > 1 else pixels[rows][:, None] for rows in parts)
 
 
@@ -137,11 +143,15 @@ def write(
         manifest = _read_manifest(folder)
         shared = {key: value for key, value in description.items() if key != OF_SPLIT}
         present = _check_folder(folder, FEATURES, manifest, split_name, description, shared)
+        job = output.begin({**description, 'images_per_call': network.images_per_call})
         if split_name in present:
+            output.end_jobs()
             return False
+        stale = files_of(split_name)
         if not present:  # other features were removed, or never completed
             manifest = {}
-        output.remove(files_of(split_name) if present else output.names)
+            stale = {*output.names}.difference(job.names)
+        output.remove(stale)
         entry = {**description, 'origin': network.origin, **_folder_of(split)}
         _write_manifest(output, {**manifest, split_name: entry})
         writer = PrecompWriter(output, split_name)
@@ -152,7 +162,8 @@ def write(
             writer.write_array('_image_of_text.npy', split.image_of_text[texts])
         if split.dataset:
             writer.write_lines('dataset.txt', [split.dataset])
-        _write_features(network, split, writer, report)  # the last file: with it the split is complete
+        _write_features(network, split, writer, job, report)  # the last file: with it the split is complete
+        output.end_jobs()
     return True
 
 
@@ -164,24 +175,46 @@ def _folder_of(split: Split) -> dict[str, str]:
     return {'photos': os.path.abspath(folder)}
 
 
-def _write_features(network: FeatureNetwork, split: Split, writer: PrecompWriter, report: Callable[[int], Any]) -> None:
+def _write_features(
+    network: FeatureNetwork, split: Split, writer: PrecompWriter, job: Job, report: Callable[[int], Any]
+) -> None:
     """Writes the features of a split, a single region as a vector, and the boxes of a grid."""
-    written = 0
     with writer.features(split.num_images) as append:
-        for features in encode(network, split):
-            finite = np.isfinite(features).all(axis=(1, 2))
+        for features in _resumed(job, functools.partial(_finite_features, network, split)):
             regions = features.shape[1]
-            if not finite.all():
-                name = f'{split.image_ids[written + int(np.argmin(finite))]} of {split.name}'
-                raise UserError(
-                    f'{name} has features that are not finite in {network.dtype}: {REMEDIES[network.dtype]}'
-                )
             append(features[:, 0] if regions == 1 else features)
-            written += len(features)
             report(len(features))
         boxes = grid_boxes(regions)
         if boxes is not None:
             writer.write_array('boxes.npy', boxes)
+
+
+def _finite_features(network: FeatureNetwork, split: Split, calls: int) -> Iterator[np.ndarray]:
+    """Yields features as `encode`; raises a UserError that names an image whose features are not finite."""
+    row = calls * network.images_per_call
+    for features in encode(network, split, calls):
+        finite = np.isfinite(features).all(axis=(1, 2))
+        if not finite.all():
+            name = f'{split.image_ids[row + int(np.argmin(finite))]} of {split.name}'
+            raise UserError(f'{name} has features that are not finite in {network.dtype}: {REMEDIES[network.dtype]}')
+        yield features
+        row += len(features)
+
+
+def _resumed(job: Job, compute: Callable[[int], Iterator[np.ndarray]]) -> Iterator[np.ndarray]:
+    """Yields arrays: those that a killed process has saved, then the others, each after it is saved.
+
+    Args:
+      job: The job whose parts they are.
+      compute: A function from the number of saved arrays to the others.
+    """
+    count = 0
+    for part in job.parts():
+        yield part['array']
+        count += 1
+    for number, array in enumerate(compute(count), count):
+        job.save(number, array=array)
+        yield array
 
 
 def _check_folder(
@@ -242,9 +275,12 @@ def write_texts(
         manifest = _read_manifest(folder)
         description = {**network.identity, 'captions': hash_json(captions)}
         encoders = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
-        if split_name in _check_folder(folder, VECTORS, encoders, split_name, description, network.identity):
-            return False
+        present = _check_folder(folder, VECTORS, encoders, split_name, description, network.identity)
         output = OutputFolder(folder, KIND)
+        job = output.begin(description)
+        if split_name in present:
+            output.end_jobs()
+            return False
         manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**description, 'origin': network.origin}}}
         _write_manifest(output, manifest)
         tokens = tokenize_split(tuple(captions), network.vocabulary)
@@ -252,20 +288,26 @@ def write_texts(
         check_lengths(split, tokens, network.encoder.text_format)
         writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(network.vocabulary))])
         writer.write_array(LENGTHS, tokens.lengths)
-        with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
-            for rows in batches(np.arange(len(captions)), TEXTS_PER_BLOCK):
+        blocks = list(batches(np.arange(len(captions)), TEXTS_PER_BLOCK))
+
+        def encode_blocks(first: int) -> Iterator[np.ndarray]:
+            for rows in blocks[first:]:
                 vectors = network.encode(tokens, rows)
                 if not np.isfinite(vectors).all():
                     problem = f'that are not finite in {network.dtype}: {REMEDIES[network.dtype]}'
                     raise UserError(f'captions of {split.name} have vectors {problem}')
+                yield vectors
+
+        with writer.features(int(tokens.lengths.sum()), VECTORS) as append:  # the last file
+            for rows, vectors in zip(blocks, _resumed(job, encode_blocks), strict=True):
                 append(vectors)
                 report(len(rows))
+        output.end_jobs()
     return True
 
 
 def _write_manifest(output: OutputFolder, manifest: Mapping[str, Any]) -> None:
-    with output.replacing(MANIFEST) as file:
-        file.write((json.dumps(manifest, indent=2) + '\n').encode())
+    output.write(MANIFEST, json.dumps(manifest, indent=2) + '\n')
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:

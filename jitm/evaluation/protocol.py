@@ -11,9 +11,9 @@ from jitm import metrics as metrics_lib
 from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import reranking
+from jitm.files.outputs import OutputFolder
 from jitm.inference.scoring import (
     DEFAULT_OPTIONS,
-    FinishedBlocks,
     Scorer,
     ScoringOptions,
     make_scorer,
@@ -92,7 +92,7 @@ def mean_scores(
     options: ScoringOptions = DEFAULT_OPTIONS,
     *,
     pairs: np.ndarray | None = None,
-    finished: FinishedBlocks | None = None,
+    output: OutputFolder | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> np.ndarray:
     """Returns the mean similarities of several runs, float32 [I, T].
@@ -102,7 +102,7 @@ def mean_scores(
       split: Images and texts.
       options: Precision and memory; the default precision of all runs is the first run's.
       pairs: bool [I, T], the pairs to score, the others get -inf; None for all.
-      finished: Finished blocks, from which an interrupted command resumes; None to keep none.
+      output: The folder in which finished blocks are kept until its `end_jobs`; None to keep none.
       report: Called after each block.
 
     Raises:
@@ -112,7 +112,7 @@ def mean_scores(
     scorers = [make_scorer(run, split, options, pairs) for run in runs]
     sims = np.zeros((split.num_images, split.num_texts), np.float32)
     for scorer in scorers:
-        sims += scorer.score(finished, report)
+        sims += scorer.score(output, report)
     sims /= len(runs)
     not_finite = np.count_nonzero(~np.isfinite(sims if pairs is None else sims[pairs]))
     if not_finite:
@@ -157,7 +157,7 @@ def evaluate_runs(
     *,
     shortlist: Shortlist | None = None,
     options: ScoringOptions = DEFAULT_OPTIONS,
-    finished: FinishedBlocks | None = None,
+    output: OutputFolder | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Evaluates one run, or the mean similarities of several.
@@ -168,7 +168,7 @@ def evaluate_runs(
       folds: The images are split into this many consecutive parts, whose metrics are averaged.
       shortlist: Selects the pairs to score; None to score all.
       options: Precision and memory; the default precision is the first run's.
-      finished: Finished blocks, from which an interrupted command resumes; None to keep none.
+      output: The folder in which finished blocks are kept until its `end_jobs`; None to keep none.
       report: Called after each block.
 
     Returns:
@@ -178,7 +178,7 @@ def evaluate_runs(
       UserError: If a run cannot read the split, or the images cannot be split evenly.
     """
     protocol = describe_protocol(runs, split, folds, options)
-    score = functools.partial(mean_scores, split=split, options=options, finished=finished, report=report)
+    score = functools.partial(mean_scores, split=split, options=options, output=output, report=report)
     if shortlist is None:
         sims = score(runs)
         return {'metrics': metrics_lib.retrieval_metrics(sims, split.image_of_text, folds), 'protocol': protocol}, sims

@@ -1,16 +1,23 @@
 """Output folders and files that belong to jitm: nothing is replaced or removed that jitm did not write."""
 
 import contextlib
+import hashlib
+import io
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 from jitm.errors import UserError
-from jitm.files import LOCK, PARTIAL, leads_out, parse_json, partial_path, replacing, writing
+from jitm.files import LOCK, PARTIAL, hash_json, leads_out, parse_json, partial_path, read_bytes, replacing, writing
 
 OWNED = '.jitm'  # in an output folder: its kind, and the files that jitm wrote to it
+UNFINISHED = 'unfinished'  # in an output folder: the parts of jobs
+CHECKSUM_BYTES = 32  # SHA-256
 MARK = b'written by jitm, which may replace this file'  # near an end of a single output file
 MARK_WITHIN = 2**16  # bytes from either end
 
@@ -37,6 +44,7 @@ class OutputFolder:
         """
         self.path = path
         self._kind = kind
+        self._jobs = []
         self.check([])
 
     @property
@@ -133,6 +141,73 @@ class OutputFolder:
                 with contextlib.suppress(OSError):  # it is not empty, or gone
                     (self.path / folder).rmdir()
             claimed[:] = [name for name in claimed if name not in removed]
+
+    def begin(self, inputs: Any) -> 'Job':
+        """Begins a job, or resumes it.
+
+        Args:
+          inputs: All inputs of the job, as JSON.
+        """
+        self._jobs.append(Job(self, inputs))
+        return self._jobs[-1]
+
+    def end_jobs(self) -> None:
+        """Removes the parts of the jobs that were begun here; those of other jobs stay."""
+        for job in self._jobs:
+            self.remove(job.names)
+
+
+class Job:
+    """A job that writes its parts to an output folder as they are finished, so that a process that is killed loses one.
+
+    Each part is a file of arrays behind their checksum. A hash of all inputs names the folder of the parts, so no other
+    job reads them.
+
+    Attributes:
+      path: The folder of the parts.
+    """
+
+    def __init__(self, output: OutputFolder, inputs: Any):
+        """Finds the folder, see `OutputFolder.begin`; the first part that is saved creates it."""
+        self._output = output
+        self._folder = f'{UNFINISHED}/{hash_json(inputs)[:16]}/'
+        self.path = output.path / self._folder
+
+    @property
+    def names(self) -> list[str]:
+        """The files of the parts that were saved, or were about to be, relative to the output folder."""
+        return [name for name in self._output.names if name.startswith(self._folder)]
+
+    def save(self, part: int | str, **arrays: Any) -> None:
+        """Saves a part, or replaces it.
+
+        Args:
+          part: The number or name of the part.
+          **arrays: Its content.
+
+        Raises:
+          UserError: If it cannot be written, or there is a file that jitm did not write.
+        """
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        with self._output.replacing(f'{self._folder}{part}') as file:
+            file.write(hashlib.sha256(content.getbuffer()).digest())
+            file.write(content.getbuffer())
+
+    def load(self, part: int | str) -> dict[str, np.ndarray] | None:
+        """Returns the arrays of a part; None if it is missing or damaged."""
+        try:
+            stored = memoryview(read_bytes(self.path / str(part)))
+        except OSError:
+            return None
+        content = stored[CHECKSUM_BYTES:]
+        if hashlib.sha256(content).digest() != stored[:CHECKSUM_BYTES]:
+            return None
+        return dict(np.load(io.BytesIO(content)))
+
+    def parts(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the parts 0, 1, ... up to the first one that is missing or damaged."""
+        return itertools.takewhile(lambda part: part is not None, map(self.load, itertools.count()))
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -6,9 +6,7 @@ Images are encoded once, texts once per block of images. Finished blocks can be 
 import dataclasses
 import itertools
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import chex
@@ -19,7 +17,7 @@ from jitm.data.splits import Split, pad_texts, take_images
 from jitm.data.text.word_level import Tokens
 from jitm.devices import parallel
 from jitm.errors import ArgumentError, UserError, check_choice
-from jitm.files import describe, hash_arrays, hash_json, replacing
+from jitm.files import describe, hash_arrays
 from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
 from jitm.inference.memory import BlockMemory
@@ -27,8 +25,6 @@ from jitm.models.matcher import Encoding, Matcher
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, read_tokens
 from jitm.types import DTYPES, PRECISIONS, Precision
-
-CHECKSUM_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,63 +63,6 @@ def precision_of(run: Run, options: ScoringOptions) -> dict[str, str]:
 def share_precision(runs: Sequence[Run], options: ScoringOptions) -> ScoringOptions:
     """Sets the default dtype and precision of all runs to the first run's."""
     return dataclasses.replace(options, **precision_of(runs[0], options))
-
-
-class FinishedBlocks:
-    """The finished blocks of one command in its output folder, one file per block: a checksum and the scores.
-
-    A command has one or more jobs, one after the other. Missing or corrupt blocks are recomputed. The folder of a job
-    is named by a hash of all inputs of its scores, so several commands may share an output folder.
-
-    Attributes:
-      path: The folder of all jobs.
-    """
-
-    def __init__(self, folder: OutputFolder):
-        """Locates the blocks in the output folder of a command; the first job creates their folder."""
-        self.path = folder.path / 'blocks'
-        self._folder = folder
-        self._names = []
-
-    def begin(self, cache_key: Mapping[str, Any], blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Begins a job, to which the next blocks that are read and written belong.
-
-        Args:
-          cache_key: All inputs of the scores, as JSON; see `Scorer.cache_key`.
-          blocks: The images int [N] and the texts int [M] of each block.
-
-        Raises:
-          UserError: If the folder cannot be written.
-        """
-        self._job = self.path / hash_json(cache_key)[:16]
-        names = [str(self._path(*block).relative_to(self._folder.path)) for block in blocks]
-        self._folder.claim(names)
-        self._names += names
-
-    def remove(self) -> None:
-        """Removes the blocks of the jobs that were begun."""
-        self._folder.remove(self._names)
-
-    def _path(self, rows: np.ndarray, columns: np.ndarray) -> Path:
-        return self._job / f'{rows[0]}_{columns[0]}'
-
-    def read(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
-        """Returns the scores float32 [N, M] of images [N] with texts [M]; None if the file is missing or corrupt."""
-        try:
-            checksum, scores = np.split(np.fromfile(self._path(rows, columns), np.uint8), [CHECKSUM_BYTES])
-        except OSError:
-            return None
-        intact = zlib.crc32(scores).to_bytes(CHECKSUM_BYTES) == checksum.tobytes()
-        if len(scores) != 4 * len(rows) * len(columns) or not intact:
-            return None
-        return scores.view(np.float32).reshape(len(rows), len(columns))
-
-    def write(self, rows: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-        """Writes the scores [N, M] of images [N] with texts [M] as float32; a UserError if they cannot be written."""
-        path = self._path(rows, columns)
-        scores = np.ascontiguousarray(block, np.float32)
-        with replacing(path) as file:
-            file.write(zlib.crc32(scores).to_bytes(CHECKSUM_BYTES) + scores.tobytes())
 
 
 class Scorer:
@@ -254,13 +193,11 @@ class Scorer:
             block[row[pairs[valid]], column[pairs[valid]]] = scores[valid]
         return block
 
-    def score(
-        self, finished: FinishedBlocks | None = None, report: Callable[[Progress], None] | None = None
-    ) -> np.ndarray:
+    def score(self, output: OutputFolder | None = None, report: Callable[[Progress], None] | None = None) -> np.ndarray:
         """Scores all pairs, or those selected at construction.
 
         Args:
-          finished: The folder in which finished blocks are read and written; None to keep none.
+          output: The folder in which finished blocks are kept until its `end_jobs`; None to keep none.
           report: Called after each computed block.
 
         Returns:
@@ -268,8 +205,7 @@ class Scorer:
         """
         sims = np.full((self._split.num_images, self._split.num_texts), -np.inf, np.float32)
         total = sims.size if self._pairs is None else np.count_nonzero(self._pairs)
-        if finished is not None:
-            finished.begin(self.cache_key(), self.blocks())
+        job = None if output is None else output.begin(self.cache_key())
         start = time.perf_counter()
         scored = 0
         read = 0
@@ -281,9 +217,10 @@ class Scorer:
             if not num_pairs:
                 continue
             # Finished blocks are read.
-            block = None if finished is None else finished.read(rows, columns)
-            if block is not None:
-                sims[index] = block
+            part = f'{rows[0]}_{columns[0]}'
+            finished = None if job is None else job.load(part)
+            if finished is not None:
+                sims[index] = finished['scores']
                 read += num_pairs
                 continue
             # The others are computed.
@@ -291,9 +228,9 @@ class Scorer:
                 block = jax.device_get(self.score_block(rows, columns))[: len(rows), : len(columns)]
             else:
                 block = self._score_selected(rows, columns, selected)
-            if finished is not None:
-                finished.write(rows, columns, block)
             sims[index] = block
+            if job is not None:
+                job.save(part, scores=block)
             scored += num_pairs
             if report is not None:
                 report(Progress.since(start, read, scored, total))

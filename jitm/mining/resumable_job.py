@@ -15,6 +15,7 @@ from jitm.devices import agreement, parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import encode_vectors
 from jitm.files import hash_arrays, hash_json
+from jitm.files.outputs import Job
 from jitm.inference.scoring import (
     DEFAULT_OPTIONS,
     ScoringOptions,
@@ -30,7 +31,6 @@ from jitm.runs.progress import Progress
 from jitm.runs.run import Run
 
 SAVE_EVERY = 30.0  # seconds
-UNFINISHED = 'unfinished_{}.npz'  # the file in which a process saves its state
 
 Search = ProductSearch | PairSearch
 
@@ -57,14 +57,15 @@ def check_top_h(split: Split, top_h_texts: int, top_h_images: int) -> None:
             raise UserError(f'{flag} is {top_h}; {split.name} has 1 to {available} negatives')
 
 
-def _search_local(
-    search: Search, state: MiningState, path: Path, job: str, report: Callable[[Progress], None] | None
-) -> None:
+def _search_local(search: Search, state: MiningState, job: Job, report: Callable[[Progress], None] | None) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
     sizes = search.blocks()
     process = jax.process_index()
-    blocks = [*sizes][slice(*(len(sizes) * n // jax.process_count() for n in (process, process + 1)))]
-    total, finished = (sum(map(sizes.get, part)) for part in (blocks, blocks[: state.done]))
+    first = len(sizes) * process // jax.process_count()
+    last = len(sizes) * (process + 1) // jax.process_count()
+    blocks = list(sizes)[first:last]
+    total = sum(sizes[block] for block in blocks)
+    finished = sum(sizes[block] for block in blocks[: state.done])
     start = saved = time.perf_counter()
     scored = 0
     for pairs in search.run(blocks[state.done :], state):
@@ -73,16 +74,17 @@ def _search_local(
         if report is not None:
             report(Progress.since(start, finished, scored, total))
         if time.perf_counter() - saved > SAVE_EVERY:
-            state.save(path, job)
+            state.save(job, process)
             saved = time.perf_counter()
-    state.save(path, job)
+    state.save(job, process)
 
 
-def _check_shared(parts: Sequence[Path], job: str) -> None:
+def _check_shared(job: Job) -> None:
     """Raises a UserError unless the states of all processes are visible to this process."""
-    for part in parts:
-        if not agreement.sees(lambda part=part: MiningState.load(part, job) is not None):
-            raise UserError(f'{part} of another process is not seen here; give all processes one shared folder')
+    for process in range(jax.process_count()):
+        if not agreement.sees(lambda process=process: MiningState.load(job, process) is not None):
+            path = job.path / str(process)
+            raise UserError(f'{path} of another process is not seen here; give all processes one shared folder')
 
 
 def describe(
@@ -102,8 +104,7 @@ def describe(
 def search_all(
     search: Search,
     split: Split,
-    folder: Path,
-    job: str,
+    job: Job,
     top_h_texts: int,
     top_h_images: int,
     report: Callable[[Progress], None] | None = None,
@@ -113,8 +114,7 @@ def search_all(
     Args:
       search: The search.
       split: Images and texts.
-      folder: The folder with the state of every process, from which the same job resumes.
-      job: A hash that identifies the job.
+      job: The states of all processes, from which the same job resumes.
       top_h_texts: The number of texts per image.
       top_h_images: The number of images per text.
       report: A function that is called after each block.
@@ -125,16 +125,15 @@ def search_all(
     Raises:
       UserError: In all processes, if they do not share the folder.
     """
-    parts = [folder / UNFINISHED.format(n) for n in range(jax.process_count())]
-    path = parts[jax.process_index()]
-    state = MiningState.load(path, job) or MiningState.initial(split, top_h_texts, top_h_images)
-    agreement.in_all(lambda: state.save(path, job))
-    agreement.in_all(lambda: _check_shared(parts, job))
-    _search_local(search, state, path, job, report)
+    process = jax.process_index()
+    state = MiningState.load(job, process) or MiningState.initial(split, top_h_texts, top_h_images)
+    agreement.in_all(lambda: state.save(job, process))
+    agreement.in_all(lambda: _check_shared(job))
+    _search_local(search, state, job, report)
     parallel.barrier('searched')
-    for part in parts:
-        if part != path:
-            state = state.join(MiningState.load(part, job))
+    for other in range(jax.process_count()):
+        if other != process:
+            state = state.join(MiningState.load(job, other))
     parallel.barrier('joined')
     return state
 
@@ -175,17 +174,14 @@ def mine(
     top_h = {'top_h_texts': top_h_texts, 'top_h_images': top_h_images}
     check_top_h(split, **top_h)
     output = candidates_lib.output_folder(folder, split_name)
-    parts = [UNFINISHED.format(n) for n in range(jax.process_count())]
-    output.check(parts)
     options = share_precision(runs, options)
     manifest = describe(runs, split, options=options, **top_h)
     agreement.check_same(manifest | {'memory_mb': options.memory_mb, 'devices': parallel.num_local_devices()})
     search, keys = make_search(runs, split, options)
-    job = hash_json({'scores': keys, **top_h, 'blocks': [*search.blocks()], 'processes': jax.process_count()})
-    agreement.check_same({'job': job})
+    inputs = {'scores': keys, **top_h, 'blocks': [*search.blocks()], 'processes': jax.process_count()}
+    agreement.check_same({'job': hash_json(inputs)})
     # Search, or resume.
-    agreement.in_all(lambda: output.claim(parts))
-    state = search_all(search, split, folder, job, report=report, **top_h)
+    state = search_all(search, split, output.begin(inputs), report=report, **top_h)
     not_finite = sum(int((~np.isfinite(x)).sum()) for x in (state.i2t[0], state.t2i[0], state.positives))
     # Write the lists, unless scores are not finite, and remove the states of the processes.
     manifest |= {'workdirs': [str(run.workdir) for run in runs], 'split': split_name}
@@ -195,7 +191,7 @@ def mine(
                 lists = Candidates(state.i2t[1], state.t2i[1])
                 scores = {'i2t': state.i2t[0], 't2i': state.t2i[0]}
                 candidates_lib.save(lists, scores, manifest, split_name, folder)
-            output.remove(name for name in output.names if name.startswith('unfinished_'))
+            output.end_jobs()
     finally:
         parallel.barrier('mined')
     if not_finite:

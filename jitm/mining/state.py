@@ -5,9 +5,6 @@ the score -inf and the id `NO_CANDIDATE`. Ties are ordered by ascending id, as i
 """
 
 import dataclasses
-import zipfile
-import zlib
-from pathlib import Path
 
 import chex
 import jax
@@ -17,7 +14,7 @@ from jax import lax
 
 from jitm.data.pairs.mined_lists import ROUNDING, expected_rank
 from jitm.data.splits import Split
-from jitm.files import replacing
+from jitm.files.outputs import Job
 from jitm.pages.tables import table
 
 Lists = tuple[np.ndarray, np.ndarray]
@@ -71,28 +68,27 @@ class MiningState:
         lists = [(np.full(size, -np.inf, np.float32), np.full(size, NO_CANDIDATE, np.int32)) for size in (i2t, t2i)]
         return cls(0, *lists, np.full(split.num_texts, -np.inf, np.float32))
 
-    def save(self, path: Path, job: str) -> None:
-        """Writes the state and the hash of its job; replaces the file atomically.
-
-        Raises:
-          UserError: If it cannot be written.
-        """
-        lists = {'i2t': self.i2t, 't2i': self.t2i}
-        arrays = {f'{name}_{n}': array for name, pair in lists.items() for n, array in enumerate(pair)}
-        with replacing(path) as file:
-            np.savez(file, job=job, done=self.done, positives=self.positives, **arrays)
+    def save(self, job: Job, process: int) -> None:
+        """Saves the state of a process; a UserError if it cannot be written."""
+        job.save(
+            process,
+            done=self.done,
+            positives=self.positives,
+            i2t_scores=self.i2t[0],
+            i2t_ids=self.i2t[1],
+            t2i_scores=self.t2i[0],
+            t2i_ids=self.t2i[1],
+        )
 
     @classmethod
-    def load(cls, path: Path, job: str) -> 'MiningState | None':
-        """Reads the state that `save` wrote; None if it is missing or damaged, or belongs to another job."""
-        try:
-            with path.open('rb') as opened, np.load(opened) as file:
-                if str(file['job']) != job:
-                    return None
-                lists = [(file[f'{name}_0'], file[f'{name}_1']) for name in ('i2t', 't2i')]
-                return cls(int(file['done']), *lists, file['positives'])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+    def load(cls, job: Job, process: int) -> 'MiningState | None':
+        """Returns the state that a process saved; None if it is missing or damaged."""
+        part = job.load(process)
+        if part is None:
             return None
+        i2t = (part['i2t_scores'], part['i2t_ids'])
+        t2i = (part['t2i_scores'], part['t2i_ids'])
+        return cls(int(part['done']), i2t, t2i, part['positives'])
 
     def join(self, shard: 'MiningState') -> 'MiningState':
         """Merges the lists of two processes."""

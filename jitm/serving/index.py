@@ -11,8 +11,6 @@ import concurrent.futures
 import functools
 import itertools
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import numpy as np
 from jitm.data.images.pixels import NUM_THREADS
 from jitm.errors import UserError
 from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
-from jitm.files.outputs import OutputFolder
+from jitm.files.outputs import Job, OutputFolder
 from jitm.inference.engine import concatenate
 from jitm.serving.images import Entry, ImageReader
 from jitm.serving.search import Hit, VectorSearch
@@ -34,7 +32,6 @@ MANIFEST = 'manifest.json'
 KEYS = {'format', 'model', 'vectors', 'checksum', 'unreadable', 'images'}
 IMAGES_PER_PART = 512  # a killed process loses at most these
 READ_AHEAD = 2  # batches that are read while one is encoded
-PARTS = 'parts/'
 
 
 class Index:
@@ -150,21 +147,26 @@ def update(
         written, or another process writes to it.
     """
     output = OutputFolder(folder, KIND)
-    names = reader.names
-    index = _read_current(reader, output, model, batch_size)
+    job = output.begin(model)
+    index = _read_current(reader, job, folder, model, batch_size)
     if index is not None:
         return index
     with locked(folder, f'another process indexes images in {folder}; wait for it, or choose another folder'):
         # The known images: entries by name, and vectors by checksum.
-        complete, parts = _read_known(output, model)
-        entries = {entry.name: entry for entries_of_part, _ in parts for entry in entries_of_part}
-        vectors = {entry.checksum: vector for part in parts for entry, vector in zip(*part, strict=True)}
-        new_names = _changed(reader, entries)
+        complete = _read_complete(folder, model)
+        parts = [] if complete is None else [(complete.entries, complete.vectors)]
+        saved = [(_parse_entries(part), part['vectors']) for part in job.parts()]
+        entries = {}
+        vectors = {}
+        for entries_of_part, vectors_of_part in [*parts, *saved]:
+            entries |= {entry.name: entry for entry in entries_of_part}
+            vectors |= {entry.checksum: vector for entry, vector in zip(entries_of_part, vectors_of_part, strict=True)}
         # The new and the changed images.
+        new_names = _changed(reader, entries)
+        part = len(saved)
         unreadable = {}
         waiting = []
         done = 0
-        free = (name for n in itertools.count() if not (folder / (name := f'{PARTS}{n}.npz')).exists())
         for items in _read_ahead(reader, new_names, batch_size):
             unreadable |= {entry.name: image for entry, image in items if isinstance(image, str)}
             readable = [(entry, image) for entry, image in items if not isinstance(image, str)]
@@ -175,20 +177,19 @@ def update(
             waiting += [entry for entry, _ in readable]
             done += len(items)
             if len(waiting) >= IMAGES_PER_PART:
-                stacked = np.stack([vectors[entry.checksum] for entry in waiting])
-                with output.replacing(next(free)) as file:
-                    np.savez(file, model=model, entries=json.dumps(waiting), vectors=stacked)
+                job.save(part, entries=json.dumps(waiting), vectors=_stacked(waiting, vectors))
+                part += 1
                 waiting = []
             if report is not None:
                 report(done, len(new_names))
         # The index.
-        stored = [entries[name] for name in names if name not in unreadable]
+        stored = [entries[name] for name in reader.names if name not in unreadable]
         if not stored:
             name, problem = next(iter(unreadable.items()))
             raise UserError(f'none of {len(unreadable)} images can be read; the first is {name}: {problem}')
         if complete is None or (complete.entries, complete.unreadable) != (stored, unreadable):
-            write(output, stored, np.stack([vectors[entry.checksum] for entry in stored]), model, unreadable)
-        output.remove(_parts(output))
+            write(output, stored, _stacked(stored, vectors), model, unreadable)
+        output.end_jobs()
         return Index(folder)
 
 
@@ -216,8 +217,13 @@ def write(
     folder.remove(set(folder.names) - {name, MANIFEST})
 
 
-def _parts(folder: OutputFolder) -> list[str]:
-    return [name for name in folder.names if name.startswith(PARTS)]
+def _stacked(entries: Sequence[Entry], vectors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the vectors [N, D] of N entries, by their checksums."""
+    return np.stack([vectors[entry.checksum] for entry in entries])
+
+
+def _parse_entries(part: Mapping[str, np.ndarray]) -> list[Entry]:
+    return [Entry(*entry) for entry in parse_json(str(part['entries']))]
 
 
 def _changed(reader: ImageReader, entries: Mapping[str, Entry]) -> list[int]:
@@ -231,10 +237,10 @@ def _changed(reader: ImageReader, entries: Mapping[str, Entry]) -> list[int]:
     return rows
 
 
-def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_size: int) -> Index | None:
+def _read_current(reader: ImageReader, job: Job, folder: Path, model: str, batch_size: int) -> Index | None:
     """Returns an index that is up to date; None if it is outdated, damaged or missing."""
     try:
-        index = Index(folder.path)
+        index = Index(folder)
         index.check()
     except UserError:
         return None  # `update` reports why, unless another process is replacing the index
@@ -249,31 +255,16 @@ def _read_current(reader: ImageReader, folder: OutputFolder, model: str, batch_s
         stored = index.unreadable.get(entry.name), entries.get(entry.name)
         if stored != ((image, None) if isinstance(image, str) else (None, entry)):
             return None
-    return None if _parts(folder) else index
+    return None if job.names else index  # `update` removes them
 
 
-def _read_known(folder: OutputFolder, model: str) -> tuple[Index | None, list[tuple[list[Entry], np.ndarray]]]:
-    """Reads the finished encodings of a model.
-
-    Returns:
-      The index if it is complete and belongs to this model, and the entries and vectors in it and in unfinished parts.
-    """
-    complete = None
-    parts = []
-    if (folder.path / MANIFEST).exists():
-        index = Index(folder.path)
-        index.check()
-        if index.model == model:
-            complete = index
-            parts = [(index.entries, index.vectors)]
-    for name in _parts(folder):
-        try:  # a part may be damaged, or made by another model
-            with (folder.path / name).open('rb') as opened, np.load(opened) as file:
-                if str(file['model']) == model:
-                    parts.append(([Entry(*entry) for entry in parse_json(str(file['entries']))], file['vectors']))
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
-            continue
-    return complete, parts
+def _read_complete(folder: Path, model: str) -> Index | None:
+    """Returns the index in a folder; None if there is none, or it belongs to another model."""
+    if not (folder / MANIFEST).exists():
+        return None
+    index = Index(folder)
+    index.check()
+    return index if index.model == model else None
 
 
 def _encode(items: Sequence[tuple[Entry, Images]], encode: Callable[[Images], np.ndarray]) -> np.ndarray:

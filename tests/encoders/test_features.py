@@ -1,6 +1,7 @@
 """Tests of the features of image networks: their values against a formula, the files, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from jitm.data.images import photos
 from jitm.encoders import features, networks
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.files.outputs import OWNED
+from jitm.files.outputs import OWNED, UNFINISHED, OutputFolder
 from jitm.serving.images import read_features
 from tests.support.matchers import make_vse
 
@@ -264,15 +265,54 @@ def test_a_split_is_complete_only_with_its_boxes(split, tmp_path, monkeypatch):
     assert precomp.load('dev', root=str(tmp_path)).boxes.shape == (5, 4, 4)
 
 
-def test_a_killed_job_encodes_its_split_again(split, tmp_path, monkeypatch):
-    def killed(network, split):
-        yield np.zeros((2, 4, 3), np.float32)
+def test_a_killed_job_resumes_with_the_images_that_are_left(split, tmp_path, monkeypatch):
+    monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 2)
+    features.write(make_network(), split, 'dev', tmp_path / 'whole')
+    encode_all = features.encode
+    calls = []
+
+    def killed(network, split, calls=0):
+        yield from itertools.islice(encode_all(network, split, calls), 1)
+        raise KeyboardInterrupt
+
+    def counted(network, split, first=0):
+        calls.append(first)
+        return encode_all(network, split, first)
+
+    folder = tmp_path / 'killed'
+    for _ in range(2):
+        write_killed(monkeypatch, split, folder, encode=killed)
+    monkeypatch.setattr(features, 'encode', counted)
+    counts = []
+    assert features.write(make_network(), split, 'dev', folder, counts.append)
+    assert (calls, counts) == ([2], [2, 2, 1])
+    assert precomp.load('dev', root=str(folder)).num_images == 5
+    assert contents(folder) == contents(tmp_path / 'whole')
+
+
+def test_parts_of_a_split_are_of_one_network(split, tmp_path, monkeypatch):
+    """Those of another one are removed."""
+    monkeypatch.setattr(networks, 'IMAGES_PER_CALL', 2)
+    encode_all = features.encode
+
+    def killed(network, split, calls=0):
+        yield from itertools.islice(encode_all(network, split, calls), 2)
         raise KeyboardInterrupt
 
     write_killed(monkeypatch, split, tmp_path, encode=killed)
-    assert features.write(make_network(), split, 'dev', tmp_path)
-    assert precomp.load('dev', root=str(tmp_path)).num_images == 5
-    assert sorted(json.loads((tmp_path / 'encoded.json').read_text())) == ['dev']
+    features.write(make_network(factor=3.0), split, 'dev', tmp_path)
+    np.testing.assert_allclose(np.load(tmp_path / 'dev_ims.npy'), 3 * cells(split.pixels[:]), rtol=1e-6)
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_parts_of_a_finished_split_are_removed(split, tmp_path, monkeypatch):
+    """Its process was killed between both."""
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputFolder, 'end_jobs', lambda self: None)
+        features.write(make_network(), split, 'dev', tmp_path)
+    assert (tmp_path / UNFINISHED).exists()
+    assert not features.write(make_network(), split, 'dev', tmp_path)
+    assert not (tmp_path / UNFINISHED).exists()
 
 
 def test_infinite_features_are_refused_and_not_written(split, tmp_path):

@@ -17,7 +17,7 @@ from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.evaluation import explain
 from jitm.evaluation.saved import EVALUATION
-from jitm.files.outputs import OWNED, OutputFolder
+from jitm.files.outputs import OWNED, UNFINISHED, OutputFolder
 from jitm.layers import text
 from jitm.metrics import Retrieved
 from jitm.pages.pictures import pixels_of
@@ -329,4 +329,4 @@ def test_command_explains(tiny_config, tmp_path, capsys):
     assert [pair['text'] for pair in pairs] == [0, 25]
     assert [pair['image'] for pair in pairs] == np.argmax(sims, axis=0)[[0, 25]].tolist()
     assert (folder / 'explain' / 'index.html').exists()
-    assert not (folder / 'blocks').exists()
+    assert not (folder / UNFINISHED).exists()

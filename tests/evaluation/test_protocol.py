@@ -18,9 +18,9 @@ from jitm.errors import EXIT_INTERRUPTED, UserError
 from jitm.evaluation import protocol, saved
 from jitm.evaluation.protocol import evaluate_runs
 from jitm.files import LOCK, hash_file, locked
-from jitm.files.outputs import OWNED, OutputFolder
+from jitm.files.outputs import OWNED, UNFINISHED, OutputFolder
 from jitm.inference import memory, scoring
-from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.models import vse
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.progress import Progress
@@ -84,12 +84,12 @@ def test_interrupted_ensemble_resumes_in_any_order(run, other, dev, tmp_path, mo
             raise Stop
 
     evaluate = functools.partial(evaluate_runs, split=dev)
-    finished = FinishedBlocks(OutputFolder(tmp_path, saved.EVALUATION))
+    output = OutputFolder(tmp_path, saved.EVALUATION)
     with pytest.raises(Stop):
-        evaluate([run, other], finished=finished, report=stop_in_the_second_run)
+        evaluate([run, other], output=output, report=stop_in_the_second_run)
     assert seen == [160, 320, 480, 500, 160]
     seen.clear()
-    _, sims = evaluate([other, run], finished=finished, report=stop_in_the_second_run)
+    _, sims = evaluate([other, run], output=output, report=stop_in_the_second_run)
     assert seen == [320, 480, 500]
     np.testing.assert_array_equal(sims, evaluate([other, run])[1])
 
@@ -304,16 +304,16 @@ def test_default_folders_are_named_by_the_flags(tmp_path):
 # Runs `jitm eval` with blocks of 8 texts, sends the process a signal after some blocks, and prints their number.
 INTERRUPTED = """
 import atexit, os, sys
-from jitm.inference import memory, scoring
-from jitm.inference.scoring import FinishedBlocks
+from jitm.files.outputs import Job
+from jitm.inference import memory
 number, after = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-memory.MAX_VECTORS, write, written = 8, FinishedBlocks.write, []
-def write_and_signal(self, *block):
-    write(self, *block)
-    written.append(block)
+memory.MAX_VECTORS, save, written = 8, Job.save, []
+def save_and_signal(self, part, **arrays):
+    save(self, part, **arrays)
+    written.append(part)
     if len(written) == after:
         os.kill(os.getpid(), number)
-FinishedBlocks.write = write_and_signal
+Job.save = save_and_signal
 atexit.register(lambda: print(f'wrote {len(written)} blocks'))
 from jitm.commands import cli
 sys.exit(cli.main(sys.argv[1:]))
@@ -331,9 +331,9 @@ def test_killed_command_resumes_to_the_same_bytes(finished, tmp_path, monkeypatc
     for number in (signal.SIGINT, signal.SIGTERM):
         result = start(number, 2)
         assert result.returncode == EXIT_INTERRUPTED
-        assert result.stderr.splitlines()[-1] == f'stopped; the same command resumes from {tmp_path}/blocks'
+        assert result.stderr.splitlines()[-1] == f'stopped; the same command resumes from {tmp_path}'
         assert result.stdout == 'wrote 2 blocks\n'
-        assert {path.name for path in tmp_path.iterdir()} == {'blocks', OWNED, LOCK}
+        assert {path.name for path in tmp_path.iterdir()} == {UNFINISHED, OWNED, LOCK}
     result = start(signal.SIGKILL, 99)
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith('wrote 1 blocks\n')

@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from jitm.errors import UserError
-from jitm.files.outputs import MARK, OWNED, OutputFolder, replacing_own
+from jitm.files.outputs import MARK, OWNED, UNFINISHED, OutputFolder, replacing_own
 
 
 def test_an_output_folder_is_taken_by_its_first_file(tmp_path):
@@ -127,3 +128,109 @@ def test_the_mark_may_stand_at_the_end(tmp_path):
     for first in (b'first' * 100_000, b'second' * 100_000):
         with replacing_own(path) as file:
             file.write(first + MARK)
+
+
+def make_job(folder, inputs='inputs', kind='an index'):
+    return OutputFolder(folder, kind).begin(inputs)
+
+
+def test_parts_of_a_job_are_read_by_the_next_process(tmp_path):
+    arrays = {'scores': np.arange(6, dtype=np.float32).reshape(2, 3), 'done': 4, 'names': 'a'}
+    make_job(tmp_path).save('0_7', **arrays)
+    part = make_job(tmp_path).load('0_7')
+    assert {name: array.tolist() for name, array in part.items()} == {
+        'scores': [[0, 1, 2], [3, 4, 5]],
+        'done': 4,
+        'names': 'a',
+    }
+    assert part['scores'].dtype == np.float32
+    assert make_job(tmp_path).load('0_8') is None
+    assert make_job(tmp_path, 'other inputs').load('0_7') is None
+    make_job(tmp_path).save('0_7', done=5)
+    assert make_job(tmp_path).load('0_7')['done'] == 5
+
+
+@pytest.mark.parametrize('place', range(0, 400, 7))
+def test_a_part_with_another_bit_is_damaged(tmp_path, place):
+    job = make_job(tmp_path)
+    job.save(0, scores=np.zeros(9))
+    path = job.path / '0'
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1
+    path.write_bytes(content)
+    assert job.load(0) is None
+
+
+@pytest.mark.parametrize('length', [0, 4, 32, 33, -1])
+def test_a_part_that_is_cut_off_is_damaged(tmp_path, length):
+    job = make_job(tmp_path)
+    job.save(0, scores=np.zeros(9))
+    path = job.path / '0'
+    path.write_bytes(path.read_bytes()[:length])
+    assert job.load(0) is None
+
+
+def test_parts_by_number_end_at_the_first_one_that_is_missing(tmp_path):
+    job = make_job(tmp_path)
+    assert list(job.parts()) == []
+    for number in (0, 1, 3):
+        job.save(number, number=number)
+    assert [int(part['number']) for part in make_job(tmp_path).parts()] == [0, 1]
+    (job.path / '0').write_bytes(b'damaged')
+    assert list(make_job(tmp_path).parts()) == []
+
+
+def test_only_the_parts_of_the_jobs_of_a_folder_are_removed(tmp_path):
+    output, other = OutputFolder(tmp_path, 'an index'), OutputFolder(tmp_path, 'an index')
+    output.write('result', 'result')
+    for job in (output.begin('first'), output.begin('second'), other.begin('third')):
+        job.save(0, number=1)
+        job.save(1, number=2)
+    (output.begin('first').path / 'mine').write_text('mine')
+    output.end_jobs()
+    first, third = (make_job(tmp_path, inputs).path.name for inputs in ('first', 'third'))
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob('*') if path.is_file()}
+    assert left == {
+        OWNED,
+        'result',
+        *(f'{UNFINISHED}/{name}' for name in (f'{first}/mine', f'{third}/0', f'{third}/1')),
+    }
+    other.end_jobs()
+    assert sorted(output.names) == ['result']
+
+
+def test_a_killed_process_leaves_the_parts_before(tmp_path, monkeypatch):
+    """Killed before the part is claimed, while it is written, and before it has its name."""
+    job = make_job(tmp_path)
+    job.save(0, number=0)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    for name in ('np.savez', 'json.dumps', 'replacing'):
+        with monkeypatch.context() as patch:
+            patch.setattr(f'jitm.files.outputs.{name}', killed)
+            with pytest.raises(Killed):
+                job.save(1, number=1)
+        assert [int(part['number']) for part in make_job(tmp_path).parts()] == [0]
+    (job.path / '.1.jitm_partial').write_bytes(b'half')
+    output = OutputFolder(tmp_path, 'an index')
+    job = output.begin('inputs')
+    job.save(1, number=1)
+    assert [int(part['number']) for part in job.parts()] == [0, 1]
+    output.claim([f'{UNFINISHED}/{job.path.name}/2'])
+    (job.path / '.2.jitm_partial').write_bytes(b'half')
+    output.end_jobs()
+    assert [path.name for path in tmp_path.iterdir()] == [OWNED]
+
+
+def test_a_file_of_somebody_else_is_not_replaced_by_a_part(tmp_path):
+    job = make_job(tmp_path)
+    job.save(0, number=0)
+    (job.path / '1').write_text('mine')
+    with pytest.raises(UserError, match='1 was not written by jitm; move it, or choose another folder'):
+        job.save(1, number=1)
+    assert (job.path / '1').read_text() == 'mine'

@@ -19,11 +19,11 @@ import pytest
 from jitm.data.text.word_level import join
 from jitm.devices import parallel
 from jitm.errors import UserError
-from jitm.files.outputs import OWNED, OutputFolder
+from jitm.files.outputs import OWNED, UNFINISHED, OutputFolder
 from jitm.inference import engine, memory, scoring
 from jitm.inference.engine import Engine
 from jitm.inference.memory import BlockMemory
-from jitm.inference.scoring import FinishedBlocks, Scorer, ScoringOptions
+from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs import progress
 from tests.conftest import ROOT, environment, free_port
 from tests.support.matchers import MATCHERS, ROUNDING
@@ -212,18 +212,25 @@ def test_unknown_precision_is_refused(vsepp):
 # Resuming after an interruption.
 
 
-class Counting(FinishedBlocks):
+class Counting(OutputFolder):
     """Records the blocks that are written, and interrupts the job after `stop_after` of them."""
 
-    def __init__(self, parent, stop_after=None):
-        super().__init__(OutputFolder(parent, 'an evaluation'))
+    def __init__(self, path, stop_after=None):
+        super().__init__(path, 'an evaluation')
         self.written, self.stop_after = [], stop_after
 
-    def write(self, rows, columns, block):
-        super().write(rows, columns, block)
-        self.written.append((rows[0], columns[0]))
-        if len(self.written) == self.stop_after:
-            raise KeyboardInterrupt
+    def begin(self, inputs):
+        job = super().begin(inputs)
+        save = job.save
+
+        def save_and_count(part, **arrays):
+            save(part, **arrays)
+            self.written.append(part)
+            if len(self.written) == self.stop_after:
+                raise KeyboardInterrupt
+
+        job.save = save_and_count
+        return job
 
 
 @pytest.mark.parametrize('stop_after', [1, 4, 8])
@@ -251,11 +258,11 @@ def test_damaged_block_is_recomputed(vsepp, tmp_path, damaged):
     scorer = make_scorer(vsepp)
     first = Counting(tmp_path)
     want = scorer.score(first)
-    path = sorted(path for path in first.path.rglob('*') if path.is_file())[4]
+    path = sorted(path for path in (tmp_path / UNFINISHED).rglob('*') if path.is_file())[4]
     path.write_bytes(damaged(path.read_bytes()))
     second = Counting(tmp_path)
     assert scorer.score(second).tobytes() == want.tobytes()
-    assert [f'{row}_{column}' for row, column in second.written] == [path.name]
+    assert second.written == [path.name]
 
 
 def test_cache_key_depends_on_everything_that_scores_do(vsepp, tmp_path):
@@ -285,17 +292,17 @@ def test_only_the_blocks_of_the_own_jobs_are_removed(vsepp, tmp_path):
     other, own = make_scorer(vsepp, images=2), make_scorer(vsepp)
     with pytest.raises(KeyboardInterrupt):
         other.score(Counting(tmp_path, stop_after=3))
-    (tmp_path / 'blocks' / 'data.txt').write_text('mine')
+    (tmp_path / UNFINISHED / 'data.txt').write_text('mine')
     finished = Counting(tmp_path)
     own.score(finished)
-    finished.remove()
+    finished.end_jobs()
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob('*') if path.is_file()}
     assert len(kept) == 5
-    assert {OWNED, 'blocks/data.txt'} < kept
+    assert {OWNED, f'{UNFINISHED}/data.txt'} < kept
     again = Counting(tmp_path)
     other.score(again)
-    again.remove()
-    assert {path.name for path in tmp_path.rglob('*')} == {OWNED, 'blocks', 'data.txt'}
+    again.end_jobs()
+    assert {path.name for path in tmp_path.rglob('*')} == {OWNED, UNFINISHED, 'data.txt'}
 
 
 def test_model_repr_has_no_addresses():
@@ -308,7 +315,7 @@ def test_blocks_may_be_removed_while_scoring(vsepp, tmp_path):
     """By a person, for example."""
     scorer = make_scorer(vsepp)
     finished = Counting(tmp_path)
-    got = scorer.score(finished, lambda progress: shutil.rmtree(finished.path))
+    got = scorer.score(finished, lambda progress: shutil.rmtree(tmp_path / UNFINISHED))
     np.testing.assert_array_equal(got, scorer.score())
 
 

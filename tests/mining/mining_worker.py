@@ -10,7 +10,7 @@ jax.config.update('jax_num_cpu_devices', int(devices))
 
 from jitm.mining.resumable_job import search_all  # noqa: E402
 from jitm.mining.top_h import PairSearch  # noqa: E402
-from tests.support.mining import make_split, products  # noqa: E402
+from tests.support.mining import make_job, make_split, products  # noqa: E402
 from tests.support.scoring import make_problem, make_scorer  # noqa: E402
 
 
@@ -18,12 +18,10 @@ def main() -> None:
     folder = Path(out)
     search, _ = products()
     search._queries = 4
-    state = search_all(search, make_split(7, 33), folder / 'products', 'products', 5, 2)
-    state.save(folder / 'products.npz', 'products')
+    search_all(search, make_split(7, 33), make_job(folder / 'products'), 5, 2)
     problem = make_problem('scan_t2i')
     search = PairSearch([make_scorer(problem, 4, 4)], problem[2])
-    state = search_all(search, problem[2], folder / 'pairs', 'pairs', 5, 3)
-    state.save(folder / 'pairs.npz', 'pairs')
+    search_all(search, problem[2], make_job(folder / 'pairs'), 5, 3)
 
 
 main()

@@ -15,7 +15,7 @@ from jitm.commands import cli
 from jitm.data.pairs import mined_lists
 from jitm.data.pairs.mined_lists import MANIFEST
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from jitm.files.outputs import OWNED
+from jitm.files.outputs import OWNED, UNFINISHED
 from jitm.mining import resumable_job as job_lib
 from jitm.mining import top_h as search_lib
 from jitm.mining.resumable_job import mine, search_all
@@ -23,7 +23,7 @@ from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
 from jitm.mining.top_h import PairSearch
 from jitm.runs.run import load_run, read_split
 from tests.conftest import ROOT, environment
-from tests.support.mining import full_sort, integer_vectors, make_lists, make_split, products, save_lists
+from tests.support.mining import full_sort, integer_vectors, make_job, make_lists, make_split, products, save_lists
 from tests.support.processes import ends, run_processes, started
 from tests.support.scoring import make_problem, make_scorer, score_at_once
 
@@ -84,7 +84,7 @@ def test_product_search_equals_full_sort(tmp_path, top_h_texts, top_h_images):
     for queries, tile in ((1, 1), (3, 2), (512, 512)):
         searcher, scores = products()
         searcher._queries, searcher._tile = queries, tile
-        state = search_all(searcher, split, tmp_path / f'{queries}', 'job', top_h_texts, top_h_images)
+        state = search_all(searcher, split, make_job(tmp_path / f'{queries}'), top_h_texts, top_h_images)
         assert_state(state, split, scores)
 
 
@@ -93,7 +93,7 @@ def test_product_search_equals_full_sort(tmp_path, top_h_texts, top_h_images):
 def test_pair_search_equals_full_sort(tmp_path, shape):
     problem = make_problem('scan_t2i')
     searcher = PairSearch([make_scorer(problem, *shape)], problem[2])
-    state = search_all(searcher, problem[2], tmp_path, 'job', 5, 3)
+    state = search_all(searcher, problem[2], make_job(tmp_path), 5, 3)
     assert_state(state, problem[2], score_at_once('scan_t2i'), 1e-6)
 
 
@@ -102,7 +102,7 @@ def test_pair_search_averages_an_ensemble(tmp_path):
     names = 'scan_t2i', 'saf'
     split = make_problem(names[0])[2]
     scorers = [make_scorer(make_problem(name), *shape) for name, shape in zip(names, ((3, 4), (2, 6)), strict=True)]
-    state = search_all(PairSearch(scorers, split), split, tmp_path, 'job', 4, 3)
+    state = search_all(PairSearch(scorers, split), split, make_job(tmp_path), 4, 3)
     assert_state(state, split, sum(map(score_at_once, names)) / 2, 1e-6)
 
 
@@ -113,7 +113,7 @@ class Stop(Exception):
 @pytest.mark.parametrize('after', [1, 2, 5])
 def test_interrupted_search_resumes(tmp_path, monkeypatch, after):
     monkeypatch.setattr(job_lib, 'SAVE_EVERY', 0)
-    split, path = make_split(7, 33), tmp_path / 'unfinished_0.npz'
+    split = make_split(7, 33)
     searcher, scores = products()
     searcher._queries = 3
     calls, reports = itertools.count(1), []
@@ -123,21 +123,24 @@ def test_interrupted_search_resumes(tmp_path, monkeypatch, after):
             raise Stop
 
     with pytest.raises(Stop):
-        search_all(searcher, split, tmp_path, 'job', 5, 2, stop)
-    assert MiningState.load(path, 'job').done == after
-    assert MiningState.load(path, 'another job') is None
-    state = search_all(searcher, split, tmp_path, 'job', 5, 2, reports.append)
+        search_all(searcher, split, make_job(tmp_path), 5, 2, stop)
+    assert MiningState.load(make_job(tmp_path), 0).done == after
+    state = search_all(searcher, split, make_job(tmp_path), 5, 2, reports.append)
     assert len(reports) == len(searcher.blocks()) - after
     assert reports[-1].pairs == reports[-1].total == 2 * 7 * 33
     assert_state(state, split, scores)
 
 
-def test_damaged_state_is_ignored(tmp_path):
-    path = tmp_path / 'part'
-    MiningState.initial(make_split(3, 5), 1, 1).save(path, 'job')
-    assert MiningState.load(path, 'job').done == 0
-    path.write_bytes(path.read_bytes()[:100])
-    assert MiningState.load(path, 'job') is None
+def test_a_saved_state_is_read(tmp_path):
+    state = MiningState.initial(make_split(3, 5), 2, 1)
+    state.done = 7
+    state.positives[2] = 0.5
+    state.i2t[0][:], state.i2t[1][:] = 0.25, 3
+    state.save(make_job(tmp_path), 1)
+    read = MiningState.load(make_job(tmp_path), 1)
+    assert read.done == 7
+    assert_lists((*read.i2t, *read.t2i, read.positives), (*state.i2t, *state.t2i, state.positives))
+    assert MiningState.load(make_job(tmp_path), 0) is None
 
 
 @pytest.mark.slow
@@ -145,9 +148,9 @@ def test_devices_do_not_change_mined_lists(tmp_path):
     command = [sys.executable, WORKER, str(tmp_path), '4']
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
-    state = MiningState.load(tmp_path / 'products.npz', 'products')
+    state = MiningState.load(make_job(tmp_path / 'products'), 0)
     assert_state(state, make_split(7, 33), products()[1])
-    state = MiningState.load(tmp_path / 'pairs.npz', 'pairs')
+    state = MiningState.load(make_job(tmp_path / 'pairs'), 0)
     assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
 
 
@@ -195,7 +198,8 @@ def test_command_writes_lists(trained, tmp_path, capsys):
 
 def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):
     mine_at_once(trained, tmp_path)
-    (tmp_path / 'unfinished_7.npz').write_bytes(b'mine')
+    (tmp_path / UNFINISHED).mkdir()
+    (tmp_path / UNFINISHED / '7').write_bytes(b'mine')
     first = read_files(tmp_path)
     assert mine_by_command(trained, tmp_path) == 0
     assert read_files(tmp_path) == first
@@ -213,7 +217,7 @@ def mine_at_once(trained, out):
 
 
 def read_files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
 @pytest.mark.slow
@@ -226,7 +230,7 @@ def test_command_as_two_processes_writes_the_same_files(trained, tmp_path, monke
         codes, _, errors = ends(job)
     assert codes == [EXIT_INTERRUPTED, -signal.SIGABRT]
     assert errors[0] == f'stopped; the same command resumes from {out}\n'
-    assert {'unfinished_0.npz', 'unfinished_1.npz', OWNED} <= set(read_files(out))
+    assert {'0', '1', OWNED} <= set(read_files(out))
     outputs = run_processes(2, *commands[1])
     assert ['positives' in output for output in outputs] == [True, False]
     monkeypatch.setattr(search_lib, 'MAX_QUERIES', 1)

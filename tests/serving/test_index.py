@@ -11,7 +11,7 @@ import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.files.outputs import OWNED
+from jitm.files.outputs import OWNED, UNFINISHED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
 from jitm.serving.answers import find_row
@@ -97,7 +97,8 @@ def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
                 patch.setattr('jitm.serving.index.np.savez', _killed)
             with pytest.raises(Killed):
                 update(Files(files(300)), killed, encoder)
-        (killed / 'parts' / '.0.npz.jitm_partial').write_bytes(b'half')
+        (job,) = (killed / UNFINISHED).iterdir()
+        (job / '.0.jitm_partial').write_bytes(b'half')
         encoded += encoder.count
     monkeypatch.setattr('jitm.serving.index.json.dumps', _killed_at_manifest())
     encoder = Encoder()
@@ -117,7 +118,7 @@ def _killed(*arguments, **keywords):
 
 def _killed_at_manifest():
     dumps = json.dumps
-    return lambda value, **keywords: _killed() if isinstance(value, dict) else dumps(value, **keywords)
+    return lambda value, **keywords: _killed() if 'images' in value else dumps(value, **keywords)
 
 
 def test_only_new_and_changed_images_are_encoded(tmp_path):
@@ -193,8 +194,8 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path):
 def test_files_of_somebody_else_stay_in_an_index(tmp_path, monkeypatch):
     monkeypatch.setattr(index_lib, 'IMAGES_PER_PART', 4)
     update(Files(files(9)), tmp_path, Encoder())
-    names = 'vectors.npy', 'vectors-mine.npy', 'parts/0.npz', 'parts/a.txt'
-    (tmp_path / 'parts').mkdir()
+    names = 'vectors.npy', 'vectors-mine.npy', f'{UNFINISHED}/a.txt'
+    (tmp_path / UNFINISHED).mkdir()
     for name in names:
         (tmp_path / name).write_text('mine')
     assert len(update(Files(files(20)), tmp_path, Encoder())) == 20

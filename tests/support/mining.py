@@ -5,6 +5,7 @@ import numpy as np
 from jitm.data.pairs import mined_lists
 from jitm.data.pairs.mined_lists import Candidates
 from jitm.data.splits import Split
+from jitm.files.outputs import OutputFolder
 from jitm.mining.top_h import ProductSearch
 
 
@@ -35,6 +36,11 @@ def products(images=7, texts=33):
     vectors = integer_vectors(images, 4), integer_vectors(texts, 4, seed=1)
     search = ProductSearch(*vectors, make_split(images, texts), memory_mb=1, precision='highest')
     return search, vectors[0] @ vectors[1].T
+
+
+def make_job(folder):
+    """A job of mining in a folder."""
+    return OutputFolder(folder, mined_lists.KIND).begin('job')
 
 
 def save_lists(folder, split, i2t, t2i, data=None):
