@@ -25,11 +25,12 @@ from jitm.encoders.text_network import of_run
 from jitm.errors import UserError
 from jitm.evaluation import compositional as evaluation
 from jitm.evaluation import published
+from jitm.evaluation.protocol import describe_measurement
 from jitm.inference.pairs import PairScorer
-from jitm.inference.scoring import ScoringOptions, precision_of
+from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import evenly_spaced
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import describe_runs, load_run, read_split
+from jitm.runs.run import load_run, read_split
 from jitm.serving.images import transform_of
 
 REPORT, LINES = 'choices.json', 'choices.jsonl'
@@ -88,7 +89,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     report = evaluation.evaluate([choice for choice, _ in found_choices], scores, values.min_count)
     sizes = collections.Counter((choice.group, choice.category) for choice, _ in found_choices)
     small = [size for size in sizes.values() if size < values.min_count]
-    protocol = {
+    counted = {
         'files': list(words),
         'split': read,
         'photos': values.photos,
@@ -96,12 +97,10 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         'choices': len(choices),
         'excluded': len(choices) - len(found_choices),
         'missing_images': absent,
-        'ties': 'count against the match',
         'min_count': values.min_count,
         'small_categories': len(small),
-        **precision_of(run, options),
-        'runs': describe_runs([run]),
     }
+    protocol = describe_measurement([run], split, options, 'the match', counted)
     lines = [
         choices_lib.as_line(choice, scores=row.tolist()) for (choice, _), row in zip(found_choices, scores, strict=True)
     ]

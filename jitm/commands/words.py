@@ -21,8 +21,9 @@ from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.measures import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
+from jitm.evaluation.protocol import describe_measurement
 from jitm.inference.pairs import PairScorer
-from jitm.inference.scoring import ScoringOptions, precision_of
+from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import evenly_spaced
 from jitm.pages.pictures import pixels_of
 from jitm.report import explanations
@@ -101,22 +102,16 @@ def main(values: flags.FlagValues) -> None:
     sources = {'graphs': values.scene_graphs, 'generator': generator, 'scorer': scorer}
     sets = perturbed_captions(split, texts, values.perturbations, **sources, **chosen)
     report = evaluate(scorer, split, texts, sets, perplexity=values.perplexity)
-    report['protocol'] = {
-        'data': split.name,
-        'dataset': split.dataset,
-        'split': values.split,
+    details = {
         'texts': count,
         **chosen,
         'scene_graphs': values.scene_graphs,
-        'ties': 'count against the caption',
         'token_positions': 'special tokens left out',
         'perplexity': "pseudo-perplexity by the model's own head mlm; one perturbed caption of each caption",
-        **precision_of(run, options),
-        'runs': describe_runs([run]),
         'generated_by': describe_runs([generator.run])[0] if generator else None,
         'generator': describe_runs([generator.generator])[0] if generator else None,
-        'vocabulary_hash': [run.vocabulary.hash],
     }
+    report['protocol'] = describe_measurement([run], split, options, 'the caption', details)
     folder.write('words.json', json.dumps(report, indent=2) + '\n')
     if values.show:
         examples = describe_captions(scorer, split, texts, sets, values.show)

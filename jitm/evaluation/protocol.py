@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from jitm.inference.scoring import (
 from jitm.models.matcher import DualEncoder
 from jitm.runs.progress import Progress
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens
-
-TIES = 'count against the query'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,34 +118,42 @@ def mean_scores(
     return sims
 
 
+def describe_measurement(
+    runs: Sequence[Run], split: Split, options: ScoringOptions, ties: str, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the entry `protocol` of a report: how its numbers were measured.
+
+    Args:
+      runs: The runs that are measured together.
+      split: Images and texts.
+      options: Precision and memory.
+      ties: What equal scores count against, such as 'the query'.
+      details: Further entries, as JSON.
+    """
+    return {
+        'data': split.name,
+        'dataset': split.dataset,
+        'split': split.name.rpartition('/')[2],
+        **details,
+        'ties': f'count against {ties}',
+        **precision_of(runs[0], options),
+        'runs': describe_runs(runs),
+        'inputs': [describe_inputs(run) for run in runs],
+    }
+
+
 def describe_protocol(
     runs: Sequence[Run], split: Split, folds: int = 1, options: ScoringOptions = DEFAULT_OPTIONS
 ) -> dict[str, Any]:
-    """Returns the protocol of an evaluation, for JSON reports; computes nothing.
-
-    Args:
-      runs: The runs that are evaluated together.
-      split: Images and texts.
-      folds: Parts of the images, see `evaluate_runs`.
-      options: Precision and memory.
+    """Returns the protocol of an evaluation, see `evaluate_runs`; computes nothing.
 
     Raises:
       UserError: If the images cannot be split evenly.
     """
     if split.num_images % folds:
         raise UserError(f'{split.name} has {split.num_images} images, which --folds {folds} does not divide')
-    return {
-        'data': split.name,
-        'dataset': split.dataset,
-        'split': split.name.rpartition('/')[2],
-        'images': split.num_images // folds,
-        'texts': split.num_texts // folds,
-        'folds': folds,
-        'ties': TIES,
-        **precision_of(runs[0], options),
-        'runs': describe_runs(runs),
-        'inputs': [describe_inputs(run) for run in runs],
-    }
+    sizes = {'images': split.num_images // folds, 'texts': split.num_texts // folds, 'folds': folds}
+    return describe_measurement(runs, split, options, 'the query', sizes)
 
 
 def evaluate_runs(

@@ -16,6 +16,7 @@ from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.inference.memory import BlockShape
 from jitm.inference.scoring import Scorer
+from jitm.inference.top_k import group_size, highest
 from jitm.layers.linear import product
 from jitm.mining.state import Lists, MiningState, merge
 from jitm.models.tiling import map_tiles
@@ -23,7 +24,6 @@ from jitm.types import Precision
 
 MAX_QUERIES = 512  # per matrix product on each device
 TILES = 8  # matrix products per block
-MAX_GROUP = 16  # candidates per group; at first only the highest score of each is compared
 BLOCKS_IN_FLIGHT = 2  # while one core ranks the scores of one block, the other cores multiply the next
 
 
@@ -186,11 +186,6 @@ class ProductSearch:
                 yield count * len(candidates)
 
 
-def group_size(count: int, top_h: int) -> int:
-    """Returns the size of groups of candidates, such that there are at least four times as many groups as `top_h`."""
-    return int(np.clip(count // (4 * top_h), 1, MAX_GROUP))
-
-
 def rank(top_h: int, group: int, tile: int, rows: tuple[chex.Array, chex.Array], candidates: chex.Array) -> Lists:
     """Ranks the candidates for each query, `tile` queries at a time; for the rows see `rank_products`."""
     return map_tiles(lambda tile_rows: rank_products(*tile_rows, candidates, top_h, group), rows, tile)
@@ -201,23 +196,16 @@ def rank_products(
 ) -> tuple[chex.Array, chex.Array]:
     """Finds the candidates with the highest inner products: lists [N, h].
 
-    Only the groups of consecutive candidates with the highest maxima can contain the highest scores, so few candidates
-    are sorted. The excluded ones are ranked too and then left out: they are few, and the scores are many.
+    The excluded ones are ranked too and then left out: they are few, and the scores are many.
 
     Args:
       queries: [N, D].
       excluded: int32 [N, P], ids that are not candidates; ids from K on are ignored.
       candidates: [K, D].
       top_h: h, at most K.
-      group: The size of the groups, a divisor of K.
+      group: The size of the groups of `highest`, a divisor of K.
     """
     scores = product('nd,kd->nk', queries, candidates)
-    groups = scores.reshape(len(queries), -1, group)
-    with_excluded = min(top_h + excluded.shape[1], scores.shape[1])
-    _, best_groups = lax.top_k(jnp.max(groups, axis=2), min(with_excluded, groups.shape[1]))
-    best_groups = jnp.sort(best_groups, axis=1)  # keeps ids ascending, so that top_k breaks ties by id
-    remaining = jnp.take_along_axis(groups, best_groups[:, :, None], axis=1).reshape(len(queries), -1)
-    best, positions = lax.top_k(remaining, with_excluded)
-    ids = jnp.take_along_axis(best_groups, positions // group, axis=1) * group + positions % group
+    best, ids = highest(scores, min(top_h + excluded.shape[1], scores.shape[1]), group)
     best, positions = lax.top_k(jnp.where((ids[:, :, None] == excluded[:, None]).any(axis=2), -jnp.inf, best), top_h)
-    return best, jnp.take_along_axis(ids, positions, axis=1).astype(jnp.int32)
+    return best, jnp.take_along_axis(ids, positions, axis=1)

@@ -16,6 +16,7 @@ from jitm.data.splits import bucket
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.inference.engine import TILE, batches, pad, padded_count, products
+from jitm.inference.top_k import group_size, highest
 from jitm.layers.linear import product
 
 MAX_SCORES = 2**26  # scores of one call, i.e. queries times candidates
@@ -66,8 +67,9 @@ class _Vectors(NamedTuple):
 
 def _best(top_k: int, rows: _Vectors, queries: chex.Array) -> tuple[chex.Array, chex.Array]:
     """Returns the scores and numbers of the `top_k` vectors of a device for each of the queries [Q, D]: [Q, top_k]."""
-    scores = product('id,td->it', rows.vectors, queries)
-    scores, positions = jax.lax.top_k(jnp.where(rows.ids[:, None] == PADDING, -jnp.inf, scores).T, top_k)
+    scores = product('qd,cd->qc', queries, rows.vectors)
+    scores = jnp.where(rows.ids == PADDING, -jnp.inf, scores)
+    scores, positions = highest(scores, top_k, group_size(len(rows.ids), top_k))
     return scores, rows.ids[positions]
 
 

@@ -16,6 +16,7 @@ from jitm.data.pairs import mined_lists
 from jitm.data.pairs.mined_lists import MANIFEST
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from jitm.files.outputs import OWNED, UNFINISHED
+from jitm.inference.top_k import group_size
 from jitm.mining import resumable_job as job_lib
 from jitm.mining import top_h as search_lib
 from jitm.mining.resumable_job import mine, search_all
@@ -40,17 +41,13 @@ def assert_lists(got, want):
 @pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
 def test_rank_products_equals_full_sort(count, top_h, shift):
     queries, vectors = integer_vectors(6, 4), integer_vectors(count, 4, seed=1)
-    group = search_lib.group_size(count, top_h)
+    group = group_size(count, top_h)
     padded_count = -(-count // group) * group
     own = (np.arange(6) + shift)[:, None] % count
     excluded = np.concatenate([own, np.tile(np.arange(count, padded_count + 1), (6, 1))], axis=1)
     padded = np.pad(vectors, [(0, padded_count - count), (0, 0)])
     got = jax.jit(search_lib.rank_products, static_argnums=(3, 4))(queries, excluded, padded, top_h, group)
     assert_lists(got, full_sort(queries @ vectors.T, own == np.arange(count), top_h))
-
-
-def test_group_size_by_hand():
-    assert [search_lib.group_size(1000, top_h) for top_h in (1, 10, 60, 300)] == [16, 16, 4, 1]
 
 
 @pytest.mark.parametrize('pieces', [1, 3, 10])
