@@ -61,7 +61,7 @@ class Trainer:
         """Sets up a run and its first state; without a profile each batch is padded to its longest caption."""
         self.setup, self.batch_size = set_up(config), config['batch_size']
         if not profiled:
-            pipeline = dataclasses.replace(self.setup.pipeline, profiled=False)
+            pipeline = dataclasses.replace(self.setup.pipeline, skips_padding=False)
             self.setup = dataclasses.replace(self.setup, pipeline=pipeline)
         self._state = parallel.put_state(self.setup.initial_state())
         self._batches = parallel.prefetch(self.setup.make_batch, range(steps), config['run']['prefetch'])
@@ -77,8 +77,8 @@ class Trainer:
         jax.block_until_ready((self._state, metrics))
         self.times.append(time.perf_counter() - start)
         *_, count, length = batch.texts.ids.shape
-        profile = batch.texts.profile or ((length, count),)
-        self.lengths.append(sum(tokens * rows for tokens, rows in profile) / count)
+        profile = batch.texts.profile or ((0, length, count),)
+        self.lengths.append(sum(rows * (stop - first) for first, stop, rows in profile) / count)
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, seconds: float, **_: object) -> None:

@@ -50,8 +50,22 @@ PRECISIONS = ('default', 'high', 'highest')  # products of float32 arrays, see d
 Precision = Literal[*PRECISIONS]
 
 
-Profile = tuple[tuple[int, int], ...]
-"""Segments of texts sorted by length, the longest first: numbers of tokens, and of the texts that have them."""
+class Segment(NamedTuple):
+    """Token positions of texts that are sorted by length, the longest first.
+
+    Attributes:
+      start: The first position.
+      stop: The position after the last one.
+      count: The number of texts that are read there; the others end before.
+    """
+
+    start: int
+    stop: int
+    count: int
+
+
+Profile = tuple[Segment, ...]
+"""The segments of some texts, one after the other, with ever fewer texts."""
 
 
 class Images(struct.PyTreeNode):
@@ -136,13 +150,13 @@ class TextFormat(NamedTuple):
       kind: 'words' or 'word pieces'; None for either.
       max_length: The maximum number of ids, special tokens included; None for any length.
       vectors: Whether the model reads the vectors of the ids.
-      profile: Whether the model takes less time for texts that have a `Texts.profile`.
+      skips_padding: Whether the model computes little of the padding.
     """
 
     kind: str | None
     max_length: int | None = None
     vectors: bool = False
-    profile: bool = False
+    skips_padding: bool = False
 
 
 class Pairs(struct.PyTreeNode):

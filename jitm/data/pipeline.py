@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.images.pixels import Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.profile import end, fits, make_profile, resize
+from jitm.data.profile import fits, make_profile, resize
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text.vocabularies import Tokenizer
@@ -70,8 +70,7 @@ class Pipeline:
         augmentation.
       augmentation: The augmentation of the examples.
       max_length: The maximum length of the padded texts; None for any length.
-      profiled: Whether batches have a `profile`, by which models compute little of the padding, so that they have one
-        padded length.
+      skips_padding: Whether models compute little of the padding: whole batches have a `profile` and one padded length.
       reads: The fields of `Images` in the batches.
       drop_last: Whether the last, smaller batch of an epoch is left out, so that all batches have one size.
       num_devices: The number of devices over which a batch is split; the last batch is cut to a multiple of this.
@@ -87,7 +86,7 @@ class Pipeline:
     length_multiple: int
     augmentation: Augmentation
     max_length: int | None = None
-    profiled: bool = False
+    skips_padding: bool = False
     reads: tuple[str, ...] = ('regions',)
     drop_last: bool = True
     num_devices: int = 1
@@ -137,7 +136,7 @@ class Pipeline:
     def profile(self) -> Profile | None:
         """Bounds the lengths of the texts of a device in a whole batch; None without models that need it."""
         rows = self.batch_size // self.num_devices
-        return make_profile(self.tokens.lengths, rows) if self.profiled else None
+        return make_profile(self.tokens.lengths, rows) if self.skips_padding else None
 
     def shape(self, texts: np.ndarray, longest: int = 0) -> tuple[int, Profile | None]:
         """Returns the padded length of the texts of a global batch, and their profile if they fit it.
@@ -152,8 +151,8 @@ class Pipeline:
         length = bucket(max(longest, longest_text), self.length_multiple, self.max_length)
         if not profile or len(texts) < self.batch_size or not fits(profile, lengths.reshape(self.num_devices, -1)):
             return length, None
-        if longest <= end(profile):
-            length = min(length, end(profile))
+        if longest <= profile[-1].stop:
+            length = min(length, profile[-1].stop)
         return length, resize(profile, length)
 
     @functools.cached_property
@@ -191,7 +190,7 @@ class Pipeline:
             images, texts = self._augment(step, rows, images, part.length)
         if profile:
             views = self.augmentation.num_views
-            texts = texts.replace(profile=tuple((tokens, views * count) for tokens, count in profile))
+            texts = texts.replace(profile=tuple(part._replace(count=views * part.count) for part in profile))
         return Batch(
             step=np.int32(step),
             images=images,

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from scipy import special
 
-from jitm.types import Profile
+from jitm.types import Profile, Segment
 
 QUANTILE = 0.999  # share of the batches of a device in which a bound holds
 SEGMENT = 4  # tokens from one bound to the next
@@ -30,22 +30,22 @@ def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
     bounds = np.minimum(rows, -(-bounds // step) * step)
     if bounds.sum() >= rows * np.sum(1 - (1 - longer) ** rows):
         return None
-    return tuple((SEGMENT * len(list(group)), int(bound)) for bound, group in itertools.groupby(bounds) if bound)
+    profile = []
+    stop = 0
+    for bound, positions in itertools.groupby(bounds[bounds > 0]):
+        start = stop
+        stop += SEGMENT * len(list(positions))
+        profile.append(Segment(start, stop, int(bound)))
+    return tuple(profile)
 
 
 def fits(profile: Profile, lengths: np.ndarray) -> bool:
     """Returns whether a profile holds for the captions of each device, whose lengths are int [devices, rows]."""
-    tokens, rows = zip(*profile, strict=True)
-    longer = np.sum(lengths[:, None] > np.cumsum(tokens)[:, None], axis=2)
-    return bool(np.all(longer <= [*rows[1:], 0]))
+    if lengths.max() > profile[-1].stop:
+        return False
+    return all(np.sum(lengths > segment.start, axis=1).max() <= segment.count for segment in profile)
 
 
 def resize(profile: Profile, length: int) -> Profile:
     """Returns the profile of texts that are padded to a length, at most a segment below its end: it ends there."""
-    *first, (tokens, rows) = profile
-    return *first, (tokens + length - end(profile), rows)
-
-
-def end(profile: Profile) -> int:
-    """Returns the length that no text with the profile exceeds."""
-    return sum(tokens for tokens, _ in profile)
+    return *profile[:-1], profile[-1]._replace(stop=length)

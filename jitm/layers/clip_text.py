@@ -29,7 +29,7 @@ class CausalTransformer(TransformerTower):
     @property
     def text_format(self) -> TextFormat:
         """Texts of any kind."""
-        return TextFormat(None, self.max_length, profile=True)
+        return TextFormat(None, self.max_length, skips_padding=True)
 
     def _check_length(self, length: int) -> None:
         """Raises a UserError if texts are padded to more tokens than the model reads."""
@@ -57,7 +57,7 @@ class CausalTransformer(TransformerTower):
         length = texts.ids.shape[1]
         self._check_length(length)
         mask = jnp.tri(length, dtype=bool)[None]
-        tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, profile=texts.profile), texts)
+        tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, texts=texts), texts)
         norm_out = layer_norm(None, 'norm_out', self.epsilon)
         if not pooled:
             return norm_out(tokens.astype(jnp.float32))

@@ -1,6 +1,5 @@
 """Functions of texts in groups of similar length, whose shapes are static."""
 
-import itertools
 from collections.abc import Callable
 
 import chex
@@ -17,6 +16,16 @@ def longest_first(texts: Elements) -> chex.Array:
     return jnp.argsort(jnp.sum(texts.mask, axis=1), descending=True)
 
 
+def with_lengths_of(texts: Texts, encoded: chex.ArrayTree) -> chex.ArrayTree:
+    """Adds to encoded words what is known of the lengths of their texts; other encodings stay as they are.
+
+    Args:
+      texts: The texts, or one of several parts of equal size.
+      encoded: All texts, encoded.
+    """
+    return encoded.replace(profile=texts.profile) if isinstance(encoded, Elements) else encoded
+
+
 def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
     """Applies a function to groups of texts, each cut to its bound in `Texts.profile`.
 
@@ -30,17 +39,21 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
     Returns:
       The results of all texts.
     """
+    profile = texts.profile
     unpacked = texts.replace(profile=None)
-    if texts.profile is None or len(texts.mask) % texts.profile[0][1] or not policy.cut_texts():
+    if profile is None or len(texts.mask) % profile[0].count or not policy.cut_texts():
         return function(unpacked)
     order = longest_first(texts)
-    segments = groups(texts.profile, len(texts.mask))
+    repeats = len(texts.mask) // profile[0].count
+    words = repeats * sum(segment.count * (segment.stop - segment.start) for segment in profile)
     parts = []
-    words = sum((stop - start) * length for start, stop, length in segments)
-    for start, stop, length in segments:
+    start = 0
+    for segment in reversed(profile):
+        stop = repeats * segment.count
         rows = order[start:stop]
-        with keeping_share((stop - start) * length / words):
-            parts.append(function(jax.tree.map(lambda x, rows=rows: x[rows], unpacked).first(length)))
+        with keeping_share((stop - start) * segment.stop / words):
+            parts.append(function(jax.tree.map(lambda x, rows=rows: x[rows], unpacked).first(segment.stop)))
+        start = stop
     back = jnp.argsort(order)
     return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), back, axis), *parts)
 
@@ -49,7 +62,7 @@ def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Element
     """Applies a function to a few texts, cut at run time to the first bound of their profile that holds all words."""
     if texts.profile is None:
         return function(texts)
-    ends = list(itertools.accumulate(tokens for tokens, _ in texts.profile))
+    ends = [segment.stop for segment in texts.profile]
     cut = [lambda end=end: function(texts.first(end)) for end in ends]
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(ends), jnp.max(jnp.sum(texts.mask, axis=1))), cut)
 
@@ -65,7 +78,7 @@ def in_order(function: Callable[[Texts], chex.Array], texts: Texts) -> chex.Arra
     Returns:
       The rows, in the order of the given texts.
     """
-    if texts.profile is None or texts.profile[0][1] != len(texts.lengths):
+    if texts.profile is None or texts.profile[0].count != len(texts.lengths):
         return function(texts.replace(profile=None))
     order = jnp.argsort(texts.lengths, descending=True)
     return function(jax.tree.map(lambda x: jnp.take(x, order, axis=0), texts))[jnp.argsort(order)]
@@ -73,42 +86,16 @@ def in_order(function: Callable[[Texts], chex.Array], texts: Texts) -> chex.Arra
 
 def pack(profile: Profile, words: chex.Array) -> chex.Array:
     """Returns the words [T, L, ...] of sorted texts for which a profile has a place, as one array [P, ...]."""
-    return jnp.concatenate(
-        [words[:rows, start:end].reshape(-1, *words.shape[2:]) for start, end, rows in _segments(profile)]
-    )
+    return jnp.concatenate([words[:count, start:stop].reshape(-1, *words.shape[2:]) for start, stop, count in profile])
 
 
 def unpack(profile: Profile, packed: chex.Array) -> chex.Array:
     """Returns packed words [P, ...] as those of sorted texts [T, L, ...], zero where the profile has no place."""
-    count = profile[0][1]
-    stop = 0
     parts = []
-    for start, end, rows in _segments(profile):
-        first = stop
-        stop = stop + rows * (end - start)
-        part = packed[first:stop].reshape(rows, end - start, *packed.shape[1:])
-        parts.append(jnp.pad(part, [(0, count - rows), *[(0, 0)] * packed.ndim]))
+    end = 0
+    for start, stop, count in profile:
+        first = end
+        end += count * (stop - start)
+        part = packed[first:end].reshape(count, stop - start, *packed.shape[1:])
+        parts.append(jnp.pad(part, [(0, profile[0].count - count), *[(0, 0)] * packed.ndim]))
     return jnp.concatenate(parts, axis=1)
-
-
-def _segments(profile: Profile) -> list[tuple[int, int, int]]:
-    """Returns the first position of each segment, the first one after it, and the number of texts."""
-    ends = itertools.accumulate(tokens for tokens, _ in profile)
-    return [(end - tokens, end, rows) for end, (tokens, rows) in zip(ends, profile, strict=True)]
-
-
-def groups(profile: Profile, count: int) -> list[tuple[int, int, int]]:
-    """Groups some texts that are sorted by length, the longest first.
-
-    Args:
-      profile: The profile of these texts, or of each of several parts of equal size.
-      count: The number of texts.
-
-    Returns:
-      The first text of each group, the first one after it, and their maximum length.
-    """
-    repeats = count // profile[0][1]
-    ends = itertools.accumulate(tokens for tokens, _ in profile)
-    segments = [(repeats * rows, end) for (_, rows), end in zip(profile, ends, strict=True)][::-1]
-    starts = [0, *(stop for stop, _ in segments)]
-    return [(start, *group) for start, group in zip(starts, segments, strict=False)]

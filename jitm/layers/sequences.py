@@ -5,7 +5,6 @@ as fast as rows by a kernel.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 
 import chex
@@ -16,7 +15,7 @@ from flax import linen as nn
 
 from jitm.devices import policy
 from jitm.layers.recurrent import GRUCell, GRUStep, Parameters, take_step
-from jitm.types import Profile
+from jitm.types import Profile, Segment, Texts
 
 
 class GRU(nn.Module):
@@ -41,12 +40,12 @@ class GRU(nn.Module):
         """
         count, length = x.shape[:2]
         order = None
-        if profile and profile[0][1] == count and policy.cut_sequences():
+        if profile and profile[0].count == count and policy.cut_sequences():
             order = jnp.argsort(lengths, descending=True)
             x = x[order]
             lengths = jnp.asarray(lengths)[order]
         else:
-            profile = ((length, count),)
+            profile = (Segment(0, length, count),)
         x = einops.rearrange(x, 'n l d -> l d n')
         mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
@@ -58,6 +57,10 @@ class GRU(nn.Module):
             states.append(run_gru(reverse, profile, x, mask if reverse else None, parameters))
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
+
+    def read(self, words: chex.Array, texts: Texts) -> chex.Array:
+        """Reads the words [T, L, D] of texts, see `__call__`."""
+        return self(words, texts.lengths, texts.profile)
 
 
 def affine(x: chex.Array, maps: tuple[tuple[chex.Array, chex.Array], ...]) -> tuple[chex.Array, ...]:
@@ -135,11 +138,12 @@ def _run_gru_backward(
         (d_reset, d_update, d_candidate)
     )
     _, d_state_parameters = jax.vjp(affine, before, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
-    ends = itertools.accumulate(tokens * rows for tokens, rows in profile)
-    d_x = [
-        einops.rearrange(d_x_columns[:, end - tokens * rows : end], 'd (l n) -> l d n', n=rows)
-        for end, (tokens, rows) in zip(ends, profile, strict=True)
-    ]
+    d_x = []
+    start = 0
+    for part in x:
+        stop = start + part.shape[0] * part.shape[2]
+        d_x.append(einops.rearrange(d_x_columns[:, start:stop], 'd (l n) -> l d n', n=part.shape[2]))
+        start = stop
     return _join(d_x), None, Parameters(d_input_parameters, d_state_parameters).transposed()
 
 
@@ -148,10 +152,9 @@ run_gru.defvjp(_run_gru_forward, _run_gru_backward)
 
 def _split(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
     """Splits leaves [L, K, N] into the segments of a profile."""
-    ends = itertools.accumulate(tokens for tokens, _ in profile)
     return [
-        jax.tree.map(lambda x, end=end, size=size: x[end - size[0] : end, :, : size[1]], tree)
-        for end, size in zip(ends, profile, strict=True)
+        jax.tree.map(lambda x, start=start, stop=stop, count=count: x[start:stop, :, :count], tree)
+        for start, stop, count in profile
     ]
 
 

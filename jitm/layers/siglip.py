@@ -80,7 +80,7 @@ class PaddedTransformer(CausalTransformer):
 
     @property
     def text_format(self) -> TextFormat:
-        """Texts of any kind, without a profile."""
+        """Texts of any kind, whose padding is read."""
         return TextFormat(None, self.max_length)
 
     @nn.compact

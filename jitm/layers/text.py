@@ -43,7 +43,7 @@ class GRUEncoder(nn.Module):
     @property
     def text_format(self) -> TextFormat:
         """Words."""
-        return TextFormat('words', profile=self.recurrent)
+        return TextFormat('words', skips_padding=self.recurrent)
 
     @nn.compact
     def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
@@ -53,7 +53,7 @@ class GRUEncoder(nn.Module):
         embedding = nn.Embed(self.vocab_size, self.word_dim, embedding_init=init, name='embedding')
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         if self.recurrent:
-            return GRU(self.embed_dim, self.bidirectional, name='gru')(words, texts.lengths, texts.profile)
+            return GRU(self.embed_dim, self.bidirectional, name='gru').read(words, texts)
         return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
 
 
@@ -90,8 +90,8 @@ class BERTEncoder(Tower):
     def text_format(self) -> TextFormat:
         """Word pieces where only the name of the sizes is known, else texts of any kind."""
         if isinstance(self.size, str):
-            return TextFormat('word pieces', self.max_length or BERTSize.max_positions, profile=True)
-        return TextFormat(None, self.max_length or self.size.max_length, profile=True)
+            return TextFormat('word pieces', self.max_length or BERTSize.max_positions, skips_padding=True)
+        return TextFormat(None, self.max_length or self.size.max_length, skips_padding=True)
 
     @property
     def sizes(self) -> BERTSize:

@@ -240,16 +240,17 @@ class Transformer(nn.Module):
         train: bool = False,
         bias: chex.Array | None = None,
         context: chex.Array | None = None,
-        profile: Profile | None = None,
+        texts: Texts | None = None,
     ) -> chex.Array:
         """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H].
 
-        With the profile of sequences that are sorted by their length, other tokens are left out: zero in the result.
+        Tokens of texts `lengths.in_order` that are beyond their profile are left out: zero in the result.
         """
-        if profile is not None:
-            tokens = lengths.pack(profile, tokens)
-        tokens = self._apply(tokens, mask, train, bias, context, profile)
-        return tokens if profile is None else lengths.unpack(profile, tokens)
+        profile = texts.profile if texts else None
+        if profile is None:
+            return self._apply(tokens, mask, train, bias, context)
+        packed = self._apply(lengths.pack(profile, tokens), mask, train, bias, context, profile)
+        return lengths.unpack(profile, packed)
 
     def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *arguments: Any) -> chex.Array:
         names = [f'block_{n}' for n in range(self.layers)]
@@ -355,7 +356,7 @@ class BERT(nn.Module):
 
         def read(texts: Texts) -> chex.Array:
             tokens = self.embeddings(texts.ids, train)
-            states = self.encoder(tokens, texts.mask, train, bias, profile=texts.profile)
+            states = self.encoder(tokens, texts.mask, train, bias, texts=texts)
             return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), states, 0)
 
         return lengths.in_order(read, texts)

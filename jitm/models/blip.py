@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import chex
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -64,8 +63,8 @@ class ImageTextMatching(JointEncoder):
 
     def encode_text(self, texts: Texts, train: bool = False) -> Texts:
         """Returns the texts with `[ENC]` in place of the first token; they are read together with an image."""
-        texts = jax.tree.map(jnp.asarray, texts.replace(vectors=None, profile=None))
-        return texts.replace(ids=texts.ids.at[:, 0].set(self.text.vocab_size - 1))
+        ids = jnp.asarray(texts.ids).at[:, 0].set(self.text.vocab_size - 1)
+        return Texts(ids, jnp.asarray(texts.lengths))
 
     def read_pairs(
         self, images: chex.Array, texts: Texts, heads: Sequence[str], train: bool = False

@@ -64,7 +64,7 @@ class OSCAR(JointBERT):
 
     def encode_text(self, texts: Texts, train: bool = False) -> Texts:
         """Returns the words, which are embedded together with the tags of an image."""
-        return jax.tree.map(jnp.asarray, texts.replace(profile=None))
+        return Texts(jnp.asarray(texts.ids), jnp.asarray(texts.lengths))
 
     def join(self, images: TaggedRegions, texts: Texts, train: bool = False) -> tuple[Elements, Elements]:
         """Embeds the captions with the tags of their images; see `JointBERT`."""

@@ -114,8 +114,8 @@ class CrossAttentionMatcher(TiledMatcher):
 
     @property
     def text_format(self) -> TextFormat:
-        """The text format of the text encoder; it asks for a profile."""
-        return super().text_format._replace(profile=True)
+        """The text format of the text encoder; comparisons skip padding."""
+        return super().text_format._replace(skips_padding=True)
 
     def encode_image(self, images: Images, train: bool = False) -> Elements:
         """Encodes [I, R, F] regions as unit vectors [I, R, D]."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
-from jitm.layers.lengths import by_length
+from jitm.layers.lengths import by_length, with_lengths_of
 from jitm.layers.normalization import l2_normalize, safe_sqrt
 from jitm.layers.pooling import OF_ONE_ELEMENT, make_pooling
 from jitm.models.matcher import Matcher, TemperatureEncoder, check_width
@@ -79,8 +79,9 @@ class PooledEncoders(Matcher):
 
     def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
         """Encodes [T, L] words as [T, D]."""
-        profile = texts.profile if self.text_pooling not in OF_ONE_ELEMENT else None
-        words = Elements(self.text(texts, train), texts.mask, profile=profile)
+        words = Elements(self.text(texts, train), texts.mask)
+        if self.text_pooling not in OF_ONE_ELEMENT:
+            words = with_lengths_of(texts, words)
         embedding = l2_normalize(by_length(lambda part: self.text_pool(part.vectors, part.mask), words))
         return jnp.abs(embedding) if self.absolute else embedding
 

@@ -58,8 +58,8 @@ class VSRN(DualEncoder):
 
     @property
     def text_format(self) -> TextFormat:
-        """Words; the captioner, which reads all of the padding, takes longer with a profile."""
-        return TextFormat('words', profile=not self.caption)
+        """Words; the captioner, which reads all of the padding, takes longer then."""
+        return TextFormat('words', skips_padding=not self.caption)
 
     def setup(self):
         """Creates the layers of both encoders and of the captioner."""

@@ -201,7 +201,7 @@ def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipe
         length_multiple=plan.length_multiple,
         augmentation=plan.augmentation,
         max_length=min(limits, default=None),
-        profiled=plan.encode_chunk is None and any(model.text_format.profile for model in models.values()),
+        skips_padding=plan.encode_chunk is None and any(model.text_format.skips_padding for model in models.values()),
         reads=tuple(sorted(reads)),
         drop_last=plan.drop_last,
         num_devices=jax.device_count(),

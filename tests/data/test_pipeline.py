@@ -138,12 +138,12 @@ def profiled(pipeline):
     split = scenes.load('train', train_images=30)
     tokens = tokenize_split(split.captions, pipeline.vocabulary)
     changes = {'split': split, 'tokens': tokens, 'batch_size': 64, 'num_devices': 2, 'drop_last': False}
-    return dataclasses.replace(pipeline, **changes, length_multiple=2, profiled=True)
+    return dataclasses.replace(pipeline, **changes, length_multiple=2, skips_padding=True)
 
 
 def test_whole_batches_that_fit_have_a_profile_and_one_length(profiled):
-    plain = dataclasses.replace(profiled, profiled=False)
-    rows = [bound for _, bound in profiled.profile]
+    plain = dataclasses.replace(profiled, skips_padding=False)
+    rows = [segment.count for segment in profiled.profile]
     assert rows[0] == 32
     assert rows == sorted(rows, reverse=True)
     for step in range(6):
@@ -172,12 +172,12 @@ def test_views_of_a_pair_are_as_many_texts_more_of_the_profile(profiled):
     texts = dataclasses.replace(profiled, **changes).batch(0).texts
     assert len(texts.ids) == 128
     plain = profiled.batch(0).texts.profile
-    assert texts.profile == tuple((tokens, 2 * rows) for tokens, rows in plain)
+    assert texts.profile == tuple(segment._replace(count=2 * segment.count) for segment in plain)
     assert fits(texts.profile, texts.lengths.reshape(2, 64))
 
 
 def test_the_profile_is_as_long_as_texts_that_a_source_draws(profiled):
-    whole, index = sum(tokens for tokens, _ in profiled.profile), profiled.text_index(0)
+    whole, index = profiled.profile[-1].stop, profiled.text_index(0)
     assert profiled.shape(index, whole - 1) == profiled.shape(index) == (whole, profiled.profile)
     padded = bucket(whole + 5, 2)
     assert profiled.shape(index, whole + 5) == (padded, resize(profiled.profile, padded))

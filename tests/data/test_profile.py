@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from jitm.data.profile import fits, make_profile, resize
+from jitm.types import Segment
 
 # As many captions of 5 to 40 tokens as a bell curve with a long tail has.
 LENGTHS = np.round(np.random.default_rng(0).gamma(8, 1.7, 5000)).clip(5, 40).astype(int)
+
+PROFILE = Segment(0, 4, 4), Segment(4, 8, 3), Segment(8, 12, 1)
 
 
 def quantile(rows, share):
@@ -20,7 +23,7 @@ def quantile(rows, share):
 
 @pytest.mark.parametrize(('rows', 'step'), [(128, 8), (64, 4), (24, 2)])
 def test_bounds_are_quantiles_of_binomial_numbers_rounded_up(rows, step):
-    bounds = [bound for tokens, bound in make_profile(LENGTHS, rows) for _ in range(tokens // 4)]
+    bounds = [count for start, stop, count in make_profile(LENGTHS, rows) for _ in range(start, stop, 4)]
     want = [quantile(rows, np.mean(start < LENGTHS)) for start in range(0, 40, 4)]
     want = [min(rows, -(-n // step) * step) for n in want if n]
     assert bounds == want
@@ -32,7 +35,7 @@ def test_nearly_all_batches_fit_and_have_fewer_tokens():
     batches = [rng.choice(LENGTHS, (2, 64), replace=False) for _ in range(500)]
     assert np.mean([fits(profile, lengths) for lengths in batches]) > 0.98
     padded = np.mean([64 * 4 * np.ceil(device.max() / 4) for lengths in batches for device in lengths])
-    assert sum(tokens * rows for tokens, rows in profile) < 0.8 * padded
+    assert sum(count * (stop - start) for start, stop, count in profile) < 0.8 * padded
 
 
 def test_captions_of_one_length_or_few_captions_have_no_profile():
@@ -50,11 +53,9 @@ def test_captions_of_one_length_or_few_captions_have_no_profile():
     ],
 )
 def test_each_device_has_at_most_as_many_long_captions_as_the_profile(lengths, fit):
-    assert fits(((4, 4), (4, 3), (4, 1)), np.array(lengths)) is fit
+    assert fits(PROFILE, np.array(lengths)) is fit
 
 
-@pytest.mark.parametrize(
-    ('length', 'want'), [(12, ((4, 4), (4, 3), (4, 1))), (15, ((4, 4), (4, 3), (7, 1))), (11, ((4, 4), (4, 3), (3, 1)))]
-)
-def test_a_profile_ends_at_the_padded_length(length, want):
-    assert resize(((4, 4), (4, 3), (4, 1)), length) == want
+@pytest.mark.parametrize('length', [12, 15, 11])
+def test_a_profile_ends_at_the_padded_length(length):
+    assert resize(PROFILE, length) == (Segment(0, 4, 4), Segment(4, 8, 3), Segment(8, length, 1))

@@ -10,7 +10,7 @@ from jitm.layers.recurrent import GRUCell
 from jitm.layers.sequences import GRU
 from jitm.layers.text import BERTEncoder, GRUEncoder
 from jitm.layers.vision import MLP
-from jitm.types import Texts
+from jitm.types import Segment, Texts
 from tests.support.gru import affine, torch_gru
 
 
@@ -70,9 +70,10 @@ def test_a_profile_changes_neither_states_nor_gradients(bidirectional):
 
         return jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
 
-    got, want = (read(profile)(params, x) for profile in (((2, 5), (1, 3), (3, 2)), None))
+    got, want = (read(profile)(params, x) for profile in ((Segment(0, 2, 5), Segment(2, 3, 3), Segment(3, 6, 2)), None))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
-    text = [read(profile).lower(params, x).as_text() for profile in (((2, 4), (4, 2)), ((2, 5), (4, 2)), None)]
+    profiles = *((Segment(0, 2, count), Segment(2, 6, 2)) for count in (4, 5)), None
+    text = [read(profile).lower(params, x).as_text() for profile in profiles]
     assert text[0] == text[2] != text[1]  # a profile of four sequences says nothing about five
 
 

@@ -19,7 +19,7 @@ from jitm.layers.transformer import (
     Transformer,
     TransformerBlock,
 )
-from jitm.types import Texts
+from jitm.types import Segment, Texts
 
 TINY = BERTSize(hidden=12, layers=2, heads=3, mlp_dim=20, max_positions=16)
 
@@ -141,7 +141,8 @@ def test_loop_over_the_layers_reads_a_context(monkeypatch):
 @pytest.mark.parametrize('platform', ['cpu', pytest.param('tpu', marks=pytest.mark.slow)])
 def test_texts_with_a_profile_leave_out_padding(platform, monkeypatch):
     """The states and all gradients of a BERT and of CLIP's encoder are those of padded texts."""
-    counts, profile = np.array([3, 9, 2, 12, 5], np.int32), ((4, 5), (4, 3), (4, 2))
+    counts = np.array([3, 9, 2, 12, 5], np.int32)
+    profile = Segment(0, 4, 5), Segment(4, 8, 3), Segment(8, 12, 2)
     texts = Texts(np.tile(np.arange(1, 13, dtype=np.int32), (5, 1)), counts)
     bert = BERT(30, dataclasses.replace(TINY, relative_positions=True), 0.0)
     sizes = {'embed_dim': 6, 'hidden_dim': 8, 'num_layers': 2, 'num_heads': 2, 'mlp_dim': 12}

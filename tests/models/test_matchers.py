@@ -48,14 +48,14 @@ def name(request):
 
 def test_text_format(name):
     formats = {'uniter': TextFormat(None, 512), 'oscar': TextFormat(None, 70)}
-    formats['rvsepp'] = TextFormat('word pieces', 512, profile=True)
-    formats |= dict.fromkeys(OF_PIXELS, TextFormat(None, 12, profile=True))
+    formats['rvsepp'] = TextFormat('word pieces', 512, skips_padding=True)
+    formats |= dict.fromkeys(OF_PIXELS, TextFormat(None, 12, skips_padding=True))
     formats |= {'siglip': TextFormat(None, 12), 'vse_tokens': TextFormat(None, vectors=True)}
     formats |= dict.fromkeys(
-        ('scan_tokens', 'maxsim_tokens', 'sgr_tokens'), TextFormat(None, vectors=True, profile=True)
+        ('scan_tokens', 'maxsim_tokens', 'sgr_tokens'), TextFormat(None, vectors=True, skips_padding=True)
     )
     model = MATCHERS[name]
-    words = TextFormat('words', profile=not getattr(model, 'caption', False))
+    words = TextFormat('words', skips_padding=not getattr(model, 'caption', False))
     assert model.text_format == formats.get(name, words)
 
 

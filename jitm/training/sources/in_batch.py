@@ -8,9 +8,10 @@ import jax.numpy as jnp
 
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
+from jitm.layers.lengths import with_lengths_of
 from jitm.models.matcher import Encoding, Matcher
 from jitm.training.source import Context, Rankings, Scored, Source, learned_inputs
-from jitm.types import Batch, Count, Elements, Ranking
+from jitm.types import Batch, Count, Ranking
 
 Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
 
@@ -67,8 +68,8 @@ def rank_batch(
     Returns:
       The rankings of both directions; the other texts are candidates of images only.
     """
-    if is_further_negative is None and isinstance(all_texts, Elements):
-        all_texts = all_texts.replace(profile=batch.texts.profile)  # that of each device's texts
+    if is_further_negative is None:
+        all_texts = with_lengths_of(batch.texts, all_texts)
     scores_of_device = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
     scores, image_index = collectives.gather_results((scores_of_device, batch.image_index))
     views = len(scores) // len(image_index)
