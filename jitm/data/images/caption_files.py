@@ -9,7 +9,7 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ NAME = rf'\s*("(?:[^"]|"")*"|.*?(?:{"|".join(map(re.escape, SUFFIXES))})(?:#\d+)
 NAMED = {mark: re.compile(NAME + re.escape(mark), re.IGNORECASE) for mark in DELIMITERS}  # the name and its delimiter
 NUMBERED = re.compile(r'caption_(\d+)')
 PIECE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # a text in Python
+
+JSON = ('.json', '.jsonl', '.jsonlines')  # suffixes; files with others are tables
 
 Row = tuple[str, dict[str, Any]]  # the file and line or entry, for messages, and the columns or keys
 
@@ -54,24 +56,39 @@ class Columns(NamedTuple):
     image: tuple[str, ...] = ('file_name', 'filename', 'image', 'image_name', 'image_path', 'image_file', 'filepath')
     caption: tuple[str, ...] = CAPTION
 
-    def known(self, names: Sequence[str]) -> bool:
+    def known(self, names: Collection[str]) -> bool:
         """Returns whether some names have one of an image and one of captions."""
         caption = any(name in self.caption or NUMBERED.fullmatch(name) for name in names)
-        return caption and any(name in self.image for name in names)
+        return caption and _first(self.image, names) is not None
 
-    def listed(self, row: dict[str, Any], where: str) -> Listed:
-        """Returns the image of a row."""
-        numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(NUMBERED.fullmatch(name)[1]))
-        if numbered and (caption_column := next((name for name in self.caption[:2] if name in row), None)):
-            raise UserError(f"{where} has '{caption_column}' and '{numbered[0]}': leave one of these columns or keys")
+    def listed(self, rows: list[Row]) -> list[Listed]:
+        """Returns the images of rows with the same columns or keys.
+
+        Raises:
+          Unknown: If these are none of an image and of captions.
+        """
+        if rows and not self.known(rows[0][1]):
+            raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
+        return [self._listed(row, where) for where, row in rows]
+
+    def _listed(self, row: dict[str, Any], where: str) -> Listed:
+        numbered = sorted(filter(NUMBERED.fullmatch, row), key=lambda name: int(name.removeprefix('caption_')))
+        joint = _first(self.caption[:2], row)
+        if numbered and joint:
+            raise UserError(f"{where} has '{joint}' and '{numbered[0]}': leave one of these columns or keys")
         captions = [row[name] for name in numbered] if numbered else captions_in(row, where, self.caption)
-        name = next((name for name in self.image if name in row), self.image[0])
+        name = _get(row, _first(self.image, row) or self.image[0], str, where)
         split = str(row.get('split') or '').strip()
-        return Listed(_get(row, name, str, where), captions, where, split.lower() if split.lower() in SPLITS else split)
+        return Listed(name, captions, where, split.lower() if split.lower() in SPLITS else split)
 
 
 class Unknown(Exception):
     """A file has no captions; the message describes its content."""
+
+
+def _first(names: Sequence[str], row: Collection[str]) -> str | None:
+    """Returns the first name that a row has; None if it has none."""
+    return next((name for name in names if name in row), None)
 
 
 def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) -> list[Any]:
@@ -82,16 +99,26 @@ def captions_in(row: dict[str, Any], where: str, keys: Sequence[str] = CAPTION) 
     Raises:
       UserError: If a list in Python has no commas.
     """
-    captions = next((row[key] for key in keys if key in row), None)
-    if isinstance(captions, str) and (text := captions.strip())[:1] + text[-1:] in ('[]', '()'):
-        for parse in (parse_json, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                parsed = parse(text)
-                if isinstance(parsed, list | tuple) and {*map(type, parsed)} <= {str, type(None)}:
-                    if parse is ast.literal_eval and text.count(',') < len(re.findall(PIECE, text)) - 1:
-                        raise UserError(f'{where} has a list of captions without commas between them: write it as JSON')
-                    return [*parsed]
+    captions = row.get(_first(keys, row))
+    if isinstance(captions, str):
+        captions = _parse_list(captions.strip(), where) or captions
     return captions if isinstance(captions, list) else [captions]
+
+
+def _parse_list(text: str, where: str) -> list[str | None]:
+    """Parses a list or a tuple of texts in JSON or Python; [] if the text is none."""
+    if text[:1] + text[-1:] not in ('[]', '()'):
+        return []
+    for parse in (parse_json, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            parsed = parse(text)
+            if {*map(type, parsed)} <= {str, type(None)}:
+                break
+    else:
+        return []
+    if parse is ast.literal_eval and text.count(',') < len(re.findall(PIECE, text)) - 1:
+        raise UserError(f'{where} has a list of captions without commas between them: write it as JSON')
+    return [*parsed]
 
 
 def _get(item: dict, key: str, kinds: type | tuple[type, ...], where: str) -> Any:
@@ -106,47 +133,51 @@ def _entries(path: Path, items: Any, key: str) -> list[Row]:
     return [(f'{path}, {key}[{number}]', item) for number, item in enumerate(items)]
 
 
-def _read_json(path: Path, columns: Columns) -> list[Row]:
-    """Reads COCO's annotations, Karpathy's data sets, and lists of objects with an image and captions."""
+def _read_json(path: Path, columns: Columns) -> list[Listed]:
+    """Reads COCO's annotations, Karpathy's data sets, and objects with an image and captions, in a list or in lines."""
+    text = read_text(path)
     try:
-        tree = parse_json(read_text(path))
+        tree = parse_json(text)
     except ValueError:
-        return _read_json_lines(path, columns)
-    if isinstance(tree, dict) and 'annotations' in tree:
-        return _coco(path, tree, columns)
-    if isinstance(tree, dict) and 'images' in tree:
-        return [(where, _karpathy(image, where, columns)) for where, image in _entries(path, tree['images'], 'images')]
+        return columns.listed(_read_json_lines(path, text))
+    if isinstance(tree, dict):
+        if 'annotations' in tree:
+            return _coco(path, tree)
+        if 'images' in tree:
+            return [_karpathy(image, where) for where, image in _entries(path, tree['images'], 'images')]
+        return columns.listed([(f'{path}, line 1', tree)])
     if not isinstance(tree, list) or not tree or not isinstance(tree[0], dict):
-        raise Unknown(f'has {printable(str([*tree] if isinstance(tree, dict) else tree))[:80]}')
-    return _entries(path, tree, '')
+        raise Unknown(f'has {printable(str(tree))[:80]}')
+    return columns.listed(_entries(path, tree, ''))
 
 
-def _karpathy(image: dict, where: str, columns: Columns) -> dict[str, Any]:
-    folder = image.get('filepath')
+def _karpathy(image: dict, where: str) -> Listed:
+    """Returns an image of Karpathy's data sets."""
     split = _get(image, 'split', str, where)
+    folder = image.get('filepath')
+    name = Path(folder if isinstance(folder, str) else '', _get(image, 'filename', str, where))
     sentences = captions_in(image, where, ['sentences'])
     captions = [sentence.get('raw') if isinstance(sentence, dict) else sentence for sentence in sentences]
-    name = Path(folder if isinstance(folder, str) else '') / _get(image, 'filename', str, where)
-    return {columns.image[0]: str(name), columns.caption[0]: captions, 'split': split}
+    return Listed(str(name), captions, where, split)
 
 
-def _coco(path: Path, tree: dict, columns: Columns) -> list[Row]:
-    rows: dict[int | float | str, Row] = {}
+def _coco(path: Path, tree: dict) -> list[Listed]:
+    """Returns the images of COCO's annotations."""
+    images: dict[int | float | str, Listed] = {}
     for where, item in _entries(path, tree.get('images'), 'images'):
-        name = _get(item, 'file_name', str, where)
+        image = Listed(_get(item, 'file_name', str, where), [], where)
         number = _get(item, 'id', ID, where)
-        row = where, {columns.image[0]: name, columns.caption[0]: []}
-        if rows.setdefault(number, row)[1][columns.image[0]] != name:
+        if images.setdefault(number, image).name != image.name:
             raise UserError(f'{where} has the id {number} of another image: give each image an id of its own')
     for where, item in _entries(path, tree['annotations'], 'annotations'):
-        image = _get(item, 'image_id', ID, where)
-        if image not in rows:
-            raise UserError(f'{where} has the image_id {image}, which is not an id of its images: add the image')
-        rows[image][1][columns.caption[0]].append(item.get('caption'))
-    return [*rows.values()]
+        number = _get(item, 'image_id', ID, where)
+        if number not in images:
+            raise UserError(f'{where} has the image_id {number}, which is not an id of its images: add the image')
+        images[number].captions.append(item.get('caption'))
+    return [*images.values()]
 
 
-def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
+def _read_json_lines(path: Path, text: str) -> list[Row]:
     """Reads lines of JSON objects.
 
     Raises:
@@ -154,7 +185,7 @@ def _read_json_lines(path: Path, columns: Columns) -> list[Row]:
       UserError: If another line is none.
     """
     rows = []
-    for number, line in enumerate(split_lines(read_text(path)), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         try:
@@ -173,58 +204,71 @@ def _read_table(path: Path, columns: Columns) -> list[Row]:
         first = first.decode('utf-8-sig').strip()
     except UnicodeDecodeError:
         raise Unknown('is not UTF-8 in line 1') from None
-    for delimiter in DELIMITERS:
-        names = [_unquote(name) for name in first.split(delimiter)]
-        names = [name if name in columns.image + columns.caption else name.lower() for name in names]
-        header = columns.known(names)
-        if header:
-            break
-        named = NAMED[delimiter].match(first)
-        if named:
-            numbered = re.match(rf'\s*\d+\s*{re.escape(delimiter)}', first[named.end() :])
-            names = [columns.image[0], *(['number'] if numbered else []), columns.caption[0]]
-            break
-    else:
-        raise Unknown("starts with '{}'".format(printable(first.replace('\t', r'\t'))[:80]))
+    delimiter, names, is_header = _read_header(first, columns)
     text = read_text(path)
     rows = _csv_rows(text, delimiter, len(names)) or [*_lines(path, text, delimiter, names, columns)]
-    rows = [(f'{path}, line {number}', dict(zip(names, fields, strict=True))) for number, fields in rows[header:]]
-    wrong = next((where for where, row in rows if not header and not row.get('number', '0').isdecimal()), None)
-    if wrong:
-        raise UserError(f'{wrong} has no number of its caption, but line 1 has one: add a header such as image,caption')
-    image = next(name for name in columns.image if name in names)
-    return [(where, row | {image: re.sub(r'#\d+$', '', row[image])}) for where, row in rows]
+    image = _first(columns.image, names)
+    table = []
+    for number, fields in rows[is_header:]:
+        row = dict(zip(names, fields, strict=True))
+        where = f'{path}, line {number}'
+        if not is_header and not row.get('number', '0').isdecimal():
+            problem = 'has no number of its caption, but line 1 has one'
+            raise UserError(f'{where} {problem}: add a header such as image,caption')
+        table.append((where, row | {image: re.sub(r'#\d+$', '', row[image])}))
+    return table
 
 
-def _csv_rows(text: str, delimiter: str, width: int) -> list[tuple[int, list[str]]] | None:
-    """Returns the rows of CSV with their last lines; None if the text has other rows, such as captions with commas."""
+def _read_header(line: str, columns: Columns) -> tuple[str, list[str], bool]:
+    """Returns the delimiter of a table by its first line, the names of its columns, and whether they are in the line.
+
+    Raises:
+      Unknown: If there is neither a header nor an image and a caption.
+    """
+    for delimiter in DELIMITERS:
+        names = [_unquote(name) for name in line.split(delimiter)]
+        names = [name if name in columns.image + columns.caption else name.lower() for name in names]
+        if columns.known(names):
+            return delimiter, names, True
+        named = NAMED[delimiter].match(line)
+        if named:
+            numbered = re.match(rf'\s*\d+\s*{re.escape(delimiter)}', line[named.end() :])
+            return delimiter, [columns.image[0], *(['number'] if numbered else []), columns.caption[0]], False
+    raise Unknown("starts with '{}'".format(printable(line.replace('\t', r'\t'))[:80]))
+
+
+def _csv_rows(text: str, delimiter: str, width: int) -> list[tuple[int, list[str]]]:
+    """Returns the rows of CSV with their last lines; [] if the text has other rows, such as captions with commas."""
     reader = csv.reader(io.StringIO(text, newline=''), delimiter=delimiter, skipinitialspace=True, strict=True)
     try:
-        rows = [(reader.line_num, [*map(str.strip, fields)]) for fields in reader if any(map(str.strip, fields))]
+        rows = [(reader.line_num, [*map(str.strip, fields)]) for fields in reader]
     except csv.Error:
-        return None
-    starts = ((field, line.end()) for _, fields in rows for field in fields for line in re.finditer('\n', field))
-    swallowed = any(NAMED[delimiter].match(*start) for start in starts)  # a row between two quotes
-    return None if swallowed or any(len(fields) != width for _, fields in rows) else rows
+        return []
+    rows = [(number, fields) for number, fields in rows if any(fields)]
+    swallowed = re.compile('\n' + NAMED[delimiter].pattern, re.IGNORECASE)  # a row between two quotes
+    if any(len(fields) != width or any(map(swallowed.search, fields)) for _, fields in rows):
+        return []
+    return rows
 
 
 def _lines(
     path: Path, text: str, delimiter: str, names: list[str], columns: Columns
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the fields of each line, where the caption is the remainder after the other columns."""
-    caption = next((names.index(name) for name in columns.caption if name in names), None)
+    caption = _first(columns.caption, names)
+    start = names.index(caption) if caption else len(names)
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         named = NAMED[delimiter].match(line) if names[0] in columns.image else None
         fields = [named[1], *line[named.end() :].split(delimiter)] if named else line.split(delimiter)
-        surplus = len(fields) - len(names)
         joined = re.fullmatch(r'\s*(\d+)(?:\s\s+|\t)(.+)', fields[-1])
-        if joined and surplus == -1 and caption == len(names) - 1:
-            fields[-1:], surplus = joined.groups(), 0  # a line of Flickr30k's results.csv lacks this delimiter
-        if surplus > 0 and caption is not None:
-            fields[caption : caption + surplus + 1] = [delimiter.join(fields[caption : caption + surplus + 1])]
-        elif surplus:
+        if joined and len(fields) == start == len(names) - 1:
+            fields[-1:] = joined.groups()  # a line of Flickr30k's results.csv lacks this delimiter
+        stop = start + 1 + len(fields) - len(names)
+        if caption and stop > start:
+            fields[start:stop] = [delimiter.join(fields[start:stop])]
+        if len(fields) != len(names):
             raise UserError(
                 f'{path}, line {number} has {len(fields)} fields, but the header has {len(names)}: add what is '
                 f"missing, or put quotes around a caption with '{delimiter}'"
@@ -241,9 +285,6 @@ def _unquote(field: str) -> str:
     return field[1:-1].replace('""', '"') if quoted else field
 
 
-READERS = {'.json': _read_json, '.jsonl': _read_json_lines, '.jsonlines': _read_json_lines}  # others are tables
-
-
 def read_file(path: Path, columns: Columns) -> list[Listed]:
     """Reads the images that a file lists, with their captions.
 
@@ -251,7 +292,4 @@ def read_file(path: Path, columns: Columns) -> list[Listed]:
       OSError, Unknown: If the file cannot be read, or has no captions.
       UserError: If a row is damaged.
     """
-    rows = READERS.get(path.suffix.lower(), _read_table)(path, columns)
-    if rows and not columns.known([*rows[0][1]]):
-        raise Unknown(f'has the keys {printable(", ".join(rows[0][1]))[:80]}')
-    return [columns.listed(row, where) for where, row in rows]
+    return _read_json(path, columns) if path.suffix.lower() in JSON else columns.listed(_read_table(path, columns))

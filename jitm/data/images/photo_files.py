@@ -4,20 +4,19 @@ Captions are in files that list many photos, see `jitm.data.images.caption_files
 name, as img2dataset writes them. The names of files and folders decide the split.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jitm.data.images.caption_files import (
     DEV,
-    READERS,
+    JSON,
     RESTVAL,
     SPLITS,
     SUFFIXES,
@@ -32,7 +31,7 @@ from jitm.errors import UserError, did_you_mean, printable
 from jitm.files import ArchiveMember, check_within, describe_unread, open_file, parse_json, read_text, split_lines
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
-TABLES = (*READERS, '.csv', '.token', '.tsv', '.txt')
+TABLES = (*JSON, '.csv', '.token', '.tsv', '.txt')
 TEXTS = ('.txt', '.TXT', '.json', '.JSON')  # captions of the photo of the same name, the first ones first
 UNREAD = {  # suffixes of data sets that are not read -> what to do
     **dict.fromkeys(('.parquet', '.arrow'), 'save its images as files, and the other columns by Dataset.to_csv'),
@@ -100,12 +99,13 @@ def _is_photo(name: str) -> bool:
     return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not os.path.basename(name).startswith('.')
 
 
-def beside(folder: Path, members: Mapping[str, ArchiveMember] | None = None) -> list[Listed]:
+def _beside(folder: Path, names: Iterable[str], find: Callable[[str], Path | ArchiveMember | None]) -> list[Listed]:
     """Lists the photos that have captions in `.txt` (one per line) or `.json` files of their names.
 
     Args:
       folder: A folder, or a tar archive.
-      members: Name -> file in the archive; None for a folder.
+      names: The names of its files.
+      find: A function from a name to the file in the folder; None if there is none.
 
     Returns:
       The photos, those without such a file without captions; [] if no photo has one.
@@ -115,32 +115,35 @@ def beside(folder: Path, members: Mapping[str, ArchiveMember] | None = None) -> 
     """
     listed = []
     photos = {}
-    names = members or ()
-    if members is None:
-        with contextlib.suppress(UserError):  # it has no photos
-            names = list_files(folder)[0]
     for name in filter(_is_photo, names):
         stem = os.path.splitext(name)[0]
-        captions = []
-        where = f'{folder}/{name}'
-        texts = [members.get(stem + suffix) if members else folder / (stem + suffix) for suffix in TEXTS]
-        for text in [text for text in texts if text and (members or text.is_file())][:1]:
-            if photos.setdefault(stem, name) != name:
-                raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
-            where = str(text)
-            content = read_text(text)
-            captions = split_lines(content)
-            if where.lower().endswith('.json'):
-                try:
-                    captions = captions_in({**parse_json(content)}, where)
-                except (ValueError, TypeError):
-                    raise UserError(f'{text} is not a JSON object: write it again') from None
-        listed.append(Listed(name, captions, where))
+        text = next(filter(None, (find(stem + suffix) for suffix in TEXTS)), None)
+        if text is None:
+            listed.append(Listed(name, [], f'{folder}/{name}'))
+            continue
+        if photos.setdefault(stem, name) != name:
+            raise UserError(f'{folder} has {photos[stem]} and {name} for {text}: rename one of them')
+        captions = split_lines(read_text(text))
+        if str(text).lower().endswith('.json'):
+            try:
+                captions = captions_in({**parse_json(read_text(text))}, str(text))
+            except (ValueError, TypeError):
+                raise UserError(f'{text} is not a JSON object: write it again') from None
+        listed.append(Listed(name, captions, str(text)))
     return listed if photos else []
 
 
-def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
-    """Lists the photos with captions of a shard of webdataset, see `beside`, and name -> file of all its files.
+def _in_folder(folder: Path) -> list[Listed]:
+    """Lists the photos with captions of a folder, see `_beside`."""
+    try:
+        names, _ = list_files(folder)
+    except UserError:  # it has no photos
+        return []
+    return _beside(folder, names, lambda name: folder / name if (folder / name).is_file() else None)
+
+
+def _in_archive(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
+    """Lists the photos with captions of a shard of webdataset, see `_beside`, and name -> file of all its files.
 
     Raises:
       UserError: If the file is not an uncompressed tar archive, has a name twice, or damaged captions.
@@ -155,8 +158,36 @@ def beside_in_tar(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
                 members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
-    listed = [entry._replace(name=f'{path.name}/{entry.name}') for entry in beside(path, members)]
+    listed = [entry._replace(name=f'{path.name}/{entry.name}') for entry in _beside(path, members, members.get)]
     return listed, {f'{path.name}/{name}': member for name, member in members.items()}
+
+
+def _in_shards(folder: Path, belongs: Callable[[str], bool] = bool) -> Listing | None:
+    """Lists the photos of the shards in a folder whose stem matches the split; None without such shards."""
+    shards = [path for path in _files(folder) if path.suffix.lower() == '.tar' and belongs(path.stem)]
+    if not shards:
+        return None
+    images = []
+    members: dict[str, ArchiveMember] = {}
+    for path in shards:
+        listed, inside = _in_archive(path)
+        images += listed
+        members |= inside
+    if members and not images:
+        raise UserError(
+            f'{folder} has {printable(", ".join([*members][:3]))}, but photos are read with captions in .txt or '
+            '.json files of the same names, such as a.jpg and a.txt: write the shards again'
+        )
+    return Listing(images, [folder], members)
+
+
+def _photos(folder: Path) -> Listing | None:
+    """Lists the photos of the shards in a folder, or else of files with captions; None without them."""
+    shards = _in_shards(folder)
+    if shards:
+        return shards
+    listed = _in_folder(folder)
+    return Listing(listed, [folder]) if listed else None
 
 
 @dataclasses.dataclass
@@ -167,17 +198,14 @@ class _Folder:
     columns: Columns
     unknown: list[str] = dataclasses.field(default_factory=list)
 
-    @functools.cached_property
-    def _places(self) -> list[str]:
-        """The absolute paths of the folder, as it was given and with its links followed."""
-        return [os.path.abspath(self.root), os.path.realpath(self.root)]
-
     def relative(self, name: str) -> str:
         """Returns the name of an image, where it is an absolute path below the folder relative to it."""
-        if not os.path.isabs(name):
-            return name
-        path = Path(os.path.normpath(name))
-        return next((str(path.relative_to(place)) for place in self._places if path.is_relative_to(place)), name)
+        if os.path.isabs(name):
+            path = Path(os.path.normpath(name))
+            for place in (os.path.abspath(self.root), os.path.realpath(self.root)):
+                if path.is_relative_to(place):
+                    return str(path.relative_to(place))
+        return name
 
     def tables(self, folders: Iterable[Path], belongs: Callable[[str], bool] = bool) -> dict[Path, list[Listed]]:
         """Returns the images of each file of captions in some folders whose stem matches the split."""
@@ -185,64 +213,51 @@ class _Folder:
         photos = {path.with_suffix('') for path in paths if path.suffix.lower() in SUFFIXES}  # captions are beside them
         tables = {}
         for path in paths:
-            is_label = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
-            if is_label and not OTHERS.match(path.name) and belongs(path.stem):
-                try:
-                    listed = read_file(path, self.columns)
-                    tables[path] = [image._replace(name=self.relative(image.name)) for image in listed]
-                except OSError as error:
-                    raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
-                except Unknown as problem:
-                    self.unknown.append(f'{path.relative_to(self.root)} {problem}')
+            is_table = path.suffix.lower() in TABLES and path.with_suffix('') not in photos
+            if not is_table or OTHERS.match(path.name) or not belongs(path.stem):
+                continue
+            try:
+                listed = read_file(path, self.columns)
+                tables[path] = [image._replace(name=self.relative(image.name)) for image in listed]
+            except OSError as error:
+                raise UserError(f'{path} cannot be read ({error.strerror}): make it readable') from None
+            except Unknown as problem:
+                self.unknown.append(f'{path.relative_to(self.root)} {problem}')
         return {path: tables[path] for path in tables if '.lemma.' not in path.name} or tables  # Flickr8k has both
 
-    def photos(self, folder: Path, belongs: Callable[[str], bool] | None = None) -> Listing | None:
-        """Returns the photos of shards whose stem matches the split, or else of files with captions."""
-        shards = [path for path in _files(folder) if path.suffix.lower() == '.tar']
-        shards = [path for path in shards if belongs is None or belongs(path.stem)]
-        if shards:
-            listed, members = zip(*map(beside_in_tar, shards), strict=True)
-            if not any(listed) and (inside := [*itertools.chain(*members)]):
-                raise UserError(
-                    f'{folder} has {printable(", ".join(inside[:3]))}, but photos are read with captions in .txt or '
-                    '.json files of the same names, such as a.jpg and a.txt: write the shards again'
-                )
-            return Listing(
-                [*itertools.chain(*listed)],
-                [folder],
-                {name: captions_of[name] for captions_of in members for name in captions_of},
-            )
-        listed = [] if belongs else beside(folder)
-        return Listing(listed, [folder]) if listed else None
-
-    def find(self, names: Sequence[str], undivided: bool) -> Listing | None:
-        """Returns the images of a split, by the first of its names or else by the others, or of the whole data set."""
+    def find(self, names: Sequence[str]) -> Listing | None:
+        """Returns the images of a split, by the first of its names or else by the others; None if there are none."""
         root = self.root
-        places = [self.root, self.root / 'annotations']
-        groups = [] if undivided else [group for group in (names[:1], names[1:]) if group]
+        places = [root, root / 'annotations']
+        groups = {names[0]}, {*names[1:]}
         for group in groups:
-            if path := _one(root, tables := self.tables(root / name for name in group)):
+            tables = self.tables(root / name for name in group)
+            path = _one(root, tables)
+            if path:
                 return Listing(tables[path], [path.parent, root])
-        general = self.tables(places, bool if undivided else lambda stem: _words(stem).isdisjoint({*SPLITS, *names}))
-        path = _one(root, [path for path, listed in general.items() if any(image.split for image in listed)])
+        general = self.tables(places, lambda stem: not _mentions({*SPLITS, *names}, stem))
+        path = _one(root, filter(lambda path: _is_divided(general[path]), general))
         if path:
-            if undivided:
-                raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
             return Listing(general[path], _folders(root))
-        for group in map(set, groups):
-            tables = self.tables(places, lambda stem, group=group: bool(_words(stem) & group))
+        for group in groups:
+            belongs = functools.partial(_mentions, group)
+            tables = self.tables(places, belongs)
             path = _one(root, tables)
             if path:
                 return Listing(tables[path], _folders(root, path.stem.removeprefix('captions_')))
-            shards = [self.photos(root, lambda stem, group=group: bool(_words(stem) & group))]
-            parts = [*filter(None, [self.photos(root / name) for name in sorted(group)] + shards)]
-            if parts:
-                return parts[0]
+            listings = [*(_photos(root / name) for name in sorted(group)), _in_shards(root, belongs)]
+            if any(listings):
+                return next(filter(None, listings))
         path = _one(root, general)
-        if not path:
-            return self.photos(root) if undivided else None
-        images = general[path] if undivided else _in_list(path, general[path], self, names)
-        return Listing(images, _folders(root))
+        return Listing(_in_list(path, general[path], self, names), _folders(root)) if path else None
+
+    def find_all(self) -> Listing | None:
+        """Returns the images of a data set without splits; None if there are none."""
+        tables = self.tables([self.root, self.root / 'annotations'])
+        for path in filter(lambda path: _is_divided(tables[path]), tables):
+            raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
+        path = _one(self.root, tables)
+        return Listing(tables[path], _folders(self.root)) if path else _photos(self.root)
 
 
 def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[str]) -> list[Listed]:
@@ -272,8 +287,14 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name[0] != '.') if folder.is_dir() else []
 
 
-def _words(stem: str) -> set[str]:
-    return {stem, *re.findall('[a-z]+', stem.lower())}
+def _mentions(names: Collection[str], stem: str) -> bool:
+    """Returns whether the stem of a file is one of some names, or has one as a word."""
+    return not {stem, *re.findall('[a-z]+', stem.lower())}.isdisjoint(names)
+
+
+def _is_divided(images: Iterable[Listed]) -> bool:
+    """Returns whether a file states the splits of its images."""
+    return any(image.split for image in images)
 
 
 def _one(root: Path, paths: Iterable[Path]) -> Path | None:
@@ -309,7 +330,7 @@ def read(root: Path, split: str, restval: bool, columns: Columns, undivided: boo
         raise UserError(f'{root} is not a folder: give the path of a folder with image files and captions')
     names = (split, *(name for name in DEV if name != split)) if split in DEV else (split,)
     folder = _Folder(root, columns)
-    listing = folder.find(names, undivided)
+    listing = folder.find_all() if undivided else folder.find(names)
     if listing is None:
         image, caption = (' or '.join(synonyms) for synonyms in columns)
         unread = f': {"; ".join(folder.unknown[:3])}' if folder.unknown else ''
