@@ -7,26 +7,27 @@ al., 2023), Winoground (Thrush et al., 2022) and BiVLC (Miranda et al., 2024) ar
 
 from __future__ import annotations  # Pillow is optional
 
+import contextlib
 import json
 import reprlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from jitm.config.hints import check_value
 from jitm.data.images.transforms import decode
 from jitm.data.scenes import SceneSplit
 from jitm.data.scenes.parser import falsify
-from jitm.errors import UserError
+from jitm.errors import ArgumentError, UserError
 from jitm.files import parse_json, read_bytes, split_lines
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Row = Mapping[str, Any]
-ONE, TWO = ((0, 0),), ((0, 0), (1, 1))  # matches of the first caption, and of two pairs
 MAX_BOX = 2  # sides of a box relative to its photo
 
 
@@ -53,74 +54,88 @@ class Choice(NamedTuple):
     box: tuple[float, ...] | None = None
 
 
-class _Fields(NamedTuple):
-    """The fields of a row of a file; a missing or wrong one is a UserError that names the row."""
+class Own(TypedDict, total=False):
+    """A row in the format of jitm, see `Choice`."""
 
-    row: Row
-    where: str
-    stem: str
-    id: str
-
-    def get(self, key: str, kind: type | tuple[type, ...] = str) -> Any:
-        value = self.row.get(key)
-        if not isinstance(value, kind) or value == '':
-            problem = 'no' if value in (None, '') else 'a wrong'
-            raise UserError(f"{self.where} has {problem} '{key}': give the file as it was published, or correct it")
-        return value
-
-    def texts(self, *keys: str) -> tuple[str, ...]:
-        return tuple(map(self.get, keys))
+    group: str
+    category: str
+    images: Sequence[str]
+    captions: Sequence[str]
+    matches: Sequence[Sequence[int]]
+    box: Sequence
 
 
-def _sugarcrepe(row: _Fields) -> Choice:
-    second = ('caption2',) if 'caption2' in row.row else ()
-    group = f'SugarCrepe{"++" * len(second)} {row.stem.partition("_")[0]}'
-    captions = row.texts('caption', *second, 'negative_caption')
-    matches = tuple((0, caption) for caption in range(1 + len(second)))
-    return Choice(row.id, group, row.stem, row.texts('filename'), captions, matches)
+def _own(row: Row, name: str) -> Choice:
+    """Returns the choice in a row in the format of jitm; an error as of `Format.read`, or an ArgumentError."""
+    check_value('', row, Own, argument=True)
+    matches = tuple(map(tuple, row['matches']))
+    parts = {key: tuple(row[key]) for key in ('images', 'captions', 'box') if key in row}
+    return Choice(str(row['id']), row['group'], row['category'], matches=matches, **parts)
 
 
-def _aro(row: _Fields) -> Choice:
-    if 'relation_name' in row.row:
-        names = 'ARO relation', row.get('relation_name')
-    else:
-        names = 'ARO attribute', '_'.join(map(str, row.get('attributes', list)))
-    box = tuple(row.get(f'bbox_{side}', (int, float)) for side in 'xywh')
-    return Choice(row.id, *names, row.texts('image_path'), row.texts('true_caption', 'false_caption'), ONE, box)
+class Format(NamedTuple):
+    """Which fields of the rows of a published file are the parts of a choice.
+
+    Attributes:
+      group: The group, where `{}` is the first word of the name of the file.
+      category: The function from a row and the name of the file to the category.
+      images, captions, box: The fields with the images, the captions and the box.
+      matches: See `Choice`.
+    """
+
+    group: str
+    category: Callable[[Row, str], str]
+    images: tuple[str, ...]
+    captions: tuple[str, ...]
+    matches: tuple[tuple[int, int], ...] = ((0, 0),)
+    box: tuple[str, ...] = ()
+
+    def read(self, row: Row, name: str) -> Choice:
+        """Returns the choice in a row of a file with a name.
+
+        Raises:
+          KeyError, TypeError: If a field is missing or wrong.
+        """
+        parts = [tuple(map(row.__getitem__, keys)) for keys in (self.images, self.captions)]
+        box = tuple(map(row.__getitem__, self.box))
+        group = self.group.format(name.partition('_')[0])
+        return Choice(str(row['id']), group, self.category(row, name), *parts, self.matches, box or None)
 
 
-def _winoground(row: _Fields) -> Choice:
-    images = row.texts('image_0', 'image_1')
-    captions = row.texts('caption_0', 'caption_1')
-    return Choice(row.id, 'Winoground', row.get('collapsed_tag'), images, captions, TWO)
-
-
-def _bivlc(row: _Fields) -> Choice:
-    category = '_'.join(row.texts('type', 'subtype')).lower()
-    images = row.texts('image', 'negative_image')
-    captions = row.texts('caption', 'negative_caption')
-    return Choice(row.id, 'BiVLC', category, images, captions, TWO)
-
-
-def _own(row: _Fields) -> Choice:
-    images, captions, matches = (tuple(row.get(key, list)) for key in ('images', 'captions', 'matches'))
-    try:
-        pairs = tuple((i, c) for i, c in matches)
-        box = None if row.row.get('box') is None else tuple(row.row['box'])
-        if {type(n) for pair in pairs for n in pair} - {int}:
-            raise TypeError
-    except (TypeError, ValueError):
-        problem = "'matches' are pairs [image, caption] of whole numbers, 'box' 4 numbers"
-        raise UserError(f'{row.where}: {problem}; correct them') from None
-    return Choice(row.id, *row.texts('group', 'category'), images, captions, pairs, box)
-
-
-FORMATS: dict[tuple[str, ...], Callable[[_Fields], Choice]] = {  # keys of the first row -> reader
-    ('captions', 'matches'): _own,
-    ('caption', 'negative_caption', 'negative_image'): _bivlc,
-    ('filename', 'negative_caption'): _sugarcrepe,
-    ('true_caption', 'false_caption'): _aro,
-    ('caption_0', 'caption_1'): _winoground,
+ARO = {
+    'images': ('image_path',),
+    'captions': ('true_caption', 'false_caption'),
+    'box': ('bbox_x', 'bbox_y', 'bbox_w', 'bbox_h'),
+}
+TWO = ((0, 0), (1, 1))
+FORMATS: dict[str, Callable[[Row, str], Choice]] = {  # a field of the first row -> reader; the first one counts
+    'matches': _own,
+    'negative_image': Format(
+        'BiVLC',
+        lambda row, _: f'{row["type"]}_{row["subtype"]}'.lower(),
+        images=('image', 'negative_image'),
+        captions=('caption', 'negative_caption'),
+        matches=TWO,
+    ).read,
+    'caption2': Format(
+        'SugarCrepe++ {}',
+        lambda _, name: name,
+        images=('filename',),
+        captions=('caption', 'caption2', 'negative_caption'),
+        matches=((0, 0), (0, 1)),
+    ).read,
+    'negative_caption': Format(
+        'SugarCrepe {}', lambda _, name: name, images=('filename',), captions=('caption', 'negative_caption')
+    ).read,
+    'relation_name': Format('ARO relation', lambda row, _: row['relation_name'], **ARO).read,
+    'attributes': Format('ARO attribute', lambda row, _: '_'.join(row['attributes']), **ARO).read,
+    'collapsed_tag': Format(
+        'Winoground',
+        lambda row, _: row['collapsed_tag'],
+        images=('image_0', 'image_1'),
+        captions=('caption_0', 'caption_1'),
+        matches=TWO,
+    ).read,
 }
 
 
@@ -134,35 +149,50 @@ def read(path: str) -> tuple[list[Choice], dict[str, bytes]]:
       UserError: If the file cannot be read, has another format, or has a choice that cannot be decided.
     """
     rows = _rows(Path(path))
-    pictures = {}
-    for where, row in rows:
-        for key in [key for key, value in row.items() if isinstance(value, dict) and value.get('bytes')]:
-            name = f'{where}, {key}'
-            pictures[name], row[key] = row[key]['bytes'], name
-    reader = next((reader for keys, reader in FORMATS.items() if rows and {*keys} <= rows[0][1].keys()), None)
+    first = next(iter(rows.values()), {})
+    reader = next((FORMATS[key] for key in FORMATS if key in first), None)
     if reader is None:
-        keys = '; '.join(', '.join(keys) for keys in FORMATS)
-        raise UserError(f'{path} has no choices of a known format: give a file whose rows have one of {keys}')
-    choices = [reader(_Fields(row, where, Path(path).stem, str(row['id']))) for where, row in rows]
-    for (where, _), choice in zip(rows, choices, strict=True):
-        if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
-            raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
-        if any(len({*names}) < len(names) for names in (choice.images, choice.captions)):
-            raise UserError(f'{where} has a caption or an image twice, which always ties: correct or remove the choice')
-        within = all(0 <= i < len(choice.images) and 0 <= c < len(choice.captions) for i, c in choice.matches)
-        if not within or not 0 < len({*choice.matches}) < len(choice.images) * len(choice.captions):
-            raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
-        box = (0, 0, 1, 1) if choice.box is None else choice.box
-        numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
-        if not numbers or len(box) != 4 or min(box[2:]) <= 0:
-            raise UserError(
-                f'{where} has the box {reprlib.repr(box)}: give x, y, and a width and height above 0, in pixels'
-            )
+        fields = ', '.join(FORMATS)
+        raise UserError(f'{path} has no choices of a known format: give a file whose rows have one of {fields}')
+    choices = []
+    pictures = {}
+    for where, row in rows.items():
+        for key, value in row.items():
+            if isinstance(value, dict) and value.get('bytes'):
+                row[key] = f'{where}, {key}'
+                pictures[row[key]] = value['bytes']
+        try:
+            choice = reader(row, Path(path).stem)
+        except ArgumentError as error:
+            raise UserError(f'{where}: {error}') from None
+        except (KeyError, TypeError) as error:
+            problem = f'no {error}' if isinstance(error, KeyError) else f'a wrong field ({error})'
+            raise UserError(f'{where} has {problem}: give the file as it was published, or correct it') from None
+        _check(choice, where)
+        choices.append(choice)
     return choices, pictures
 
 
-def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Reads the rows of a file with an `id`, each with its place for messages."""
+def _check(choice: Choice, where: str) -> None:
+    """Raises a UserError unless a choice can be decided."""
+    images = len(choice.images)
+    captions = len(choice.captions)
+    if not all(isinstance(text, str) and text.strip() for text in (*choice.images, *choice.captions)):
+        raise UserError(f'{where} has a blank caption or name of an image: write it, or remove the choice')
+    if len({*choice.images}) < images or len({*choice.captions}) < captions:
+        raise UserError(f'{where} has a caption or an image twice, which always ties: correct or remove the choice')
+    pairs = {*np.ndindex(images, captions)}
+    if not 0 < len({*choice.matches}) < len(pairs) or not pairs.issuperset(choice.matches):
+        raise UserError(f"{where} has wrong 'matches': some pairs must match and others not, by positions from 0")
+    box = (0, 0, 1, 1) if choice.box is None else choice.box
+    numbers = all(type(side) in (int, float) and abs(side) <= sys.float_info.max for side in box)
+    if not numbers or len(box) != 4 or min(box[2:]) <= 0:
+        remedy = 'give x, y, and a width and height above 0, in pixels'
+        raise UserError(f'{where} has the box {reprlib.repr(box)}: {remedy}')
+
+
+def _rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a file with an `id`, without missing values, by their places for messages."""
     try:
         content = read_bytes(path)
         if path.suffix == '.parquet':
@@ -176,27 +206,30 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
         raise UserError(f'{path} cannot be read ({reason}): give the path of a file of choices') from None
     except ValueError as error:  # includes pyarrow's errors
         raise UserError(f'{path} is damaged ({str(error).splitlines()[0]}): restore the file') from None
+    named = {}
     for key, row in rows.items():
+        where = f"{path}, entry '{key}'"
         if not isinstance(row, dict):
-            raise UserError(f"{path}, entry '{key}' is not an object with fields: give a file of choices")
-    return [(f"{path}, entry '{key}'", {'id': key} | row) for key, row in rows.items()]
+            raise UserError(f'{where} is not an object with fields: give a file of choices')
+        named[where] = {'id': key} | {name: value for name, value in row.items() if value is not None}
+    return named
 
 
 def _parse(text: str) -> dict[Any, Any]:
     """Parses JSON, an object or a list of rows, or else JSONL, whose rows are named `line 1` and so on."""
-    try:
-        content = parse_json(text)
-        rows = content if isinstance(content, dict) else dict(enumerate(content))
-        if all(isinstance(row, dict) for row in rows.values()):
-            return rows
-    except (ValueError, TypeError):
-        pass
+    rows = None
+    with contextlib.suppress(ValueError):
+        rows = parse_json(text)
+    rows = dict(enumerate(rows)) if isinstance(rows, list) else rows
+    if isinstance(rows, dict) and all(isinstance(row, dict) for row in rows.values()):
+        return rows
     rows = {}
-    for n, line in enumerate(split_lines(text), 1):
-        try:
-            rows |= {f'line {n}': parse_json(line)} if line.strip() else {}
-        except ValueError:
-            raise ValueError(f'line {n} is not JSON') from None
+    for number, line in enumerate(split_lines(text), 1):
+        if line.strip():
+            try:
+                rows[f'line {number}'] = parse_json(line)
+            except ValueError:
+                raise ValueError(f'line {number} is not JSON') from None
     return rows
 
 
@@ -206,7 +239,7 @@ def of_scenes(split: SceneSplit) -> list[Choice]:
     for text, (caption, image) in enumerate(zip(split.captions, split.image_of_text, strict=True)):
         for kind, false_caption in falsify(caption, split.graphs[image], np.random.default_rng(text)).items():
             images = (split.image_ids[image],)
-            choices.append(Choice(f'{text}-{kind}', 'scenes', kind, images, (caption, false_caption), ONE))
+            choices.append(Choice(f'{text}-{kind}', 'scenes', kind, images, (caption, false_caption), ((0, 0),)))
     return choices
 
 
