@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Union
@@ -38,6 +39,12 @@ def locations(boxes: np.ndarray) -> np.ndarray:
     """Returns the locations of regions from their boxes [..., 4]: [..., 7], see `Images`."""
     size = boxes[..., 2:] - boxes[..., :2]
     return np.concatenate([boxes, size, size.prod(axis=-1, keepdims=True)], axis=-1)
+
+
+def join_captions(captions: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns the captions of I images as those of a split: T captions, and the image of each, int32 [T]."""
+    images = np.arange(len(captions), dtype=np.int32)
+    return tuple(itertools.chain.from_iterable(captions)), np.repeat(images, [*map(len, captions)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +218,8 @@ class Split:
 
     def captions_of(self, image: int) -> list[str]:
         """Returns the captions of an image."""
-        return [self.captions[text] for text in np.flatnonzero(self.image_of_text == image)]
+        texts, starts = self.texts_of_image
+        return [self.captions[text] for text in texts[starts[image] : starts[image + 1]]]
 
     def images_with(self, caption: str) -> set[int]:
         """Returns the images that have a caption."""

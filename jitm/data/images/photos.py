@@ -1,7 +1,6 @@
 """Photos with captions: a folder of image files, which are decoded when a batch needs them."""
 
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -9,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, Columns, Listed
 from jitm.data.images.photo_files import UNREAD, Listing, list_files, read
 from jitm.data.images.pixels import Photos, check_files
 from jitm.data.images.transforms import Transform
-from jitm.data.splits import Split
+from jitm.data.splits import Split, join_captions
 from jitm.errors import UserError, printable, require
 from jitm.files import check_within, describe_unread, replacing
 from jitm.files.outputs import OutputFolder
@@ -75,17 +72,15 @@ def load(
     if held_out is not None:
         captions = _sample_split(captions, split, held_out, held_out_seed)
     limited = list(captions)[: dev_images if split in DEV else None]
-    texts = [captions[name][:max_captions] for name in limited]
+    texts, image_of_text = join_captions([captions[name][:max_captions] for name in limited])
     if listing.members:
         files = [listing.members[name] for name in limited]
     else:
         files = _find_files(listing, limited, Path(root))
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        regions=None,
-        counts=None,
-        captions=tuple(itertools.chain(*texts)),
-        image_of_text=np.repeat(np.arange(len(limited), dtype=np.int32), [*map(len, texts)]),
+        captions=texts,
+        image_of_text=image_of_text,
         image_ids=tuple(limited),
         dataset=precomp.read_dataset(root),
         pixels=Photos(files, transform, check_files(files)),
@@ -116,10 +111,6 @@ def load_folder(folder: Path, transform: Transform) -> Split:
     files = [str(folder / name) for name in names]
     return Split(
         name=folder.resolve().name,
-        regions=None,
-        counts=None,
-        captions=(),
-        image_of_text=np.zeros(0, np.int32),
         image_ids=tuple(names),
         pixels=Photos(files, transform, check_files(files)),
     )
@@ -142,13 +133,11 @@ def write(split: Split, root: str | Path) -> None:
     files = [f'{name}.png' for name in split.image_ids]
     pillow = require('PIL.Image', extra='photos')
     output.claim([*files, METADATA])
-    texts, starts = split.texts_of_image
     rows = []
     for image, name in enumerate(files):
         with replacing(output.path / name) as file:
             pillow.fromarray(split.pixels[image]).save(file, 'PNG')
-        captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
-        rows.append(json.dumps({'file_name': name, 'captions': captions}) + '\n')
+        rows.append(json.dumps({'file_name': name, 'captions': split.captions_of(image)}) + '\n')
     with output.replacing(METADATA) as file:
         file.write(''.join(rows).encode())
     output.remove({*output.names} - {*files, METADATA})

@@ -23,7 +23,7 @@ from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, RESTVAL
 from jitm.data.images.pixels import Photos, in_threads, remember
 from jitm.data.images.transforms import Transform, decode
-from jitm.data.splits import Split
+from jitm.data.splits import Split, join_captions
 from jitm.errors import UserError
 from jitm.files.outputs import OutputFolder
 from jitm.types import Count, Index, Share
@@ -67,16 +67,19 @@ def load(
     transform = Transform(image_size, short_side, interpolation, crop=crop, min_area=min_area, flip=flip)
     builder = _open(root)
     info = builder.info
-    parts = [name for name in (split, *(DEV if split in DEV else ())) if name in info.splits][:1]
-    if not parts:
+    part = next((name for name in (split, *(DEV if split in DEV else ())) if name in info.splits), None)
+    if part is None:
         raise UserError(f"{root} has no split '{split}': its splits are {', '.join(info.splits)}")
-    parts += [RESTVAL] if split == 'train' and restval and RESTVAL in info.splits else []
-    count = sum(info.splits[part].num_examples for part in parts)
-    count = min(count, dev_images or count) if split in DEV else count
+    count = info.splits[part].num_examples
+    if split in DEV and dev_images is not None:
+        count = min(count, dev_images)
+    slices = {part: f'{part}[:{count}]'}
+    if split == 'train' and restval and RESTVAL in info.splits:
+        slices[RESTVAL] = RESTVAL
     # The images of records are the bytes of their files.
     decoders = {'image': tensorflow_datasets.decode.SkipDecoding()} if 'image' in info.features else None
-    first = f'{parts[0]}[:{count}]' if split in DEV else parts[0]
-    records = builder.as_data_source(split='+'.join([first, *parts[1:]]), decoders=decoders)
+    records = builder.as_data_source(split='+'.join(slices.values()), decoders=decoders)
+    count = len(records)
     where = f'{root}, record {{}} of {split}'
     if 'regions' in info.features:
         read = in_threads(lambda n: _read_features(records[n], where.format(n)), count)
@@ -87,19 +90,18 @@ def load(
             'counts': np.array(counts, np.int32),
             'boxes': None if boxes[0] is None else np.stack(boxes),
             'tags': None if tags[0] is None else tuple(text.decode() for text in tags),
-            'encoded_by': precomp.read_encoded_by(root, parts[0]),
+            'encoded_by': precomp.read_encoded_by(root, part),
         }
     else:
-        files = [str(path) for part in parts for path in info.splits[part].filepaths]
-        checked = json.loads(remember(files, lambda: _check_photos(records, where), f'{count} records'))
+        files = itertools.chain.from_iterable(info.splits[name].filepaths for name in slices)
+        checked = json.loads(remember([*map(str, files)], lambda: _check_photos(records, where), f'{count} records'))
         images = checked['images']
-        photos = Photos(RecordColumn(records, 'image'), transform, checked['hash'])
-        content = {'regions': None, 'counts': None, 'pixels': photos}
-    captions = [texts[:max_captions] for _, texts in images]
+        content = {'pixels': Photos(RecordColumn(records, 'image'), transform, checked['hash'])}
+    captions, image_of_text = join_captions([texts[:max_captions] for _, texts in images])
     return Split(
         name=f'{info.name}/{split}',
-        captions=tuple(itertools.chain.from_iterable(captions)),
-        image_of_text=np.repeat(np.arange(count, dtype=np.int32), list(map(len, captions))),
+        captions=captions,
+        image_of_text=image_of_text,
         image_ids=tuple(name for name, _ in images),
         dataset=DATASETS.get(info.name, info.config_name or info.name),
         **content,
@@ -206,7 +208,15 @@ def write(root: str, folder: Path) -> Path:
     first = next(iter(splits.values()))
     name = first.dataset or os.path.basename(os.path.abspath(root)).removesuffix('_precomp')
     builder = JitmPrecomp(
-        config=PrecompConfig(name=name, splits=splits), data_dir=str(folder), file_format='array_record'
+        name='jitm_precomp',
+        config=name,
+        version='1.1.0',
+        description='Images as region features, with their captions.',
+        features=_features(first),
+        split_datasets={split: _records(splits[split]) for split in splits},
+        data_dir=str(folder),
+        file_format='array_record',
+        disable_shuffling=True,
     )
     version = Path(builder.data_dir)
     output = OutputFolder(folder, KIND)
@@ -227,58 +237,43 @@ def write(root: str, folder: Path) -> Path:
     return version
 
 
-@dataclasses.dataclass(kw_only=True)
-class PrecompConfig(tensorflow_datasets.core.BuilderConfig):
-    """The data of a `*_precomp` folder.
-
-    Attributes:
-      splits: The splits by their names, with features of one size.
-    """
-
-    splits: dict[str, Split]
-
-
-class JitmPrecomp(tensorflow_datasets.core.GeneratorBasedBuilder):
+class JitmPrecomp(tensorflow_datasets.dataset_builders.AdhocBuilder):
     """One record per image: `image_id`, `regions` [R, D], their `count`, `captions`, and any `boxes` and `tags`."""
 
-    VERSION = tensorflow_datasets.core.Version('1.1.0')
     # Nothing is downloaded. To look for checksums, TFDS 4.9.10 imports a package that is not among its dependencies.
     url_infos = None
 
-    def _info(self) -> tensorflow_datasets.core.DatasetInfo:
-        split = next(iter(self.builder_config.splits.values()))
-        tensor = tensorflow_datasets.features.Tensor
-        text = tensorflow_datasets.features.Text
-        features = {
-            'image_id': text(),
-            'regions': tensor(shape=split.regions.shape[1:], dtype=split.regions.dtype, encoding='bytes'),
-            'count': np.int32,
-            'captions': tensorflow_datasets.features.Sequence(text()),
-        }
-        if split.boxes is not None:
-            features['boxes'] = tensor(shape=split.boxes.shape[1:], dtype=np.float32)
-        if split.tags is not None:
-            features['tags'] = text()
-        return tensorflow_datasets.core.DatasetInfo(
-            builder=self,
-            description='Images as region features, with their captions.',
-            features=tensorflow_datasets.features.FeaturesDict(features),
-            disable_shuffling=True,
-        )
-
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-        return {name: self._generate_examples(split) for name, split in self.builder_config.splits.items()}
+        return self._split_datasets  # without TensorFlow, whose data sets AdhocBuilder looks for
 
-    def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
-        texts, starts = split.texts_of_image
-        for image, image_id in enumerate(split.image_ids):
-            captions = [split.captions[text] for text in texts[starts[image] : starts[image + 1]]]
-            optional = {'boxes': split.boxes, 'tags': split.tags}
-            yield (
-                image,
-                {
-                    **{'image_id': image_id, 'regions': split.regions[image]},
-                    **{'count': split.counts[image], 'captions': captions},
-                    **{name: values[image] for name, values in optional.items() if values is not None},
-                },
-            )
+
+def _features(split: Split) -> tensorflow_datasets.features.FeaturesDict:
+    """Returns the features of the records of a split."""
+    tensor = tensorflow_datasets.features.Tensor
+    text = tensorflow_datasets.features.Text
+    features = {
+        'image_id': text(),
+        'regions': tensor(shape=split.regions.shape[1:], dtype=split.regions.dtype, encoding='bytes'),
+        'count': np.int32,
+        'captions': tensorflow_datasets.features.Sequence(text()),
+    }
+    if split.boxes is not None:
+        features['boxes'] = tensor(shape=split.boxes.shape[1:], dtype=np.float32)
+    if split.tags is not None:
+        features['tags'] = text()
+    return tensorflow_datasets.features.FeaturesDict(features)
+
+
+def _records(split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the number and the record of each image of a split."""
+    columns = {
+        'image_id': split.image_ids,
+        'regions': split.regions,
+        'count': split.counts,
+        'boxes': split.boxes,
+        'tags': split.tags,
+    }
+    columns = {name: values for name, values in columns.items() if values is not None}
+    for image in range(split.num_images):
+        record = {name: values[image] for name, values in columns.items()}
+        yield image, record | {'captions': split.captions_of(image)}

@@ -259,13 +259,12 @@ def perturber(
         of_kind = swaps(split).values()
         return lambda text: [caption for captions in of_kind for caption in captions[text]]
     nouns = _frequent_nouns(split, graphs, min_count, concreteness) if kind == 'noun' else []
-    texts, starts = split.texts_of_image
 
     def perturb_text(text: int) -> list[str]:
         image = split.image_of_text[text]
         caption = split.captions[text]
         graph = graphs[text] if graphs else None
-        captions = [split.captions[t] for t in texts[starts[image] : starts[image + 1]]]
+        captions = split.captions_of(image)
         if is_file(kind):
             candidates = written.get(caption, ())
         elif kind == 'noun':
