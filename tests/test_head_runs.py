@@ -222,8 +222,8 @@ def damage(tokens, name):
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('train_txts.npy', 'which do not fit 60 captions with a vector for each token: write the vectors again'),
-        ('train_lengths.npy', 'which do not fit 60 captions with a vector for each token: write the vectors again'),
+        ('train_txts.npy', 'which is no vector for each of the .* tokens in .*: write the vectors again'),
+        ('train_lengths.npy', r'has shape \(59,\): it needs the number of tokens of each caption, shape \(60,\)'),
         ('train_caps.txt', 'train_txts.npy has other captions than train in'),
         ('vocabulary.json', 'vocabulary.json is not the vocabulary of the vectors beside it'),
         ('encoded.json', "has no vectors of the tokens of 'train', but config key 'data.token_vectors' is True"),

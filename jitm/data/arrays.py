@@ -4,6 +4,7 @@ import collections
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from concurrent import futures
 from typing import Any
 
@@ -62,6 +63,38 @@ def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.mem
     if lacking > 0:
         raise UserError(f'{path} is cut off, {lacking} bytes are missing for its shape {shape}: copy it again')
     return np.load(path, mmap_mode='r', allow_pickle=False)
+
+
+def read_integers(
+    path: str, shapes: Sequence[tuple[int | None, ...]], bounds: tuple[int, int], content: str
+) -> np.ndarray:
+    """Reads integers from a file: int32.
+
+    Args:
+      path: The path of an array.
+      shapes: The shapes that it may have; None stands for any size.
+      bounds: The least and the greatest number.
+      content: What the numbers are, for messages.
+
+    Raises:
+      UserError: If the file cannot be read, or the array has another shape or other numbers.
+    """
+    array = open_npy(path, INTEGERS)
+    of_any_size = array.shape[:1] + (None,) * (array.ndim - 1)
+    if array.shape not in shapes and of_any_size not in shapes:
+        needed = ' or '.join(map(str, shapes))
+        raise UserError(f'{path} has shape {array.shape}: it needs {content}, shape {needed}')
+    low, high = bounds
+    if array.min() < low or array.max() > high:
+        raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {content}, {low} to {high}')
+    return array.astype(np.int32)
+
+
+def check_captioned(image_of_text: np.ndarray, images: int, path: str) -> None:
+    """Raises a UserError unless the images of texts in a file are all of a number of images."""
+    absent = np.setdiff1d(np.arange(images), image_of_text)
+    if len(absent):
+        raise UserError(f'{path} gives image {absent[0]} no caption: every image needs one')
 
 
 def number_runs(array: np.ndarray) -> np.ndarray:

@@ -9,16 +9,15 @@ published results, and CC152K has `{split}_caps.tsv`, an image id, a tab and a c
 `{split}_caps.txt`.
 """
 
-import operator
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jitm.data.arrays import INTEGERS, Rows, check_finite, first_equal, number_runs, open_npy
+from jitm.data.arrays import Rows, check_finite, open_npy, read_integers
+from jitm.data.correspondence import find_images, name_images
 from jitm.data.splits import BOXES, Split, are_boxes
 from jitm.data.text import token_vectors as token_vectors_lib
 from jitm.errors import UserError
@@ -98,44 +97,43 @@ def load(
         raise UserError(f'{path} is missing{unread}')
     # Features and captions, each image once.
     captions, ids = _read_captions(captions_path)
-    ids_path = f'{stem}_ids.txt'
-    ids, ids_path = (read_lines(ids_path), ids_path) if os.path.exists(ids_path) else (ids, captions_path)
+    ids_path = captions_path
+    if os.path.exists(f'{stem}_ids.txt'):
+        ids_path = f'{stem}_ids.txt'
+        ids = read_lines(ids_path)
     if len(ids) == len(captions):
         ids = tuple(re.sub(r'#\d+$', '', name) for name in ids)  # the number of the caption in Flickr's names
     stored = _open_features(path)
     check_finite(stored, path)
-    (num_rows, regions, _), evidence = stored.shape, f'{stem}_image_of_text.npy'
-    image_of_text = read_image_of_text(evidence, num_rows, len(captions), num_rows == len(captions))
-    evidence = path if image_of_text is None else evidence
-    rows = np.arange(num_rows)  # a row of each image
-    if num_rows == len(captions):
-        image_of_text, rows = _find_images(stored, image_of_text, ids, path)
-    elif image_of_text is None:
-        image_of_text = _count_captions(num_rows, len(captions), ids, captions_path, path)
+    num_rows, regions, _ = stored.shape
+    image_of_text, rows = find_images(stored, len(captions), ids, ids_path, stem)
     images = len(rows)
-    repeats = num_rows // len(rows)
+    repeats = num_rows // images
+    is_regular = np.array_equal(rows, np.arange(images) * repeats)
     # Other known properties of the images.
-    image_ids = _name_images(ids, image_of_text, images, ids_path, evidence)
-    counts = _read_integers(f'{stem}_counts.npy', num_rows, 1, regions, 'the number of valid regions of each image')
+    counts = np.full(num_rows, regions, np.int32)
+    if os.path.exists(f'{stem}_counts.npy'):
+        content = 'the number of valid regions of each image'
+        counts = read_integers(f'{stem}_counts.npy', [(num_rows,)], (1, regions), content)
     tags = _read_tags(f'{stem}_tags.jsonl', num_rows, min_tag_score)
     boxes = _read_boxes(root, split, num_rows, regions)
     encoded_by = read_encoded_by(root, split)
     texts = (encoded_by or {}).get(token_vectors_lib.ENTRY)
     stored_split = Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        regions=stored[::repeats] if np.array_equal(rows, np.arange(images) * repeats) else Rows(stored, rows),
-        counts=np.full(images, regions, np.int32) if counts is None else counts[rows],
+        regions=stored[::repeats] if is_regular else Rows(stored, rows),
+        counts=counts[rows],
         captions=captions,
         image_of_text=image_of_text,
-        image_ids=image_ids,
+        image_ids=name_images(ids, image_of_text, images, ids_path),
         boxes=None if boxes is None else boxes[rows],
         dataset=read_dataset(root),
         tags=None if tags is None else tuple(tags[row] for row in rows),
         encoded_by=encoded_by,
         token_vectors=token_vectors_lib.read(root, split, captions, texts) if token_vectors else None,
     )
-    num_kept = images if split != 'dev' or dev_images is None else min(images, dev_images)
-    return stored_split if num_kept == images else stored_split.take(np.arange(num_kept))
+    limit = dev_images if split == 'dev' else None
+    return stored_split if limit is None or limit >= images else stored_split.take(np.arange(limit))
 
 
 def _describe_unread(root: str) -> str:
@@ -181,88 +179,6 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return captions, ids
 
 
-def _find_images(
-    stored: np.ndarray, stated_rows: np.ndarray | None, ids: Sequence, path: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the image of each of T captions with rows [T, R, D], and a row of each image: int32 [T], int [I]."""
-    texts = len(stored)
-    runs = number_runs(stored)
-    stem = path.removesuffix(FEATURES)
-    named = name_texts(ids, texts)
-    numbered = stated_rows is not None
-    tolerated = texts if named and numbered else max(1, texts // 10) if ids or numbered else 0  # equal images
-    starts = np.unique(runs, return_index=True)[1]
-    equal = first_equal(stored, starts)[runs]
-    if stated_rows is None:
-        names = [ids[row] for row in starts] if named else ids if len(ids) == len(starts) else starts
-        numbers: dict[tuple, int] = {}
-        images = [numbers.setdefault(key, len(numbers)) for key in zip(equal[starts], names, strict=True)]
-        stated_rows = np.array(images, np.int32)[runs]
-    rows = np.unique(stated_rows, return_index=True)[1]
-    if len(rows) == texts:  # each row is an image
-        rows = np.arange(texts)
-    elif len(wrong := np.flatnonzero(equal != equal[rows[stated_rows]])):
-        raise UserError(
-            f'{path}, rows {rows[stated_rows[wrong[0]]]} and {wrong[0]} differ, but {stem}_image_of_text.npy gives '
-            f'them image {stated_rows[wrong[0]]}: correct one of the files'
-        )
-    repeated = np.setdiff1d(np.arange(len(rows)), np.unique(equal[rows], return_index=True)[1])
-    if len(repeated) > tolerated:
-        row = rows[repeated[0]]
-        raise UserError(
-            f'{path}, rows {equal[row]} and {row} are equal, but would be different images: name the image of each '
-            f'caption in {stem}_ids.txt, or give its number in {stem}_image_of_text.npy'
-        )
-    return stated_rows, rows
-
-
-def _count_captions(images: int, texts: int, ids: Sequence[str], captions_path: str, path: str) -> np.ndarray:
-    """Returns the image of each text, int32 [T]: runs of equal ids of the captions, or the same number for each."""
-    if name_texts(ids, texts):
-        image_of_text = np.cumsum([0, *map(operator.ne, ids, ids[1:])], dtype=np.int32)
-        counted = image_of_text[-1] + 1
-        if counted != images:
-            raise UserError(
-                f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}, but their '
-                f'ids name {counted} images one after another: put the captions of an image together'
-            )
-        return image_of_text
-    if texts % images:
-        raise UserError(
-            f'{captions_path} has {texts} captions for the {images} images of {os.path.basename(path)}: give every '
-            f'image the same number of captions, one per line, or add {path.removesuffix(FEATURES)}_image_of_text.npy'
-        )
-    return np.repeat(np.arange(images, dtype=np.int32), texts // images)
-
-
-def name_texts(ids: Sequence[str], texts: int) -> bool:
-    """Returns whether ids name the image of each caption; different numbers may identify the captions."""
-    return len(ids) == texts and not (len({*ids}) == texts and all(map(str.isdecimal, ids)))
-
-
-def _read_integers(path: str, size: int, low: int, high: int, content: str) -> np.ndarray | None:
-    """Reads integers in [low, high], int32 [size]; None without the file."""
-    if not os.path.exists(path):
-        return None
-    array = open_npy(path, INTEGERS)
-    if array.shape != (size,):
-        raise UserError(f'{path} has shape {array.shape}: it needs {content}, shape ({size},)')
-    if array.min() < low or array.max() > high:
-        raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {content}, {low} to {high}')
-    return array.astype(np.int32)
-
-
-def read_image_of_text(path: str, images: int, texts: int, fewer: bool = False) -> np.ndarray | None:
-    """Reads the image of each of T captions of I images, or of fewer, int32 [T]; None without the file."""
-    image_of_text = _read_integers(path, texts, 0, images - 1, 'the image of each caption')
-    if image_of_text is None:
-        return None
-    absent = np.setdiff1d(np.arange(image_of_text.max() if fewer else images), image_of_text)
-    if len(absent):
-        raise UserError(f'{path} gives image {absent[0]} no caption: every image needs one')
-    return image_of_text
-
-
 def _open_features(path: str) -> np.ndarray:
     features = open_npy(path)
     if features.ndim == 2:  # one global vector per image is one region
@@ -272,33 +188,6 @@ def _open_features(path: str) -> np.ndarray:
             f'{path} has shape {features.shape}: it must be (images, regions, features) or (images, features)'
         )
     return features
-
-
-def _name_images(
-    ids: tuple[str, ...], image_of_text: np.ndarray, images: int, path: str, evidence: str
-) -> tuple[str, ...]:
-    """Returns the ids of I images, from a file with one per image or per caption, otherwise numbers."""
-    texts = len(image_of_text)
-    if not ids:
-        return tuple(map(str, range(images)))
-    if len(ids) not in (images, texts):
-        raise UserError(f'{path} has {len(ids)} ids: it needs one per image ({images}) or one per caption ({texts})')
-    if len(ids) == images < texts:
-        return ids
-    first = np.unique(image_of_text, return_index=True)[1]
-    text_of_id: dict[str, int] = {}
-    for text, name in enumerate(ids if name_texts(ids, texts) else ()):
-        row = first[image_of_text[text]]
-        relation = 'one image'
-        if ids[row] == name:
-            row = text_of_id.setdefault(name, text)
-            relation = 'different images'
-        if ids[row] != name or image_of_text[row] != image_of_text[text]:
-            raise UserError(
-                f"{path}, lines {row + 1} and {text + 1} are '{ids[row]}' and '{name}', but these captions have "
-                f'{relation} in {evidence}: correct one of the files'
-            )
-    return tuple(ids[text] for text in first)
 
 
 def read_dataset(root: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data import precomp
 from jitm.data.arrays import open_npy
+from jitm.data.correspondence import read_image_of_text
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
@@ -47,7 +47,7 @@ def _read_matrix(path: Path) -> Matrix:
         raise UserError(
             f'{path} has shape {sims.shape}, but must be [images, texts], as jitm eval --save_sims writes it'
         )
-    image_of_text = precomp.read_image_of_text(str(path.with_name(IMAGE_OF_TEXT)), *sims.shape)
+    image_of_text = read_image_of_text(str(path.with_name(IMAGE_OF_TEXT)), *sims.shape)
     if image_of_text is None:
         raise UserError(
             f'{path} needs {IMAGE_OF_TEXT} beside it, the image of each text, as jitm eval --save_sims writes it'

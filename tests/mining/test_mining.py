@@ -285,8 +285,8 @@ def test_lists_of_other_data_are_refused(tmp_path):
     other = split.identity | {'hash': 'another'}
     wrong = {
         'mined from other data': (i2t, t2i, other),
-        r'needs integers \[4, H\]': (i2t[1:], t2i, None),
-        'names texts beyond the 9': (i2t + 5, t2i, None),
+        r'needs lists of negatives .*, shape \(4, None\)': (i2t[1:], t2i, None),
+        'it needs lists of negatives of this training split, 0 to 8': (i2t + 5, t2i, None),
         'texts as negatives of their own images': (np.tile(np.arange(9), (4, 1)), t2i, None),
         'images as negatives of their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.arrays import INTEGERS, open_npy
+from jitm.data.arrays import read_integers
 from jitm.data.splits import Split
 from jitm.errors import ArgumentError, UserError
 from jitm.files import hash_arrays, parse_json, read_bytes
@@ -95,18 +95,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _read_list(folder: Path, pattern: str, rows: int, limit: int, kind: str) -> np.ndarray:
+def _read_list(folder: Path, pattern: str, rows: int, candidates: int) -> np.ndarray:
+    """Reads the negatives of some rows of the training split, numbers of so many candidates."""
     paths = sorted(folder.glob(pattern))
     if len(paths) != 1:
         raise UserError(f'{folder} has {len(paths)} files {pattern}; it must hold one, as `jitm mine` writes it')
-    array = open_npy(str(paths[0]), INTEGERS)
-    if array.ndim != 2 or len(array) != rows:
-        raise UserError(
-            f'{paths[0]} holds {array.dtype} {list(array.shape)}; the training split needs integers [{rows}, H]'
-        )
-    if array.min() < 0 or array.max() >= limit:
-        raise UserError(f'{paths[0]} names {kind} beyond the {limit} of the training split; it belongs to other data')
-    return array.astype(np.int32)
+    content = 'lists of negatives of this training split'
+    return read_integers(str(paths[0]), [(rows, None)], (0, candidates - 1), content)
 
 
 def load(folder: str | Path, split: Split) -> Candidates:
@@ -125,8 +120,8 @@ def load(folder: str | Path, split: Split) -> Candidates:
     manifest = read_manifest(folder)
     if manifest is not None and manifest['data'] != split.identity:
         raise UserError(f'the negatives in {folder} were mined from other data than {split.name}; mine them again')
-    i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts, 'texts')
-    t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images, 'images')
+    i2t = _read_list(folder, 'i2t_*.npy', split.num_images, split.num_texts)
+    t2i = _read_list(folder, 't2i_*.npy', split.num_texts, split.num_images)
     if (split.image_of_text[i2t] == np.arange(split.num_images)[:, None]).any():
         raise UserError(f'{folder} lists texts as negatives of their own images; these lists do not fit {split.name}')
     if (t2i == split.image_of_text[:, None]).any():

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jitm.data.arrays import INTEGERS, open_npy
+from jitm.data.arrays import check_captioned, read_integers
 from jitm.data.splits import Split
-from jitm.errors import ArgumentError, UserError
+from jitm.errors import ArgumentError
 from jitm.files import replacing
 from jitm.types import Index, Share
 
@@ -51,21 +51,12 @@ def read(split: Split, *, noise_file: str) -> Split:
     Raises:
       UserError: If it cannot be read, or belongs to other data.
     """
-    array = open_npy(noise_file, INTEGERS)
-    if array.shape not in ((split.num_texts,), (split.num_images,)):
-        raise UserError(
-            f'{noise_file} has shape {array.shape}: the noise of {split.name} has one number for each of its '
-            f'{split.num_texts} captions or {split.num_images} images'
-        )
-    if array.min() < 0 or array.max() >= split.num_images:
-        raise UserError(
-            f'{noise_file} has numbers from {array.min()} to {array.max()}: {split.name} has the images 0 to '
-            f'{split.num_images - 1}, so the file belongs to other data'
-        )
-    images = np.asarray(array if len(array) == split.num_texts else array[split.image_of_text])
-    absent = np.setdiff1d(split.image_of_text, images)
-    if len(absent):
-        raise UserError(f'{noise_file} leaves image {absent[0]} of {split.name} no caption: every image needs one')
+    shapes = [(split.num_texts,), (split.num_images,)]
+    content = f'the image of each caption of {split.name}, or of all captions of each image'
+    images = read_integers(noise_file, shapes, (0, split.num_images - 1), content)
+    if len(images) != split.num_texts:
+        images = images[split.image_of_text]
+    check_captioned(images, split.num_images, noise_file)
     return _mixed(split, images)
 
 

@@ -4,11 +4,9 @@ import dataclasses
 import functools
 import gzip
 import html
-import io
-import itertools
+import os
 import struct
 import unicodedata
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -17,9 +15,10 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.errors import UserError
-from jitm.files import hash_json, open_file, parse_json, read_bytes
+from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
-START, END = '<|startoftext|>', '<|endoftext|>'
+START = '<|startoftext|>'
+END = '<|endoftext|>'
 MAX_IDS = 77  # the length of captions of CLIP, as published
 MAX_MERGES = 48894  # the first lines of the published file, which has more
 
@@ -32,9 +31,11 @@ _WIDE[0xFB05] = '\u017ft'
 _QUOTES = {ord(quote): "'" for quote in '\u02bc\u2018\u2019\u201a\u201b'}
 _QUOTES |= {ord(quote): '"' for quote in '\u201c\u201d\u201e\u201f'}
 # The 256 characters that represent bytes in published order, and again as the ends of words.
-_BYTE_PIECES = [f'{byte}{end}' for end in ('', _WORD_END) for byte in sorted(pre_tokenizers.ByteLevel.alphabet())]
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+_BYTE_PIECES = [*_BYTES, *(byte + _WORD_END for byte in _BYTES)]
 
-UNIGRAM, UNKNOWN = 1, 2  # the kinds of a model and of a piece in a `.model` file
+UNIGRAM = 1  # the kind of a model in a `.model` file
+UNKNOWN = 2  # the kind of a piece in it
 
 _SPACE = '\u2581'
 _NOT_READ = [  # transformers removes for SigLIP: capitals, ASCII punctuation, repeated blanks
@@ -56,8 +57,34 @@ class Pieces:
     definition: tuple[str]
 
     NAME: ClassVar[str]  # in messages
-    UNKNOWN: ClassVar[str] = '<unk>'
+    FILE: ClassVar[str]  # the published file, in messages
+    LENGTH: ClassVar[int | None] = None  # the published maximum number of ids
     OMITTED: ClassVar[tuple[str, ...]]  # pieces that are not text
+
+    @classmethod
+    def load(cls, path: str, max_length: int | None = None) -> Self:
+        """Reads a published tokenizer, see `parse` for its files.
+
+        Args:
+          path: The path of the file.
+          max_length: The maximum number of ids of a caption; longer ones are cut. None for the published number.
+
+        Raises:
+          UserError: If the file cannot be read, or is another one.
+        """
+        try:
+            content = read_bytes(path)
+        except OSError as error:
+            raise UserError(f'{path} cannot be read ({error.strerror}): give the {cls.FILE}') from error
+        try:
+            return cls.parse(content, os.path.splitext(path)[1], max_length or cls.LENGTH)
+        except Exception as error:  # tokenizers raises no narrower one
+            raise UserError(f'{path} is not the {cls.FILE} ({error}): give another file') from error
+
+    @classmethod
+    def parse(cls, content: bytes, suffix: str, max_length: int | None) -> Self:
+        """Makes the tokenizer of a file with a suffix; any error means that it is another one."""
+        raise NotImplementedError
 
     def encode(self, caption: str) -> np.ndarray:
         """Converts a caption to ids.
@@ -98,7 +125,8 @@ class Pieces:
     @functools.cached_property
     def unknown(self) -> int:
         """The id of text without a piece; -1 if there is no such text."""
-        number = self._tokenizer.token_to_id(self.UNKNOWN)
+        model = parse_json(self.definition[0])['model']
+        number = model.get('unk_id', self._tokenizer.token_to_id(model.get('unk_token') or ''))
         return -1 if number is None else number
 
     @functools.cached_property
@@ -130,6 +158,8 @@ class BPE(Pieces):
     """The byte pairs of a CLIP (Radford et al., 2021, section 2.4): every byte is known, and there is no mask."""
 
     NAME = 'byte pairs of CLIP'
+    FILE = 'merges.txt or tokenizer.json of a CLIP'
+    LENGTH = MAX_IDS
     OMITTED = START, END
 
     @classmethod
@@ -157,36 +187,21 @@ class BPE(Pieces):
         return cls((tokenizer.to_str(),))
 
     @classmethod
-    def load(cls, path: str, max_length: int = MAX_IDS) -> 'BPE':
-        """Reads published merges.
-
-        Args:
-          path: A `merges.txt`, or `bpe_simple_vocab_16e6.txt.gz`, with a header and a merge per line, or a
-            `tokenizer.json` with the same merges.
-          max_length: The maximum number of ids of a caption.
-
-        Returns:
-          The byte pairs.
-
-        Raises:
-          UserError: If the file cannot be read, or a line is not a merge of two known pieces.
-        """
-        try:
-            if path.endswith('.json'):
-                listed = parse_json(read_bytes(path))['model']['merges']
-                merges = [merge if isinstance(merge, str) else ' '.join(merge) for merge in listed]
-            else:
-                merges = _from_text(path)
-        except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, 'strerror', None) or error
-            raise UserError(f'{path} cannot be read ({reason}): give the path of the merges of a CLIP') from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f'{path} has no merges: give the merges.txt or tokenizer.json of a CLIP') from error
+    def parse(cls, content: bytes, suffix: str, max_length: int | None) -> 'BPE':
+        """Reads a `merges.txt` or a `.gz` file with a header and a merge per line, or a `tokenizer.json`."""
+        if suffix == '.json':
+            listed = parse_json(content)['model']['merges']
+            merges = [merge if isinstance(merge, str) else ' '.join(merge) for merge in listed]
+        else:
+            text = gzip.decompress(content) if suffix == '.gz' else content
+            merges = [*filter(None, split_lines(text.decode())[1 : 1 + MAX_MERGES])]
+        if not merges:
+            raise ValueError('it has no merges')
         pieces = set(_BYTE_PIECES)
         for number, merge in enumerate(merges, 1):
             parts = merge.split(' ')
             if len(parts) != 2 or not pieces.issuperset(parts) or ''.join(parts) in pieces:
-                raise UserError(f"{path} has '{merge}' as merge {number}: give the merges of a CLIP")
+                raise ValueError(f"it has '{merge}' as merge {number}")
             pieces.add(''.join(parts))
         return cls.of(merges, max_length)
 
@@ -205,49 +220,26 @@ class BPE(Pieces):
         return super().encode(unicodedata.normalize('NFC', text).lower())
 
 
-def _from_text(path: str) -> list[str]:
-    with open_file(path) as file, io.TextIOWrapper(gzip.open(file) if path.endswith('.gz') else file, 'utf-8') as text:
-        lines = (line.rstrip('\n') for line in itertools.islice(text, 1, 1 + MAX_MERGES))
-        merges = [line for line in lines if line]
-    if not merges:
-        raise ValueError(path)
-    return merges
-
-
 class Subwords(Pieces):
     """The subwords of a SigLIP or SigLIP 2 (Kudo and Richardson, 2018); captions have an end, and there is no mask."""
 
     NAME = 'pieces of SigLIP'
+    FILE = 'tokenizer of a SigLIP'
+    LENGTH = 64
     OMITTED = '<pad>', '</s>', '<eos>'
     END = 1  # the id of the end in all vocabularies of SigLIP
 
     @classmethod
-    def load(cls, path: str, max_length: int = 64) -> 'Subwords':
-        """Reads a published tokenizer.
+    def parse(cls, content: bytes, suffix: str, max_length: int | None) -> 'Subwords':
+        """Reads a `.model` of the package sentencepiece (SigLIP), or a `tokenizer.json`.
 
         Captions are lower-cased as in the training of both; SigLIP's, not SigLIP 2's, lose ASCII punctuation.
-
-        Args:
-          path: A `.model` of the package sentencepiece (SigLIP), or a `tokenizer.json`.
-          max_length: The maximum number of ids of a caption; longer ones are cut.
-
-        Returns:
-          The pieces.
-
-        Raises:
-          UserError: If the file cannot be read, or is another tokenizer.
         """
-        try:
-            content = read_bytes(path)
-            is_json = path.endswith('.json')
-            tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else from_model(content)
-        except OSError as error:
-            raise UserError(f'{path} cannot be read ({error.strerror}): give the tokenizer of a SigLIP') from error
-        except Exception as error:  # tokenizers raises no narrower one
-            raise UserError(f'{path} is not the tokenizer of a SigLIP ({error}): give another file') from error
+        is_json = suffix == '.json'
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode()) if is_json else from_model(content)
         end = tokenizer.id_to_token(cls.END)
         if end not in ('</s>', '<eos>'):
-            raise UserError(f"{path} has '{end}' as piece {cls.END}, not the end: give the tokenizer of a SigLIP")
+            raise ValueError(f"it has '{end}' as piece {cls.END}, not the end")
         first = _NOT_READ if isinstance(tokenizer.model, models.Unigram) else _NOT_READ[:1]
         tokenizer.normalizer = normalizers.Sequence([*first, *filter(None, [tokenizer.normalizer])])
         tokenizer.post_processor = processors.TemplateProcessing(f'$A {end}', special_tokens=[(end, cls.END)])

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.config.foreign import declared, read_declared, read_if_present
 from jitm.data.text.pieces import Pieces, from_model
-from jitm.data.text.wordpiece import CLS, SEP, SPECIAL_PIECES, UNK, WordPiece
+from jitm.data.text.wordpiece import CLS, SEP, SPECIAL_PIECES, UNK, WordPiece, word_pieces
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
@@ -88,15 +88,6 @@ class PublishedPieces(Pieces):
 
     NAME = 'pieces'
     OMITTED = START, PADDING, END, *WordPiece.OMITTED
-
-    @functools.cached_property
-    def unknown(self) -> int:
-        """The id of text without a piece; -1 if there is no such text."""
-        model = parse_json(self.definition[0])['model']
-        if 'unk_id' in model:
-            return -1 if model['unk_id'] is None else model['unk_id']
-        number = self._tokenizer.token_to_id(model.get('unk_token') or '')
-        return -1 if number is None else number
 
     @functools.cached_property
     def hash(self) -> str:
@@ -265,16 +256,14 @@ def _of_words(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
 
 
 def _word_pieces(ids: dict[str, int], config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Returns the tokenizer of word pieces as transformers makes it, but for the start and the end."""
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_text_of(config.unk_token) or UNK))
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    """Returns the tokenizer of word pieces, but for the start and the end."""
+    return word_pieces(
+        ids,
+        _text_of(config.unk_token) or UNK,
         lowercase=config.do_lower_case is not False,
         strip_accents=config.strip_accents,
         handle_chinese_chars=config.tokenize_chinese_chars,
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    return tokenizer
 
 
 def _of_bytes(file: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:

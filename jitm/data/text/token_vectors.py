@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.arrays import INTEGERS, Rows, open_npy
+from jitm.data.arrays import Rows, open_npy, read_integers
 from jitm.data.text.vocabularies import Tokenizer, restore_vocabulary
 from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
 from jitm.files import hash_json, hash_rows, parse_json, read_bytes
 
-VECTORS, LENGTHS = '_txts.npy', '_lengths.npy'
+VECTORS = '_txts.npy'
+LENGTHS = '_lengths.npy'
 VOCABULARY = 'vocabulary.json'
 ENTRY = 'texts'  # the key in the manifest of a split
 ENCODED_BY = 'network', 'parameters', 'vocabulary', 'dtype', 'precision', 'size', 'captions', 'origin'
@@ -62,7 +63,7 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
     Raises:
       UserError: If a file is missing or damaged, or belongs to other captions.
     """
-    path, lengths_path = (os.path.join(root, f'{split}{name}') for name in (VECTORS, LENGTHS))
+    path = os.path.join(root, split + VECTORS)
     again = 'write the vectors again with jitm encode --texts'
     if entry is None or not os.path.exists(path):
         raise UserError(
@@ -70,12 +71,11 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
             'them with jitm encode --texts, or set it to False'
         )
     values = open_npy(path)
-    lengths = open_npy(lengths_path, INTEGERS)
-    if values.ndim != 2 or lengths.shape != (len(captions),) or lengths.sum() != len(values):
-        raise UserError(
-            f'{path} has shape {values.shape} and {lengths_path} {lengths.shape}, which do not fit {len(captions)} '
-            f'captions with a vector for each token: {again}'
-        )
+    lengths_path = os.path.join(root, split + LENGTHS)
+    lengths = read_integers(lengths_path, [(len(captions),)], (1, len(values)), 'the number of tokens of each caption')
+    if values.ndim != 2 or lengths.sum() != len(values):
+        problem = f'which is no vector for each of the {lengths.sum()} tokens in {lengths_path}'
+        raise UserError(f'{path} has shape {values.shape}, {problem}: {again}')
     if hash_json(captions) != entry['captions']:
         raise UserError(f'{path} has other captions than {split} in {root}: {again}')
     path = os.path.join(root, VOCABULARY)
@@ -85,7 +85,7 @@ def read(root: str, split: str, captions: Sequence[str], entry: Mapping[str, Any
         vocabulary = None
     if vocabulary is None or vocabulary.hash != entry['vocabulary']:
         raise UserError(f'{path} is not the vocabulary of the vectors beside it: {again}')
-    return TokenVectors(values, lengths.astype(np.int32), vocabulary)
+    return TokenVectors(values, lengths, vocabulary)
 
 
 def add_vectors(tokens: Tokens, vectors: TokenVectors | None, name: str) -> Tokens:

@@ -48,16 +48,15 @@ def load_vocabulary(path: str, max_length: int | None = None) -> Tokenizer:
     path = located(path)
     if os.path.isdir(path):
         return load_folder(path, max_length)
-    limit = {} if max_length is None else {'max_length': max_length}
     content = b''
     model = {}  # an error below says why a file cannot be read, or has no model
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         content = read_bytes(path)
         model = dict(parse_json(content)['model']) if path.endswith('tokenizer.json') else {}
     if path.endswith('.model') or model.get('type') == 'Unigram' or model.get('byte_fallback') is True:
-        return Subwords.load(path, **limit)
+        return Subwords.load(path, max_length)
     if path.endswith(('.gz', 'merges.txt', 'tokenizer.json')) and model.get('type') != 'WordPiece':
-        return BPE.load(path, **limit)
+        return BPE.load(path, max_length)
     if path.endswith(('.pkl', '.pickle', '.p')) or content.startswith(b'\x80'):  # a pickle of protocol 2 or later
         return _read_pickle(path)
     if path.endswith(('.txt', 'tokenizer.json')):

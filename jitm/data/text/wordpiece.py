@@ -1,5 +1,6 @@
 """BERT's tokenizer and vocabulary of word pieces."""
 
+import collections
 import functools
 import re
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jitm.data.text.pieces import Pieces
 from jitm.errors import UserError
-from jitm.files import parse_json, read_text, split_lines
+from jitm.files import parse_json, split_lines
 
 MASK = '[MASK]'
-PAD, UNK, CLS, SEP = SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
+SPECIAL_PIECES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]')
+PAD, UNK, CLS, SEP = SPECIAL_PIECES
 
 
 class WordPiece(Pieces):
@@ -24,53 +26,34 @@ class WordPiece(Pieces):
     """
 
     NAME = 'word pieces'
-    UNKNOWN = UNK
+    FILE = 'vocab.txt of a BERT'
     OMITTED = PAD, CLS, SEP
 
     @classmethod
-    def of(cls, words: Sequence[str], start: str = CLS, end: str = SEP) -> 'WordPiece':
+    def of(cls, words: Sequence[str]) -> 'WordPiece':
         """Makes a tokenizer, which lower-cases captions and removes accents unless the pieces have capitals.
 
         Args:
           words: The V distinct pieces; the id of a piece is its index. `[PAD]` is the first, and the other
             `SPECIAL_PIECES` are among them.
-          start: The piece before a caption.
-          end: The piece after a caption.
         """
         ids = {word: number for number, word in enumerate(words)}
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNK))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not _is_cased(words))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.post_processor = processors.BertProcessing((end, ids[end]), (start, ids[start]))
-        tokenizer.decoder = decoders.WordPiece(cleanup=False)
+        tokenizer = word_pieces(ids, lowercase=not _is_cased(words))
+        tokenizer.post_processor = processors.BertProcessing((SEP, ids[SEP]), (CLS, ids[CLS]))
         return cls((tokenizer.to_str(),))
 
     @classmethod
-    def load(cls, path: str) -> 'WordPiece':
-        """Reads a published vocabulary.
-
-        Args:
-          path: A `vocab.txt`, one piece per line, or a `tokenizer.json`.
-
-        Returns:
-          The word pieces.
-
-        Raises:
-          UserError: If the file cannot be read, has duplicates, lacks a special piece, or `[PAD]` is not the first.
-        """
-        text = read_text(path, 'give the path of a vocab.txt')
-        try:
-            words = _words_in(parse_json(text)) if path.endswith('.json') else split_lines(text)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f'{path} has no word pieces of a BERT ({error}): give the path of a vocab.txt') from error
+    def parse(cls, content: bytes, suffix: str, max_length: int | None) -> 'WordPiece':
+        """Reads a `vocab.txt`, one piece per line, or a `tokenizer.json`; captions are not cut."""
+        words = _words_in(parse_json(content)) if suffix == '.json' else split_lines(content.decode('utf-8-sig'))
         absent = [piece for piece in SPECIAL_PIECES if piece not in words]
         if absent:
-            raise UserError(f'{path} lacks {", ".join(absent)}: give the vocab.txt of a BERT')
+            raise ValueError(f'it lacks {", ".join(absent)}')
         if words[0] != PAD:
-            raise UserError(f'{path} has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1')
-        if len(set(words)) < len(words):
-            duplicate = next(word for n, word in enumerate(words) if word in words[:n])
-            raise UserError(f"{path} has '{duplicate}' twice: give the vocab.txt of a BERT")
+            raise ValueError(f'it has {PAD} at line {words.index(PAD) + 1}, but padding is 0: it must be line 1')
+        duplicate, count = collections.Counter(words).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"it has '{duplicate}' twice")
         return cls.of(words)
 
     def offsets(self, caption: str) -> np.ndarray:
@@ -104,6 +87,21 @@ class WordPiece(Pieces):
     def continues(self) -> np.ndarray:
         """bool [V], whether a piece continues the previous word."""
         return np.array([word.startswith('##') for word in self.words])
+
+
+def word_pieces(ids: dict[str, int], unknown: str = UNK, **normalizer: bool | None) -> tokenizers.Tokenizer:
+    """Makes the tokenizer of word pieces as transformers does, but for the start and the end.
+
+    Args:
+      ids: The pieces with their ids.
+      unknown: The piece of a word without known pieces.
+      **normalizer: The arguments of `BertNormalizer`.
+    """
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    return tokenizer
 
 
 def _is_cased(words: Sequence[str]) -> bool:

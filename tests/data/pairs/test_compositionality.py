@@ -129,7 +129,7 @@ def changed(text, old, new):
             compositionality.as_line(OWN._replace(matches=(0, 1))),
             r"'line 1': matches.0 is 0; it must be a tuple",
         ),
-        (compositionality.as_line(OWN._replace(matches=((0.9, True),))), r"'line 1': matches.0.0 is 0.9; it must be an integer"),
+        (compositionality.as_line(OWN._replace(matches=((0.9, True),))), r'matches.0.0 is 0.9; it must be an integer'),
         *(
             (
                 compositionality.as_line(OWN._replace(box=box)),

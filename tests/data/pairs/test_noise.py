@@ -78,9 +78,12 @@ def test_both_kinds_of_files_are_read(split, tmp_path):
 @pytest.mark.parametrize(
     ('array', 'message'),
     [
-        (np.zeros(7, np.int64), r'has shape \(7,\): the noise of .* has one number for each of its 60 captions or 12'),
-        (np.full(12, 12), 'numbers from 12 to 12: .* has the images 0 to 11, so the file belongs to other data'),
-        (np.zeros(12, np.int64), 'leaves image 1 of .* no caption: every image needs one'),
+        (
+            np.zeros(7, np.int64),
+            r'has shape \(7,\): it needs the image of each caption of .*, shape \(60,\) or \(12,\)',
+        ),
+        (np.full(12, 12), 'numbers from 12 to 12: it needs the image of .*, 0 to 11'),
+        (np.zeros(12, np.int64), 'gives image 1 no caption: every image needs one'),
         (np.zeros(12), 'has dtype float64'),
     ],
 )

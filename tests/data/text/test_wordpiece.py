@@ -185,19 +185,19 @@ def test_hash_depends_on_pieces_order_and_kind(pieces):
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        (None, 'cannot be read (No such file or directory): give the path of a vocab.txt'),
-        (b'\xff\xfe', ', line 1 is not UTF-8'),
-        ('[PAD]\n[UNK]\n[CLS]\na\n', 'lacks [SEP]: give the vocab.txt of a BERT'),
-        ('{"word2idx": {}}', 'lacks [PAD], [UNK], [CLS], [SEP]: give'),
-        ('a\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n', 'has [PAD] at line 5, but padding is 0: it must be line 1'),
-        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\nb\n', "has 'a' twice: give"),
+        (None, 'cannot be read (No such file or directory): give the vocab.txt of a BERT'),
+        (b'\xff\xfe', "is not the vocab.txt of a BERT ('utf-8' codec can't decode"),
+        ('[PAD]\n[UNK]\n[CLS]\na\n', 'is not the vocab.txt of a BERT (it lacks [SEP]): give another file'),
+        ('{"word2idx": {}}', 'is not the vocab.txt of a BERT (it lacks [PAD], [UNK], [CLS], [SEP])'),
+        ('a\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n', '(it has [PAD] at line 5, but padding is 0: it must be line 1)'),
+        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\nb\n', "is not the vocab.txt of a BERT (it has 'a' twice)"),
     ],
 )
 def test_files_that_are_no_vocabulary(tmp_path, text, message):
     path = tmp_path / 'vocab.txt'
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=re.escape(f'{path}{"" if message[0] == "," else " "}{message}')):
+    with pytest.raises(UserError, match=re.escape(str(path)) + '.*' + re.escape(message)):
         WordPiece.load(str(path))
 
 
@@ -212,5 +212,5 @@ def test_a_tokenizer_json_has_the_same_pieces(tmp_path, pieces):
         ({'model': {'type': 'WordPiece'}}, "'vocab'"),
     ):
         path.write_text(json.dumps(content))
-        with pytest.raises(UserError, match=rf'tokenizer.json has no word pieces of a BERT \(.*{message}'):
+        with pytest.raises(UserError, match=rf'tokenizer.json is not the vocab.txt of a BERT \(.*{message}'):
             load_vocabulary(str(path))
