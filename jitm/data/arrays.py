@@ -3,9 +3,7 @@
 import collections
 import hashlib
 import math
-import os
 from collections.abc import Sequence
-from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -43,26 +41,21 @@ class Rows:
 
 
 def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:
-    """Memory-maps an array of one of some dtypes; only the header is parsed, and nothing is unpickled."""
+    """Memory-maps an array of one of some dtypes; nothing is unpickled."""
     try:
-        with open_file(path) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            lacking = math.prod(shape) * dtype.itemsize - (os.path.getsize(path) - file.tell())
+        open_file(path).close()  # an error for a pipe
+        array = np.lib.format.open_memmap(path, mode='r')
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): add the file, or make it readable') from error
     except Exception as error:  # numpy raises many kinds of errors for damaged headers
-        raise UserError(f'{path} is no .npy file or its header is damaged: write it with numpy.save') from error
-    if dtype not in dtypes:
+        remedy = 'write it again by numpy.save, with arrays padded to one shape'
+        raise UserError(f'{path} is no .npy file, damaged or cut off ({error}): {remedy}') from error
+    if array.dtype not in dtypes:
         remedy = f'convert it to {" or ".join(kind.__name__ for kind in dtypes[:2])}'
-        remedy = 'pad its arrays to one shape' if dtype.hasobject else remedy
-        raise UserError(f'{path} has dtype {dtype}: {remedy}')
-    if min(shape, default=1) < 1:
-        raise UserError(f'{path} has shape {shape}, which is empty: write it again')
-    if lacking > 0:
-        raise UserError(f'{path} is cut off, {lacking} bytes are missing for its shape {shape}: copy it again')
-    return np.load(path, mmap_mode='r', allow_pickle=False)
+        raise UserError(f'{path} has dtype {array.dtype}: {remedy}')
+    if not array.size:
+        raise UserError(f'{path} has shape {array.shape}, which is empty: write it again')
+    return array
 
 
 def read_integers(
@@ -97,26 +90,13 @@ def check_captioned(image_of_text: np.ndarray, images: int, path: str) -> None:
         raise UserError(f'{path} gives image {absent[0]} no caption: every image needs one')
 
 
-def number_runs(array: np.ndarray) -> np.ndarray:
-    """Numbers the runs of equal consecutive rows of an array [I, R, D] from 0: int32 [I], the run of each row.
-
-    Rows are read as a whole only where their first numbers are equal.
-    """
-    bits = array.view(f'u{array.itemsize}')  # compares NaN as equal
-    first = np.array(bits[:, 0, :64])
-    differs = (first[1:] != first[:-1]).any(axis=1)
-    for row in np.flatnonzero(~differs):
-        differs[row] = not np.array_equal(bits[row], bits[row + 1])
-    return np.cumsum([False, *differs], dtype=np.int32)
-
-
-def first_equal(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns the first of some rows [N] that is equal to each of them: int [N]; most are compared by 64 numbers."""
-    starts = [array[row, 0, :64].tobytes() for row in rows]
+def first_equal(array: np.ndarray) -> np.ndarray:
+    """Returns the first equal row of each row of an array [I, R, D]: int [I]; most are compared by 64 numbers."""
+    starts = [row.tobytes() for row in array[:, 0, :64]]
     often = collections.Counter(starts)
     first: dict[bytes, int] = {}
     equal = []
-    for row, start in zip(rows, starts, strict=True):
+    for row, start in enumerate(starts):
         key = start if often[start] == 1 else hashlib.sha256(array[row].tobytes()).digest()
         equal.append(first.setdefault(key, row))
     return np.array(equal)
@@ -124,26 +104,22 @@ def first_equal(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def check_finite(array: np.ndarray, path: str) -> None:
     """Raises a UserError if the features of a file are not finite."""
-    bounds = [*range(0, len(array), max(1, CHUNK_BYTES // array[0].nbytes)), len(array)]
-    with futures.ThreadPoolExecutor(2) as pool:
-        finite = list(pool.map(lambda start, stop: is_finite(array[start:stop]), bounds, bounds[1:]))
-    if all(finite):
-        return
-    row = next(row for row in range(bounds[finite.index(False)], len(array)) if not is_finite(array[row]))
-    raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
+    step = max(1, CHUNK_BYTES // array[0].nbytes)
+    for start in range(0, len(array), step):
+        chunk = array[start : start + step]
+        if not is_finite(chunk):
+            row = start + [is_finite(features) for features in chunk].index(False)
+            raise UserError(f'{path}, row {row} has NaN or infinite features: extract the features of this image again')
 
 
 def is_finite(array: np.ndarray) -> bool:
     """Returns whether all numbers are finite; for float16 several times faster than numpy.isfinite.
 
-    The exponent bits of NaN and infinity are all ones. As integers they are therefore the largest numbers, signed ones
-    if positive, unsigned ones if negative.
+    The exponent bits of NaN and infinity are all ones.
     """
-    signed, unsigned = (array.view(f'{kind}{array.itemsize}') for kind in 'iu')
-    infinities = np.array([np.inf, -np.inf], array.dtype)
-    positive = infinities.view(signed.dtype)[0]
-    negative = infinities.view(unsigned.dtype)[1]
-    return bool(signed.max() < positive and unsigned.max() < negative)
+    bits = array.view(f'u{array.itemsize}')
+    exponent = np.array(np.inf, array.dtype).view(bits.dtype)
+    return bool(((bits & exponent) < exponent).all())
 
 
 def grid_boxes(regions: int) -> np.ndarray | None:

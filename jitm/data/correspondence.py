@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
-from jitm.data.arrays import check_captioned, first_equal, number_runs, read_integers
+from jitm.data.arrays import check_captioned, first_equal, read_integers
 from jitm.errors import UserError
 
 NUMBERS = '_image_of_text.npy'
@@ -82,12 +82,14 @@ def _find_rows(
     """
     path = f'{stem}_ims.npy'
     texts = len(stored)
-    runs = number_runs(stored)
-    starts = np.unique(runs, return_index=True)[1]
-    equal = first_equal(stored, starts)[runs]
+    equal = first_equal(stored)
+    runs = np.cumsum([False, *(equal[1:] != equal[:-1])], dtype=np.int32)
     tolerated = max(1, texts // 10) if has_ids or image_of_text is not None else 0  # equal images
     if image_of_text is None:
-        image_of_text = runs if names is None else _number(zip(equal, names[starts][runs], strict=True))
+        image_of_text = runs
+        if names is not None:
+            starts = np.unique(runs, return_index=True)[1]
+            image_of_text = _number(zip(equal, names[starts][runs], strict=True))
     elif names is not None:
         tolerated = texts
     rows = np.unique(image_of_text, return_index=True)[1]

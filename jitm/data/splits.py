@@ -342,7 +342,7 @@ def pad_texts(tokens: Tokens, index: np.ndarray, length: int) -> Texts:
     """
     lengths = tokens.lengths[index]
     valid = np.arange(length) < lengths[:, None]
-    rows = np.concatenate([np.arange(tokens.starts[t], tokens.starts[t + 1]) for t in index])
+    rows = tokens.rows(index)
 
     def padded(values: np.ndarray | Rows) -> np.ndarray:
         array = np.zeros((*valid.shape, *values.shape[1:]), values.dtype)

@@ -412,7 +412,7 @@ def cut_metrics(run):
 
 
 WRONG = {
-    'damaged sims': (damage_sims, 'sims.npy is no .npy file or its header is damaged'),
+    'damaged sims': (damage_sims, 'sims.npy is no .npy file, damaged or cut off'),
     'modified sims': (
         lambda run: np.save(run / 'eval' / 'dev' / 'sims.npy', np.ones((10, 50), np.float32)),
         'sims.npy is not from the evaluation in metrics.json beside it',

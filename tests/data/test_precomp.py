@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -318,7 +319,7 @@ def test_features_in_other_formats_are_named(root, name, captions):
 def test_arrays_of_different_shapes_are_padded(root):
     write(root)
     np.save(root / 'train_ims.npy', np.array([np.ones((2, 3)), np.ones((1, 3))], object), allow_pickle=True)
-    assert message(root) == f'{root / "train_ims.npy"} has dtype object: pad its arrays to one shape'
+    assert re.search(r'train_ims.npy is no .npy file, .* with arrays padded to one shape', message(root))
 
 
 @pytest.mark.parametrize('value', [np.nan, -np.nan, np.inf, -np.inf])

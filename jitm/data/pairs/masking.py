@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jitm.data.pipeline import generator
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.text.word_level import Tokens, Vocabulary
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import ArgumentError
 from jitm.types import Index, Masked, Probability
 
-_STREAM = 1  # separates these random numbers from the streams of `augmentation.example_generator`
+MASKING = 1  # the stream of these random numbers
 
 
 def phrase_matrix(graph: CaptionGraph, offsets: np.ndarray) -> np.ndarray:
@@ -156,13 +157,8 @@ class Masking:
         Returns:
           ids and labels, [B, K, L].
         """
-        masked = [
-            self.mask(
-                row,
-                matrix,
-                vocabulary,
-                np.random.default_rng(np.random.SeedSequence([seed, step, t], spawn_key=(_STREAM,))),
-            )
-            for row, matrix, t in zip(ids, phrases, texts.tolist(), strict=True)
-        ]
+        masked = []
+        for row, matrix, text in zip(ids, phrases, texts.tolist(), strict=True):
+            rng = generator(seed, step, text, stream=MASKING)
+            masked.append(self.mask(row, matrix, vocabulary, rng))
         return Masked(*map(np.stack, zip(*masked, strict=True)))

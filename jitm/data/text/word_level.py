@@ -242,9 +242,13 @@ class Tokens:
         """int32 [T], number of ids of each text, special tokens included."""
         return np.diff(self.starts).astype(np.int32)
 
+    def rows(self, texts: np.ndarray) -> np.ndarray:
+        """Returns the positions of the ids of some texts, int [N], one text after another."""
+        return np.concatenate([np.arange(self.starts[text], self.starts[text + 1]) for text in texts])
+
     def take(self, texts: np.ndarray) -> 'Tokens':
         """Returns some texts, int [N], without tags."""
-        rows = np.concatenate([np.arange(self.starts[text], self.starts[text + 1]) for text in texts])
+        rows = self.rows(texts)
         starts = np.concatenate([[0], np.cumsum(self.lengths[texts])])
         return Tokens(self.ids[rows], starts, vectors=None if self.vectors is None else Rows(self.vectors, rows))
 
