@@ -114,7 +114,10 @@ class Pipeline:
     @property
     def constants(self) -> dict[str, float]:
         """Metrics of the run that do not change, by name."""
-        return {name: value for sampler in self.samplers.values() for name, value in sampler.constants.items()}
+        constants: dict[str, float] = {}
+        for sampler in self.samplers.values():
+            constants |= sampler.constants
+        return constants
 
     @property
     def texts_per_epoch(self) -> int:

@@ -169,14 +169,16 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     lines = read_lines(path)
     if path.endswith('.txt'):
         return lines, ()
-    rows = [tuple(column.strip() for column in line.split('\t')) for line in lines]
-    for number, row in enumerate(rows, 1):
-        if len(row) != 2 or '' in row:
-            raise UserError(
-                f'{path}, line {number} is not an image id, a tab and a caption: write these two, without other columns'
-            )
-    ids, captions = zip(*rows, strict=True)
-    return captions, ids
+    ids = []
+    captions = []
+    for number, line in enumerate(lines, 1):
+        name, _, caption = map(str.strip, line.partition('\t'))
+        if not name or not caption or '\t' in caption:
+            problem = 'is not an image id, a tab and a caption: write these two, without other columns'
+            raise UserError(f'{path}, line {number} {problem}')
+        ids.append(name)
+        captions.append(caption)
+    return tuple(captions), tuple(ids)
 
 
 def _open_features(path: str) -> np.ndarray:

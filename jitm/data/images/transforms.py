@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import hashlib
 import io
+import itertools
 import math
 import os
 import shlex
@@ -35,7 +36,8 @@ RAW = (
     *('.3fr', '.arw', '.cr2', '.cr3', '.dng', '.erf', '.nef', '.nrw'),
     *('.orf', '.pef', '.raf', '.rw2', '.sr2', '.srw', '.x3f'),
 )
-MIN_CROP_ASPECT, MAX_CROP_ASPECT = 3 / 4, 4 / 3
+MIN_CROP_ASPECT = 3 / 4
+MAX_CROP_ASPECT = 4 / 3
 CROP_TRIES = 10
 CORNERS = ((0, 0), (1, 0), (0, 1), (1, 1), (0.5, 0.5))  # and the centre, in torchvision's order
 
@@ -284,8 +286,8 @@ class Transform:
     def evaluate_crops(self, image: Image.Image) -> np.ndarray:
         """Returns ten squares (10C): uint8 [10, H, W, 3], at `CORNERS` of the image, then of its mirror image."""
         resized = self._resize(image)
-        views = resized, resized.transpose(MIRROR)
-        return np.stack([self._cut(view, *corner) for view in views for corner in CORNERS])
+        views = itertools.product((resized, resized.transpose(MIRROR)), CORNERS)
+        return np.stack([self._cut(view, *corner) for view, corner in views])
 
     def _cut(self, image: Image.Image, across: float = 0.5, down: float = 0.5) -> Image.Image:
         """Cuts a square from an image; 0 is its left or upper end, 0.5 its centre and 1 its right or lower end."""

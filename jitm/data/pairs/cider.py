@@ -1,5 +1,6 @@
 """Caption metrics of texts for images: CIDEr, computed from the captions, or any metric read from a file."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -31,9 +32,10 @@ class Relevance(NamedTuple):
 def _ngrams(captions: tuple[str, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields for n = 1 to MAX_N the texts and the ids of all n-grams; ids start from 0."""
     tokens = [tokenize(caption) for caption in captions]
-    texts = np.repeat(np.arange(len(tokens)), [len(words) for words in tokens])
+    texts = np.repeat(np.arange(len(tokens)), [*map(len, tokens)])
     ids: dict[str, int] = {}
-    grams = np.array([ids.setdefault(word, len(ids)) for words in tokens for word in words], np.int64)
+    words = itertools.chain.from_iterable(tokens)
+    grams = np.array([ids.setdefault(word, len(ids)) for word in words], np.int64)
     for n in range(1, MAX_N + 1):
         yield texts, grams
         if n < MAX_N:

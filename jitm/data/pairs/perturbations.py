@@ -60,12 +60,6 @@ def plural(noun: str) -> str:
     return inflect.pluralize(singular(noun))
 
 
-def count_nouns(captions: Sequence[str], graphs: Sequence[CaptionGraph]) -> collections.Counter[str]:
-    """Counts the lower-case head nouns (last words) of all objects in the captions of a data set."""
-    heads = (_head(caption, span)[1] for caption, graph in zip(captions, graphs, strict=True) for span in graph.objects)
-    return collections.Counter(head for head in heads if head.isalpha())
-
-
 def read_concreteness(path: str) -> dict[str, float]:
     """Reads a list of words with concreteness scores, such as VSE-C's `concreteness.txt`.
 
@@ -148,7 +142,7 @@ def replace_nouns(caption: str, graph: CaptionGraph, captions: Sequence[str], no
       captions: All captions of its image.
       nouns: Lower-case nouns that are replaced, and that replace each other if both are singular or both plural.
     """
-    mentioned = {singular(word) for text in captions for word in re.findall(r'\w+', text.lower())}
+    mentioned = {*map(singular, re.findall(r'\w+', ' '.join(captions).lower()))}
     replacements = [noun for noun in nouns if singular(noun) not in mentioned]
     known_nouns = set(nouns)
     for span in graph.objects:
@@ -190,7 +184,7 @@ def replace_prepositions(caption: str, graph: CaptionGraph) -> Iterator[str]:
     for start, stop in graph.relations:
         for word in re.finditer(r'\S+', caption[start:stop]):
             preposition = caption[start + word.start() : stop].lower()
-            synonyms = {replacement for group in PREPOSITIONS if preposition in group for replacement in group}
+            synonyms = {*itertools.chain(*(group for group in PREPOSITIONS if preposition in group))}
             if synonyms:
                 for replacement in dict.fromkeys(itertools.chain(*PREPOSITIONS)):
                     if replacement not in synonyms:
@@ -253,26 +247,24 @@ def perturber(
     """
     if is_file(kind):
         written = read_perturbed(kind, split)
-    elif kind not in (SWAP, *KINDS):
-        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
-    if kind == SWAP:
+    elif kind == SWAP:
         of_kind = swaps(split).values()
-        return lambda text: [caption for captions in of_kind for caption in captions[text]]
+        return lambda text: [*itertools.chain.from_iterable(captions[text] for captions in of_kind)]
+    elif kind not in KINDS:
+        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
     nouns = _frequent_nouns(split, graphs, min_count, concreteness) if kind == 'noun' else []
 
     def perturb_text(text: int) -> list[str]:
-        image = split.image_of_text[text]
         caption = split.captions[text]
-        graph = graphs[text] if graphs else None
-        captions = split.captions_of(image)
+        captions = split.captions_of(split.image_of_text[text])
         if is_file(kind):
             candidates = written.get(caption, ())
         elif kind == 'noun':
-            candidates = replace_nouns(caption, graph, captions, nouns)
+            candidates = replace_nouns(caption, graphs[text], captions, nouns)
         elif kind == 'number':
-            candidates = change_numbers(caption, graph)
+            candidates = change_numbers(caption, graphs[text])
         else:
-            candidates = itertools.chain(replace_prepositions(caption, graph), swap_objects(caption, graph))
+            candidates = [*replace_prepositions(caption, graphs[text]), *swap_objects(caption, graphs[text])]
         return [candidate for candidate in dict.fromkeys(candidates) if candidate not in captions]
 
     return perturb_text
@@ -308,15 +300,16 @@ def perturb(
 
 def _frequent_nouns(split: Split, graphs: Sequence[CaptionGraph], min_count: int, concreteness: str) -> list[str]:
     """Returns the nouns that may replace each other, see `perturber`; a UserError if there are fewer than two."""
-    scores = read_concreteness(concreteness) if concreteness else {}
-    nouns = sorted(
-        noun
-        for noun, count in count_nouns(split.captions, graphs).items()
-        if count >= min_count and (not concreteness or scores.get(noun, 0) > MIN_CONCRETENESS)
-    )
+    heads: collections.Counter[str] = collections.Counter()
+    for caption, graph in zip(split.captions, graphs, strict=True):
+        heads.update(_head(caption, span)[1] for span in graph.objects)
+    nouns = {head for head, count in heads.items() if head.isalpha() and count >= min_count}
+    if concreteness:
+        scores = read_concreteness(concreteness)
+        nouns = {noun for noun in nouns if scores.get(noun, 0) > MIN_CONCRETENESS}
     if len(nouns) < 2:
         raise UserError(f'{split.name} has {len(nouns)} nouns that occur {min_count} times; lower min_count')
-    return nouns
+    return sorted(nouns)
 
 
 def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -327,8 +320,8 @@ def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
     """
     if not hasattr(split, 'swaps'):
         raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(KINDS)}')
-
-    def swapped(kind: str) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(swap.caption for swap in row if swap.kind == kind) for row in split.swaps)
-
-    return {kind: swapped(kind) for kind in ('attribute', 'relation')}
+    captions: dict[str, list[tuple[str, ...]]] = {'attribute': [], 'relation': []}
+    for row in split.swaps:
+        for kind in captions:
+            captions[kind].append(tuple(swap.caption for swap in row if swap.kind == kind))
+    return {kind: tuple(swapped) for kind, swapped in captions.items()}

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jitm.data.scene_graphs.tag_rules import CaptionGraph, Reader, Span, Token
 from jitm.data.splits import Split
 from jitm.data.text.word_level import find_tokens
@@ -142,12 +144,14 @@ def _graph(record: Mapping[str, Any], caption: str) -> CaptionGraph:
         pieces = [token.removeprefix('##').removeprefix('@@').removesuffix('@@') for token in record['tokens']]
         return CaptionGraph(**_phrases_of_tree(record['tree'], find_tokens(caption, pieces)))
     shift = len(caption) - len(caption.lstrip()) - (len(record['caption']) - len(record['caption'].lstrip()))
-    spans = {kind: tuple((start + shift, stop + shift) for start, stop in record[kind]) for kind in _KINDS}
+    spans = {}
+    for kind in _KINDS:
+        spans[kind] = tuple((start + shift, stop + shift) for start, stop in record[kind])
+        if not all(0 <= start < stop <= len(caption) for start, stop in spans[kind]):
+            raise ValueError
     described = tuple((thing, attribute) for thing, attribute in record.get('described', ()))
-    inside = all(0 <= start < stop <= len(caption) for kind in spans.values() for start, stop in kind)
-    objects = range(len(spans['objects']))
-    attributes = range(len(spans['attributes']))
-    if not inside or not all(thing in objects and attribute in attributes for thing, attribute in described):
+    pairs = np.ndindex(len(spans['objects']), len(spans['attributes']))
+    if not {*described} <= {*pairs}:
         raise ValueError
     return CaptionGraph(**spans, described=described)
 
@@ -155,8 +159,8 @@ def _graph(record: Mapping[str, Any], caption: str) -> CaptionGraph:
 def _phrases_of_tree(tree: Mapping[str, Any], spans: Sequence[Span]) -> dict[str, tuple[Span, ...]]:
     phrases = {}
     for name, kind in _TREE.items():
-        ids = [node['ids'] for node in tree[name] if node['ids']]
-        if any(min(indices) < 0 for indices in ids):
+        ids = [sorted(node['ids']) for node in tree[name] if node['ids']]
+        if any(indices[0] < 0 for indices in ids):
             raise ValueError
-        phrases[kind] = tuple((spans[min(indices)][0], spans[max(indices)][1]) for indices in ids)
+        phrases[kind] = tuple((spans[indices[0]][0], spans[indices[-1]][1]) for indices in ids)
     return phrases

@@ -58,7 +58,9 @@ _SAME_LETTER = {
     'P': _words('down past'),
     'N': _words('sports clothes news'),
 }
-_LETTER_OF = {word: letter for letter, words in _SAME_LETTER.items() for word in words}
+_LETTER_OF: dict[str, str] = {}
+for _letter, _same in _SAME_LETTER.items():
+    _LETTER_OF |= dict.fromkeys(_same, _letter)
 
 _PLACES = 'front|back|top|side|left|right|middle|center|centre|edge|bottom|end|corner|base|rear'
 _COLOURS = 'red|green|blue|yellow|purple|orange|pink|brown|gray|grey|tan|black|white|gold|silver'
@@ -162,10 +164,12 @@ class Reader:
             else:
                 self._other(letters[start], start)
         self._end_pending()
-        spans = [token.span for token in self._tokens]
-        lists = self._objects, self._attributes, self._relations
-        characters = (tuple((spans[start][0], spans[stop - 1][1]) for start, stop in words) for words in lists)
-        return CaptionGraph(*characters, tuple(self._described))
+        phrases = map(self._characters, (self._objects, self._attributes, self._relations))
+        return CaptionGraph(*phrases, tuple(self._described))
+
+    def _characters(self, phrases: list[Span]) -> tuple[Span, ...]:
+        """Returns spans of characters for spans of words."""
+        return tuple((self._tokens[start].span[0], self._tokens[stop - 1].span[1]) for start, stop in phrases)
 
     def _describe(self, objects: tuple[int, ...], start: int, stop: int) -> None:
         if self._tokens[stop - 1].word in _IGNORED:

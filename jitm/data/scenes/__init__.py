@@ -5,6 +5,7 @@ It is generated when it is loaded. Image i of a split depends only on the seed, 
 
 import dataclasses
 import functools
+import itertools
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ def load(
 
     split_number = list(sizes).index(split)
     scenes = [_make_scene(seed, split_number, i) for i in range(sizes[split])]
-    captions = tuple(caption for scene in scenes for caption in scene.captions)
+    captions = tuple(itertools.chain.from_iterable(scene.captions for scene in scenes))
     regions = np.zeros((len(scenes), MAX_OBJECTS, drawing.REGION_FEATURES), np.float32)
     boxes = np.zeros((len(scenes), MAX_OBJECTS, 4), np.float32)
     for i, scene in enumerate(scenes):
@@ -103,7 +104,7 @@ def load(
         image_ids=tuple(f'{split}-{i:06d}' for i in range(len(scenes))),
         boxes=boxes,
         pixels=np.stack([scene.pixels for scene in scenes]),
-        tags=tuple(' '.join(thing.shape for thing in scene.graph.objects) for scene in scenes),
+        tags=tuple(scene.graph.tags for scene in scenes),
         graphs=tuple(scene.graph for scene in scenes),
         described=captions,
     )

@@ -50,11 +50,12 @@ PRONOUNS = {'left of': 'to its left', 'right of': 'to its right', 'above': 'abov
 NUMERALS = {2: 'two', 3: 'three', 4: 'four', 5: 'five'}
 
 # Template -> its slots, in the order of the phrases of its statements; and the subject and object of its relations.
-SLOTS = {template: ''.join(slot for slot in 'abcg' if f'{{{slot}}}' in template) for template in TEMPLATES}
-RELATED = {
-    template: [('abc'.index(s), 'abc'.index(o)) for s, o in re.findall(r'{([abc])([abc])(?:_it)?}', template)]
-    for template in TEMPLATES
-}
+SLOTS: dict[str, str] = {}
+RELATED: dict[str, list[tuple[int, int]]] = {}
+for _template in TEMPLATES:
+    SLOTS[_template] = ''.join(sorted(re.findall('{([abcg])}', _template)))
+    _pairs = re.findall('{([abc])([abc])(?:_it)?}', _template)
+    RELATED[_template] = [('abc'.index(subject), 'abc'.index(target)) for subject, target in _pairs]
 
 _OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
 _SIZE_PROB = 0.75

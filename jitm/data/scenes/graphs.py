@@ -47,6 +47,11 @@ class SceneGraph(NamedTuple):
     objects: tuple[Object, ...]
     relations: tuple[Relation, ...]
 
+    @property
+    def tags(self) -> str:
+        """The shapes of the objects, separated by blanks."""
+        return ' '.join(thing.shape for thing in self.objects)
+
 
 class Phrase(NamedTuple):
     """A mention of one object, or of `count` objects; None for properties that are not mentioned.
@@ -58,6 +63,10 @@ class Phrase(NamedTuple):
     colour: str | None = None
     shape: str | None = None
     count: int = 1
+
+    def fits(self, thing: Object) -> bool:
+        """Returns whether an object has the mentioned properties."""
+        return all(word in (None, value) for word, value in zip(self[:3], thing, strict=True))
 
 
 class Statement(NamedTuple):
@@ -124,7 +133,7 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
         return False
     relations = set(graph.relations)
     for choice in itertools.product(*(_referents(phrase, graph.objects) for phrase in statement.phrases)):
-        mentioned = [i for members in choice for i in members]
+        mentioned = [*itertools.chain.from_iterable(choice)]
         claims = {(choice[s][0], predicate, choice[o][0]) for s, predicate, o in statement.relations}
         if len(set(mentioned)) == len(mentioned) and claims <= relations:
             return True
@@ -133,8 +142,7 @@ def holds(statement: Statement, graph: SceneGraph) -> bool:
 
 def _referents(phrase: Phrase, objects: Sequence[Object]) -> list[tuple[int, ...]]:
     """Returns the sets of objects that a phrase can refer to."""
-    fits = [all(word in (None, value) for word, value in zip(phrase[:3], thing, strict=True)) for thing in objects]
-    candidates = [i for i, fit in enumerate(fits) if fit]
+    candidates = [i for i, thing in enumerate(objects) if phrase.fits(thing)]
     if phrase.count == 1:
         return [(i,) for i in candidates]
     return [tuple(candidates)] if len(candidates) == phrase.count else []

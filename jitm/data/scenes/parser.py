@@ -36,15 +36,18 @@ class Parsed(NamedTuple):
 
 
 def _synonyms(notions: Iterable[str]) -> dict[str, str]:
-    return {word: notion for notion in notions for word in SYNONYMS.get(notion, (notion,))}
+    synonyms: dict[str, str] = {}
+    for notion in notions:
+        synonyms |= dict.fromkeys(SYNONYMS.get(notion, (notion,)), notion)
+    return synonyms
 
 
 _SIZE = _synonyms(SIZES)
 _NOUN = _synonyms((*SHAPES, 'shape'))
 _PLURAL = {grammar.plural(noun): shape for noun, shape in _NOUN.items()}
-_PLACE = _synonyms(('above', 'below')) | {
-    word.format(side): f'{side} of' for side in ('left', 'right') for word in SYNONYMS['side']
-}
+_PLACE = _synonyms(('above', 'below'))
+for _side in ('left', 'right'):
+    _PLACE |= {word.format(_side): f'{_side} of' for word in SYNONYMS['side']}
 _PLACE_OF_IT = {words: predicate for predicate, words in PRONOUNS.items()}
 _COUNT = {numeral: count for count, numeral in NUMERALS.items()}
 

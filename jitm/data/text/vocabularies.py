@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import types
@@ -131,7 +132,7 @@ def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokeni
       KeyError, TypeError, ValueError: If its kind is unknown, or its values are not lists of strings.
     """
     fields = {name: tuple(texts) for name, texts in description.items() if name != 'kind'}
-    if any(type(text) is not str for texts in fields.values() for text in texts):
+    if {*map(type, itertools.chain.from_iterable(fields.values()))} - {str}:
         raise ValueError('a vocabulary has something else than strings')
     vocabulary = KINDS[description['kind']](**fields)
     len(vocabulary)  # a ValueError if it is no tokenizer

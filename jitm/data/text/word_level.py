@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import unicodedata
@@ -55,7 +56,7 @@ def tokenize(caption: str) -> list[str]:
         return caption.replace(',', ' , ').replace('.', ' . ').split()
     sentences, words = _tokenizers()
     split = sentences.tokenize(caption) if _INNER_STOP.search(caption) else [caption]
-    return [word for sentence in split for word in words.tokenize(sentence)]
+    return [*itertools.chain.from_iterable(map(words.tokenize, split))]
 
 
 def _plain(character: str) -> str:
@@ -116,7 +117,7 @@ class Vocabulary:
         Returns:
           The vocabulary.
         """
-        counts = collections.Counter(word for caption in captions for word in tokenize(caption))
+        counts = collections.Counter(itertools.chain.from_iterable(map(tokenize, captions)))
         return cls(SPECIAL_WORDS + tuple(word for word, count in counts.items() if count >= min_count))
 
     @classmethod
