@@ -13,6 +13,7 @@ from jitm.files import open_file
 
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
+BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
 CHUNK_BYTES = 64 * 2**20  # bytes read at a time
 
 
@@ -120,6 +121,11 @@ def is_finite(array: np.ndarray) -> bool:
     bits = array.view(f'u{array.itemsize}')
     exponent = np.array(np.inf, array.dtype).view(bits.dtype)
     return bool(((bits & exponent) < exponent).all())
+
+
+def are_boxes(boxes: np.ndarray) -> bool:
+    """Returns whether numbers [..., 4] are `BOXES`."""
+    return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())
 
 
 def grid_boxes(regions: int) -> np.ndarray | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jitm.config import names
 from jitm.config.section import Bound, Section, bind
-from jitm.data.arrays import check_finite
+from jitm.data.own import check_own
 from jitm.data.pairs import noise
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split
@@ -145,23 +145,12 @@ def load_whole(load: Bound, split: str, data: Mapping[str, Any], remedy: str = P
     try:
         loaded = load(split)
         if names.is_own(load.func):
-            _check_own(loaded, f"{load.setting}, but for the split '{split}' it returns")
+            check_own(loaded, f"{load.setting}, but for the split '{split}' it returns")
     except UserError as error:
         if os.path.exists(load.keywords.get('root', '.')):
             raise
         raise UserError(f'{error}; {remedy}') from None
     return _change(loaded, CHANGES, data)
-
-
-def _check_own(loaded: Any, wrong: str) -> None:
-    """Raises a UserError unless a source of the user has returned a consistent split."""
-    if not isinstance(loaded, Split):
-        raise UserError(f'{wrong} no jitm.data.splits.Split but {type(loaded).__name__}: return a Split')
-    problem = loaded.problem()
-    if problem:
-        raise UserError(f'{wrong} a split {problem}')
-    if loaded.regions is not None:
-        check_finite(loaded.regions, loaded.name)
 
 
 def make_vocabulary(split: Split, max_length: int | None, *, path: str, min_count: Count) -> Tokenizer:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from jitm.data.arrays import Rows, check_finite, open_npy, read_integers
+from jitm.data.arrays import BOXES, Rows, are_boxes, check_finite, open_npy, read_integers
 from jitm.data.correspondence import find_images, name_images
-from jitm.data.splits import BOXES, Split, are_boxes
+from jitm.data.splits import Split
 from jitm.data.text import token_vectors as token_vectors_lib
 from jitm.errors import UserError
 from jitm.files import describe_unread, parse_json, read_bytes, read_text, split_lines

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Union
 
 import numpy as np
 
-from jitm.data.arrays import FLOATS, INTEGERS, Rows
+from jitm.data.arrays import Rows
 from jitm.data.images.pixels import Photos
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Tokens
@@ -19,20 +19,6 @@ from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Images, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # scored texts are padded to such lengths
-BOXES = 'x1 y1 x2 y2 as fractions of width and height, in [0, 1] and with x1 <= x2 and y1 <= y2'
-
-_ARRAYS = {  # field -> dtypes and axes
-    'regions': (FLOATS, 'IRD'),
-    'pixels': ((np.uint8,), 'IHW3'),
-    'counts': (INTEGERS, 'I'),
-    'image_of_text': (INTEGERS, 'T'),
-    'boxes': ((np.float32, np.float16, np.float64), 'IR4'),
-}
-
-
-def are_boxes(boxes: np.ndarray) -> bool:
-    """Returns whether numbers [..., 4] are `BOXES`."""
-    return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())
 
 
 def locations(boxes: np.ndarray) -> np.ndarray:
@@ -126,37 +112,6 @@ class Split:
         """A unique name for each image: `image_ids`, or its number where an id occurs twice."""
         unique = len({*self.image_ids}) == self.num_images
         return tuple(self.image_ids) if unique else tuple(map(str, range(self.num_images)))
-
-    def problem(self) -> str:
-        """Describes an inconsistency in a split that was made by hand; '' if there is none."""
-        for name, (dtypes, axes) in _ARRAYS.items():
-            array = getattr(self, name)
-            kinds = ' or '.join(kind.__name__ for kind in dtypes[:2])
-            if array is not None and (getattr(array, 'dtype', None) not in dtypes or len(array.shape) != len(axes)):
-                return f'whose {name} are no array of {kinds} [{", ".join(axes)}]'
-        regions = self.regions
-        counts = self.counts
-        boxes = self.boxes
-        owners = self.image_of_text
-        if (regions is None and self.pixels is None) or not self.num_images:
-            return 'without images: give regions or pixels of at least one'
-        images = self.num_images
-        texts = self.num_texts
-        per_image = [stored for stored in (self.pixels, self.tags, boxes) if stored is not None]
-        counted = [] if regions is None else [() if counts is None else counts]
-        if {*map(len, [*per_image, *counted, self.image_ids or ()])} != {images}:
-            return (
-                f'whose image_ids or counts are not one for each of its {images} images, or its pixels, tags or boxes'
-            )
-        if regions is not None and not 1 <= counts.min() <= counts.max() <= regions.shape[1]:
-            return f'whose counts are not from 1 to {regions.shape[1]}, the number of regions'
-        if not all(isinstance(caption, str) and caption.strip() for caption in self.captions):
-            return 'whose captions are not all texts, or blank'
-        if np.shape(owners) != (texts,) or not np.array_equal(np.unique(owners), np.arange(images)):
-            return f'whose image_of_text is not the image of each of its {texts} captions, with one for each image'
-        if boxes is not None and (regions is None or boxes.shape[1:] != (regions.shape[1], 4) or not are_boxes(boxes)):
-            return f'whose boxes are not [I, R, 4], {BOXES}'
-        return ''
 
     @property
     def identity(self) -> dict[str, object]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, Columns, Listed
-from jitm.data.images.photo_files import UNREAD, Listing, list_files, read
+from jitm.data.images.photo_files import UNREAD, Listing, list_files
+from jitm.data.images.photo_folders import read
 from jitm.data.images.pixels import Photos, check_files
 from jitm.data.images.transforms import Transform
 from jitm.data.splits import Split, join_captions
@@ -45,7 +46,7 @@ def load(
 
     Args:
       split: The name of the split, `train`, `dev` or `test`; `val`, `valid` and `validation` are the same as `dev`.
-      root: The folder; for the formats of captions see `jitm.data.images.photo_files`.
+      root: The folder; for the formats of captions see `jitm.data.images.photo_folders`.
       image_size: H and W of the pixels.
       short_side, interpolation, crop, min_area, flip: See `jitm.data.images.transforms.Transform`.
       restval: Whether `train` includes COCO's `restval` in Karpathy's format ("RC+rV" of VSE++).
