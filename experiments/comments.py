@@ -9,13 +9,15 @@ between one and its control, a line:
     -->
 
 A column is a metric, an epoch for the rsum after it, or `last`, with which differences are those after the last epoch.
-All lines are means over the seeds that all of them have. Lines with a star decide the verdict of the claim; `open`
-beside the columns overrides it, where a control is missing. The difference that a paper states may follow the names,
+All lines are means over the seeds that all of them have; with `each`, a line has the seeds of its own runs, and may
+start with the file of its rows, as in `full mean_selhn - mean_sum: label`. Lines with a star decide the verdict of the
+claim, which is that the differences are above 0, below 0 with `less` beside the columns, or absent with `equal`;
+`open` overrides it, where a control is missing. The difference that a paper states may follow the names, as in
 `* rvse_selhn - rvse_max (14.0): label`.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +45,11 @@ PAGES = {
         'finetuning',
     )
 }
-LINE = re.compile(r'(\* )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
-VERDICT = r'\*\*(Confirmed|Contradicted|No difference|Open)\*\* \((\d) seeds?(?:, q ([^)\n]+))?\)'
+LINE = re.compile(r'(\* )?(?:(small|full) )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?: (.*)')
+VERDICT = r'\*\*(?:Confirmed|Contradicted|No difference|Open)\*\*[^\n]*\)'
 TABLE = r'(?:\|[^\n]*\n)+'
-MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE}(?:\n<details.*?</details>\n)?)?\n*'
+MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE})?\n*'
+FLAGS = 'open', 'equal', 'less', 'each'
 MARK = re.compile(rf'(<!-- runs (small|full)([^\n]*)\n(.*?)\n-->\n){MADE}', re.DOTALL)
 VERDICTS = re.compile(rf'(<!-- verdicts -->\n)(?:\n{TABLE})?\n*')
 
@@ -63,6 +66,7 @@ class Line:
       published: The difference in rsum that the paper states, if it does.
       label: The text.
       decides: Whether the verdict depends on the difference.
+      size: The file of its rows, that of the table if it names none.
     """
 
     name: str
@@ -70,6 +74,12 @@ class Line:
     published: float | None
     label: str
     decides: bool
+    size: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The experiment, and its control if it has one."""
+        return (self.name, self.control) if self.control else (self.name,)
 
     @property
     def pair(self) -> str:
@@ -79,11 +89,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """What a comment states: the file of rows, the columns, whether the verdict is open, and the lines."""
+    """A comment: its columns, its flags (`FLAGS`), and its lines."""
 
-    size: str
     columns: Sequence[str]
-    is_open: bool
+    flags: Collection[str]
     lines: Sequence[Line]
 
     @property
@@ -94,38 +103,49 @@ class Table:
     @property
     def names(self) -> set[str]:
         """The experiments."""
-        return {name for line in self.lines for name in (line.name, line.control) if name}
+        return {name for line in self.lines for name in line.names}
 
-    def seeds(self, runs: Runs) -> tuple[int, ...]:
-        """Returns the seeds that all experiments have.
+    def seeds(self, line: Line, runs: Runs) -> tuple[int, ...]:
+        """Returns the seeds of a line: those that all experiments of the table have, or with `each` those of the line.
+
+        Args:
+          line: The line.
+          runs: The rows of its file.
 
         Raises:
           UserError: If an experiment has no row, or no seed is common.
         """
-        if missing := self.names - {name for name, _ in runs}:
+        names = {*line.names} if 'each' in self.flags else self.names
+        if missing := names - {name for name, _ in runs}:
             raise UserError(f'{min(missing)} has no row; train it with python -m experiments flickr8k {min(missing)}')
-        found = set.intersection(*({seed for name, seed in runs if name == one} for one in self.names))
+        found = set.intersection(*({seed for name, seed in runs if name == one} for one in names))
         if not found:
-            raise UserError(f'{", ".join(sorted(self.names))} have no seed in common; train one')
+            raise UserError(f'{", ".join(sorted(names))} have no seed in common; train one')
         return tuple(sorted(found))
 
 
-def read_line(text: str) -> Line:
+def read_line(text: str, size: str) -> Line:
     """Returns a line of a comment.
+
+    Args:
+      text: The line.
+      size: The file of the table's rows.
 
     Raises:
       UserError: If it has another form.
     """
     if not (found := LINE.fullmatch(text)):
         raise UserError(f"'{text}' in a comment above a table; write NAME: LABEL or NAME - CONTROL: LABEL")
-    star, name, control, published, label = found.groups()
-    return Line(name, control or '', float(published) if published else None, label, bool(star))
+    star, own, name, control, published, label = found.groups()
+    size = catalog.size(own == 'small') if own else size
+    return Line(name, control or '', float(published) if published else None, label, bool(star), size)
 
 
 def read_table(match: re.Match) -> Table:
     """Returns the table of a match of MARK; raises a UserError if a line has another form."""
-    columns, lines = match[3].split(), [read_line(line) for line in match[4].splitlines()]
-    return Table(catalog.size(match[2] == 'small'), [c for c in columns if c != 'open'], 'open' in columns, lines)
+    words, size = match[3].split(), catalog.size(match[2] == 'small')
+    lines = [read_line(line, size) for line in match[4].splitlines()]
+    return Table([word for word in words if word not in FLAGS], {*words} & {*FLAGS}, lines)
 
 
 def read_tables(page: str) -> list[Table]:
@@ -141,7 +161,7 @@ def names(page: str) -> set[str]:
 def differences(size: str) -> Iterator[tuple[str, str]]:
     """Yields each experiment and its control whose difference a page shows, by the file of their rows."""
     tables = (table for path in PAGES.values() for table in read_tables(path.read_text(encoding='utf-8')))
-    lines = (line for table in tables if table.size == size for line in table.lines if line.control)
+    lines = (line for table in tables for line in table.lines if line.control and line.size == size)
     yield from dict.fromkeys((line.name, line.control) for line in lines)
 
 

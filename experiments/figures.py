@@ -43,7 +43,7 @@ FIGURES = {
         {
             'softmax': {t / 100: f'mean_softmax_t{t:02}' for t in (2, 3, 7, 10, 15, 20)} | {0.05: 'mean_softmax'},
             'SelHN': {0.2: 'mean_selhn'} | {m / 100: f'mean_selhn_m{m}' for m in (30, 40, 50)},
-            'max of hinges, sum first': {0.2: 'mean_sum_max'} | {m / 100: f'mean_sum_max_m{m}' for m in (30, 40, 50)},
+            'max of hinges with warm-up': {0.2: 'mean_sum_max'} | {m / 100: f'mean_sum_max_m{m}' for m in (30, 40, 50)},
         },
     ),
     'batches': (
@@ -66,7 +66,7 @@ FIGURES = {
                 ('RCL', 'rcl'),
                 ('softmax, temperature 0.05', 'softmax'),
                 ('SelHN', 'selhn'),
-                ('max of hinges, sum first', 'sum_max'),
+                ('max of hinges with warm-up', 'sum_max'),
                 ('sum of hinges', 'sum'),
             )
         },

@@ -1,4 +1,4 @@
-"""Lists the numbers of README, docs/results and docs/recipes.md that no stored row has.
+"""Lists the numbers of README and the pages of docs that no stored row has.
 
     python -m experiments provenance
 
@@ -11,10 +11,12 @@ Every number with a decimal, and every mean with its deviation, must be one of
     a difference of a stored interval, or one of its ends,
     a setting of a run, such as the temperature,
     a published rsum, or `R@1 i2t / R@1 t2i` of one published row (jitm/evaluation/published.json),
-    a number of a command that trains nothing, such as the linear CCA (docs/evaluations.jsonl).
+    a number of a command that trains nothing, such as the linear CCA (docs/evaluations.jsonl),
+    on pages that name `python -m benchmarks`, a number of a benchmark,
+    a number whose source the section states: `<!-- numbers Diao et al. 2024, table II: 5.3 4.0 -->`.
 
-What `python -m experiments tables` makes, and the numbers of sections of papers, are left out. The page on TAGS has no
-rows.
+What `python -m experiments tables` and `python -m benchmarks tables` make, and the numbers of sections of papers, are left
+out.
 
 In hundreds of rows a number can be found by chance. The numbers of a section must therefore belong to experiments in
 its tables (`experiments.comments`), or to experiments, groups or differences that it names: `<!-- rows mean_sum
@@ -33,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
+from benchmarks import tables as benchmarks
 from benchmarks.results import DOCS, ROOT, Row
 from experiments import catalog, comments, intervals
 from experiments.tables import measured
@@ -41,11 +44,12 @@ from jitm.errors import UserError
 from jitm.evaluation import published
 from jitm.report.significance import detectable
 
-RESULTS = (DOCS / 'results' / f'{name}.md' for name in ('index', 'how', 'networks', *comments.PAPERS) if name != 'tags')
-PAGES = ROOT / 'README.md', DOCS / 'recipes.md', *RESULTS
+UNCHECKED = 'references', 'tutorial', 'README'  # titles, printed by the commands of the notebook, names of files
+PAGES = ROOT / 'README.md', *(path for path in sorted(DOCS.rglob('*.md')) if path.stem not in UNCHECKED)
 SIZES = catalog.size(small=False), catalog.size(small=True)
 HEADING = re.compile(r'^(?=#+ )', re.MULTILINE)
 SCOPE = re.compile(r'<!-- rows (.*?) -->', re.DOTALL)
+STATED = re.compile(r'<!-- numbers [^:]+: (.*?) -->', re.DOTALL)
 ROWS = re.compile(r'(\w+)(?:\s+-\s+(\w+))?')
 CODE = re.compile(r'^```.*?^```|`[^`]*`|<!--.*?-->|(?<=\])\([^)]*\)|^> ', re.DOTALL | re.MULTILINE)
 DECIMAL = r'\d+\.\d+'
@@ -139,10 +143,11 @@ def of_intervals(rows: Sequence[Mapping[str, Any]]) -> set[str]:
     return {f'{abs(row[key]):.1f}' for row in rows for key in ('difference', 'low', 'high')}
 
 
-def of_references() -> set[str]:
-    """Returns the published numbers, and those of commands that train nothing."""
+def of_references(page: str) -> set[str]:
+    """Returns the published numbers, and those of commands that train nothing; of benchmarks if a page names them."""
     rows = [row.metrics for row in published.load()]
-    made = [row for found in measured().values() for row in found]
+    commands = measured() | (benchmarks.tables() if 'python -m benchmarks' in page else {})
+    made = [row for found in commands.values() for row in found]
     cells = {results.format_cell(cell) for row in made for cell in row.values()}
     cells |= {f'{row["R@1 i2t"]} / {row["R@1 t2i"]}' for row in made if 'R@1 i2t' in row}
     return cells | {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
@@ -176,10 +181,11 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     Raises:
       UserError: If a section names an experiment without a row.
     """
-    papers = of_references()
+    papers = of_references(page)
     for section in HEADING.split(page):
         rows, pairs = scope(section, source)
-        known, given = papers | of_intervals(rows.intervals), [*numbers(section)]
+        stated = {*NUMBER.findall(' '.join(STATED.findall(section)))}
+        known, given = papers | stated | of_intervals(rows.intervals), [*numbers(section)]
         if not known.issuperset(given):
             known |= of_runs(rows.runs) | of_pairs(rows.runs, pairs)
         for number in given:
@@ -201,4 +207,4 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     source = read_source()
     for page in PAGES:
         for section, number in missing(page.read_text(encoding='utf-8'), source):
-            yield {'page': page.name, 'section': section, 'number': number}
+            yield {'page': f'{page.relative_to(ROOT)}', 'section': section, 'number': number}

@@ -11,17 +11,18 @@ import argparse
 import functools
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
 from benchmarks.results import DOCS, Row
 from experiments import catalog, comments, figures, intervals
-from experiments.comments import MARK, PAGES, PAPERS, VERDICT, VERDICTS, Line, Runs, Table
+from experiments.comments import MARK, PAGES, PAPERS, VERDICTS, Line, Runs, Table
 from jitm.files import replacing
 from jitm.pages.tables import mean_and_deviation
-from jitm.report.significance import MIN_SEEDS, adjust, detectable, p_value, probability
+from jitm.report.significance import MIN_SEEDS, adjust, interval, p_value, probability
 
 SECTION = re.compile(r'^#{2,3} (.*?)$', re.MULTILINE)
 COLUMNS = {
@@ -34,7 +35,7 @@ COLUMNS = {
 BOTH_WAYS = 'i2t/recall@1', 't2i/recall@1'
 
 Test = tuple[str, str, str, tuple[int, ...]]  # the file of rows, the epoch, a pair, and seeds
-Stored = Mapping[tuple, Mapping[str, Any]]  # the rows of `experiments.intervals` by their keys
+ARROWS = {'agrees': '\N{UPWARDS ARROW}', 'disagrees': '\N{DOWNWARDS ARROW}', 'mixed': '\N{UP DOWN ARROW}', '': ''}
 
 
 def value(row: Mapping[str, Any], column: str) -> float:
@@ -47,22 +48,22 @@ def value(row: Mapping[str, Any], column: str) -> float:
 
 def differences(table: Table, line: Line, runs: Runs) -> list[float]:
     """Returns the differences of a line in rsum, by seed."""
-    pairs = [(runs[line.name, seed], runs[line.control, seed]) for seed in table.seeds(runs)]
+    pairs = [(runs[line.name, seed], runs[line.control, seed]) for seed in table.seeds(line, runs)]
     return [round(value(treatment, table.at) - value(control, table.at), 9) for treatment, control in pairs]
 
 
 def _test(table: Table, line: Line, runs: Runs) -> Test:
-    return table.size, table.at, line.pair, table.seeds(runs)
+    return line.size, table.at, line.pair, table.seeds(line, runs)
 
 
 def adjusted(tables: Iterable[Table], read: Callable[[str], Runs]) -> dict[Test, float]:
     """Returns the q of each test of some tables; differences with fewer seeds than `MIN_SEEDS` are not tested."""
-    found = {
-        _test(table, line, read(table.size)): p_value(differences(table, line, read(table.size)))
-        for table in tables
-        for line in table.lines
-        if line.pair and len(table.seeds(read(table.size))) >= MIN_SEEDS
-    }
+    found = {}
+    for table in tables:
+        for line in table.lines:
+            runs = read(line.size)
+            if line.pair and len(table.seeds(line, runs)) >= MIN_SEEDS:
+                found[_test(table, line, runs)] = p_value(differences(table, line, runs))
     return adjust(found)
 
 
@@ -73,7 +74,7 @@ def seeds_of(count: int) -> str:
 
 def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row:
     """Returns a line of a table: means and deviations over the seeds, and the difference with its test."""
-    seeds = table.seeds(runs)
+    seeds = table.seeds(line, runs)
 
     def cell(column: str) -> str:
         found = [value(runs[line.name, seed], column) for seed in seeds]
@@ -82,72 +83,109 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
     recalls = (statistics.mean(value(runs[line.name, seed], way) for seed in seeds) for way in BOTH_WAYS)
     row = {'': line.label, 'R@1 i2t / t2i': ' / '.join(f'{recall:.1f}' for recall in recalls)}
     row |= {COLUMNS.get(column, f'rsum, epoch {column}'): cell(column) for column in table.columns}
-    row[f'rsum, {seeds_of(len(seeds))}'] = cell('rsum')
+    if 'each' in table.flags:
+        row |= {'seeds': len(seeds), 'rsum': cell('rsum')}
+    else:
+        row[f'rsum, {seeds_of(len(seeds))}'] = cell('rsum')
     if any(other.pair for other in table.lines):
         found = differences(table, line, runs) if line.pair else []
         row['difference'] = mean_and_deviation(found, '+.1f') if found else ''
-        if len(seeds) >= MIN_SEEDS:
-            row['p'] = probability(p_value(found) if found else None)
-            row['q'] = probability(q.get(_test(table, line, runs)))
+        if 'each' in table.flags or len(seeds) >= MIN_SEEDS:
+            test = _test(table, line, runs)
+            row['p'] = probability(p_value(found) if test in q else None)
+            row['q'] = probability(q.get(test))
     return row
 
 
-def by_seed(table: Table, line: Line, runs: Runs, stored: Stored) -> Row:
-    """Returns the differences of a line by seed, with the intervals that are stored, and the detectable difference."""
-    found = dict(zip(table.seeds(runs), differences(table, line, runs), strict=True))
-    keys = {seed: (table.size, line.pair, seed, table.at) for seed in (*found, intervals.ALL)}
-    ends = {
-        seed: f' [{stored[key]["low"]:+.1f}, {stored[key]["high"]:+.1f}]' for seed, key in keys.items() if key in stored
-    }
-    row = {'': line.label} | {f'seed {seed}': f'{one:+.1f}{ends.get(seed, "")}' for seed, one in found.items()}
-    if len(found) > 1:
-        row['detectable'] = f'{detectable([*found.values()]):.1f}' + ends.get(intervals.ALL, '')
-    return row
+@dataclass(frozen=True)
+class Verdict:
+    """What the deciding lines of a table say of its claim.
+
+    Attributes:
+      word: A verdict of `intervals.verdict`, or Open.
+      direction: Whether the differences agree with the claim; empty if the claim is that of no difference.
+      differences: Those of each deciding line, by seed.
+      q: The adjusted p of each, None without a test.
+      seeds: The smallest number of seeds of a line.
+    """
+
+    word: str
+    direction: str
+    differences: Sequence[Sequence[float]]
+    q: Sequence[float | None]
+    seeds: int
+
+    @property
+    def ends(self) -> str:
+        """The interval of each difference, which is shown where no difference was found."""
+        ends = map(interval, self.differences)
+        return ', '.join(f'[{low:+.1f}, {high:+.1f}]' for low, high in ends)
 
 
-def verdict(table: Table, runs: Runs, q: Mapping[Test, float]) -> str:
-    """Returns the verdict of a table, with the seeds and q; empty if no line decides one."""
-    deciding = [line for line in table.lines if line.decides]
-    found = [(differences(table, line, runs), q.get(_test(table, line, runs)), line.published) for line in deciding]
-    if not (deciding or table.is_open):
-        return ''
-    shown = ', '.join(dict.fromkeys(probability(one) for _, one, _ in found if one is not None))
-    word = 'Open' if table.is_open else intervals.verdict(found)
-    return f'**{word}** ({seeds_of(len(table.seeds(runs)))}{shown and f", q {shown}"})'
+def _negated(values: Iterable[float]) -> list[float]:
+    return [-value for value in values]
 
 
-def made(table: Table, runs: Runs, q: Mapping[Test, float], stored: Stored) -> Iterator[str]:
-    """Yields the lines of a table, with its verdict before it and behind it the differences that decide it by seed."""
-    if found := verdict(table, runs, q):
-        yield from (found, '')
-    yield from results.markdown(result(table, line, runs, q) for line in table.lines)
-    deciding = [line for line in table.lines if line.decides] or [line for line in table.lines if line.pair]
-    rows = [by_seed(table, line, runs, stored) for line in deciding]
-    if rows and len(table.seeds(runs)) > 1:
-        yield from ('', '<details markdown="1"><summary>By seed, with intervals of 95 % over the images</summary>', '')
-        yield from results.markdown(rows)
-        yield from ('', '</details>')
+def decide(table: Table, read: Callable[[str], Runs], q: Mapping[Test, float]) -> Verdict | None:
+    """Returns the verdict of a table; None if no line decides one and it is not left open."""
+    deciding = [(line, read(line.size)) for line in table.lines if line.decides]
+    if not deciding:
+        seeds = min(len(table.seeds(line, read(line.size))) for line in table.lines)
+        return Verdict('Open', '', (), (), seeds) if 'open' in table.flags else None
+    found = [differences(table, line, runs) for line, runs in deciding]
+    claimed = [*map(_negated, found)] if 'less' in table.flags else found
+    tested = [q.get(_test(table, line, runs)) for line, runs in deciding]
+    compared = zip(claimed, tested, [line.published for line, _ in deciding], strict=True)
+    word = 'Open' if 'open' in table.flags else intervals.verdict([*compared])
+    above = [statistics.mean(values) > 0 for values in claimed]
+    direction = 'agrees' if all(above) else 'mixed' if any(above) else 'disagrees'
+    direction = '' if 'equal' in table.flags else direction
+    return Verdict(word, direction, found, tested, min(map(len, found)))
 
 
-def verdicts(pages: Mapping[str, str]) -> Iterator[Row]:
+def made(table: Table, read: Callable[[str], Runs], q: Mapping[Test, float]) -> Iterator[str]:
+    """Yields the lines of a table, with its verdict before it."""
+    if found := decide(table, read, q):
+        word = f'**{found.word}**'
+        if found.word == 'Open' and found.direction:
+            word += f', {found.direction}'
+        notes = [seeds_of(found.seeds)]
+        if found.word == 'No difference':
+            notes.append(f'95 % interval {found.ends}')
+        elif tested := [probability(one) for one in found.q if one is not None]:
+            notes.append(f'q {", ".join(dict.fromkeys(tested))}')
+        yield from (f'{word} ({", ".join(notes)})', '')
+    yield from results.markdown(result(table, line, read(line.size), q) for line in table.lines)
+
+
+def verdicts(pages: Mapping[str, str], read: Callable[[str], Runs], q: Mapping[Test, float]) -> Iterator[Row]:
     """Yields the line of each section with a verdict, from the texts of the pages by their name in docs/results."""
     for name, page in pages.items():
-        yield {'claim': f'**{PAPERS[name]}**', 'verdict': '', 'seeds': '', 'q': ''}
         _, *parts = SECTION.split(page)
+        rows = []
         for heading, section in zip(parts[::2], parts[1::2], strict=True):
-            if found := re.search(VERDICT, section):
-                word, seeds, several = found.groups(default='')
-                decides = max if word in ('Confirmed', 'Contradicted') else min
+            decided = (decide(table, read, q) for table in comments.read_tables(section))
+            if found := next(filter(None, decided), None):
                 anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-                yield {
-                    'claim': f'[{heading}]({name}.md#{anchor})',
-                    'verdict': word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
-                    'seeds': seeds,
-                    'q': decides(several.split(', '), key=lambda q: float(q.strip('<') or 0)),
-                }
+                shown = ', '.join(mean_and_deviation(values, '+.1f') for values in found.differences)
+                equal = f' {found.ends}' if found.word == 'No difference' else ''
+                rows.append(
+                    {
+                        'claim': f'[{heading}]({name}.md#{anchor})',
+                        'verdict': found.word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
+                        'direction': ARROWS[found.direction],
+                        'difference': shown + equal,
+                        'seeds': found.seeds,
+                        'q': ', '.join(probability(one) for one in found.q if one is not None),
+                    }
+                )
+        title = f'**[{PAPERS[name]}]({name}.md)**'
+        tested = '' if rows else 'not tested at this size'
+        yield {'claim': title, 'verdict': tested, 'direction': '', 'difference': '', 'seeds': '', 'q': ''}
+        yield from rows
 
 
-def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], stored: Stored) -> str:
+def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float]) -> str:
     """Returns a page with its tables made from the rows that `read` returns for a file, such as `catalog.read_runs`.
 
     Raises:
@@ -155,8 +193,8 @@ def rewritten(page: str, read: Callable[[str], Runs], q: Mapping[Test, float], s
     """
 
     def replacement(match: re.Match) -> str:
-        table = comments.read_table(match)
-        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in made(table, read(table.size), q, stored)) + '\n'
+        lines = made(comments.read_table(match), read, q)
+        return f'{match[1]}\n' + ''.join(f'{line}\n' for line in lines) + '\n'
 
     return MARK.sub(replacement, page).rstrip('\n') + '\n'
 
@@ -168,13 +206,13 @@ def measured() -> dict[str, list[Row]]:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    read, stored, commands = functools.cache(catalog.read_runs), intervals.read(intervals.PATH), measured()
+    read, commands = functools.cache(catalog.read_runs), measured()
     texts = {name: path.read_text(encoding='utf-8') for name, path in PAGES.items()}
     q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
-    texts = {name: rewritten(text, read, q, stored) for name, text in texts.items()}
+    texts = {name: rewritten(text, read, q) for name, text in texts.items()}
     texts |= {name: results.rewritten(text, commands) for name, text in texts.items() if name.startswith('results/')}
     yield from ((PAGES[name], text) for name, text in texts.items())
-    rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS})
+    rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS}, read, q)
     listed = ''.join(f'{line}\n' for line in results.markdown(rows))
     index, how = DOCS / 'results' / 'index.md', DOCS / 'results' / 'how.md'
     yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', index.read_text(encoding='utf-8'))

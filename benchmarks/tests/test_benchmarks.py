@@ -377,7 +377,7 @@ def test_tables_of_the_docs_are_those_of_the_results():
     texts = dict([*tables.pages(), *written.pages()])
     assert texts == {page: page.read_text() for page in texts}
     marks = {match[2] for text in texts.values() for match in results.MARK.finditer(text)}
-    assert marks == tables.tables().keys() | written.measured().keys()
+    assert marks <= tables.tables().keys() | written.measured().keys()
 
 
 def test_commands_of_the_docs_are_accepted():
