@@ -15,8 +15,8 @@ Every number with a decimal, and every mean with its deviation, must be one of
     on pages that name `python -m benchmarks`, a number of a benchmark,
     a number whose source the section states: `<!-- numbers Diao et al. 2024, table II: 5.3 4.0 -->`.
 
-What `python -m experiments tables` and `python -m benchmarks tables` make, and the numbers of sections of papers, are left
-out.
+What `python -m experiments tables` and `python -m benchmarks tables` make, and the numbers of sections of papers, are
+left out.
 
 In hundreds of rows a number can be found by chance. The numbers of a section must therefore belong to experiments in
 its tables (`experiments.comments`), or to experiments, groups or differences that it names: `<!-- rows mean_sum

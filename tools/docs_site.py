@@ -18,7 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tools import docs_api, docs_options
+from tools import docs_api, docs_options, docs_published
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')  # the target of a link, without its heading
@@ -116,9 +116,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lets the links of a page that leave docs/ lead to the pages of their files, which the search leaves out."""
+    """Adds published numbers, and lets links that leave docs/ lead to pages of their files, not for the search."""
     name = page.file.src_uri
     page.meta['search'] = {'exclude': name.startswith(('source/', 'notes/')), 'boost': BOOST.get(name, 1)}
+    if name == 'published.md':
+        markdown = docs_published.filled(markdown)
     path = re.sub(r'^source/(.*\.(?:md|ipynb))\.md$', r'\1', name) if page.file.generated_by else f'docs/{name}'
     return markdown if path == name else moved(markdown, posixpath.dirname(path), name)
 

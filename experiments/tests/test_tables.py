@@ -109,7 +109,8 @@ def test_verdicts_are_listed_with_links_to_their_sections():
         '[Max is better](vsepp.md#max-is-better) | confirmed | \N{UPWARDS ARROW} | +10.1 ± 0.1 | 3 | <0.001',
         '[SelHN](vsepp.md#selhn) | open | \N{DOWNWARDS ARROW} | +9.0 | 1 | ',
         '[Nothing changes](vsepp.md#nothing-changes) | open |  | -1.1 | 1 | ',
-        '[Equal](vsepp.md#equal) | no\N{NO-BREAK SPACE}difference | \N{UPWARDS ARROW} | +0.3 ± 1.2 [-2.5, +3.2] | 3 | 0.67',
+        '[Equal](vsepp.md#equal) | no\N{NO-BREAK SPACE}difference | \N{UPWARDS ARROW} | '
+        '+0.3 ± 1.2 [-2.5, +3.2] | 3 | 0.67',
         '**[Fan et al. 2022](tags.md)** | not tested at this size |  |  |  | ',
     ]
 

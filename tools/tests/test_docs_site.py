@@ -1,11 +1,14 @@
+import re
+
 import markdown
 import pytest
 
 from jitm import losses
 from jitm.config.build import flatten
 from jitm.configs import default
+from jitm.evaluation import published
 from tests.conftest import ROOT
-from tools import docs_api, docs_math, docs_options, docs_site
+from tools import docs_api, docs_math, docs_options, docs_published, docs_site
 
 PAGE = '[a](data.md#x) [b](../jitm/api.py) [c](https://x.y/z) [d](#e)\n\n```\n[f](../g.py)\n```\n'
 
@@ -63,6 +66,20 @@ def test_options_list_all_that_a_config_can_name():
     assert {name.rpartition('.')[2] for name in named['terms.*.loss']} == {*losses.__all__}
     assert 'vse.VSE' in named['model.name']
     assert 'cnn.ResNet' in named['model.*.name']
+
+
+def test_every_published_row_has_a_line_with_its_numbers():
+    page = docs_published.filled((ROOT / 'docs' / 'published.md').read_text())
+    lines = [line for line in page.splitlines() if line.startswith('| ')]
+    rows = published.load()
+    tables = [line for line in lines if line.startswith('| system |')]
+    assert len(tables) == len({(row.dataset, row.protocol, docs_published.section(row)) for row in rows})
+    assert len(lines) == len(rows) + len(tables)
+    assert re.search(r'^\| SGR.* \| `sgraf:sgr,f30k` \| 76\.6 / 56\.1 \| 490\.9 \|', page, re.MULTILINE)
+    assert '### COCO, 1K, 5 folds, 20 % of captions mixed\n' in page
+    assert set(docs_published.MARK.findall(page)) == set(docs_published.SECTIONS)
+    presets = set(re.findall(r'`([\w:,]+)`', '\n'.join(lines)))
+    assert presets == {preset for preset, keys in published.presets().items() if keys}
 
 
 def test_api_has_the_formula_and_the_arguments_of_every_loss():
