@@ -30,7 +30,8 @@ from benchmarks.hlo import COLLECTIVES, Program
 from benchmarks.results import Row
 from jitm.devices import parallel
 from jitm.inference.engine import IMAGES_PER_CALL, TEXTS_PER_CALL, encode, score
-from jitm.mining.top_h import MAX_GROUP, MAX_QUERIES, TILES, rank, rank_block
+from jitm.inference.top_k import MAX_GROUP
+from jitm.mining.top_h import MAX_QUERIES, TILES, rank, rank_block
 from jitm.models.matcher import DualEncoder
 from jitm.training.setup import Setup, set_up
 from jitm.training.stages import split_stages

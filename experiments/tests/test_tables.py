@@ -3,7 +3,7 @@ import re
 import pytest
 
 from benchmarks.results import DOCS
-from experiments import comments, intervals, tables
+from experiments import comments, tables
 from jitm.errors import UserError
 from jitm.report.significance import p_value
 from tests.conftest import ROOT
