@@ -147,7 +147,8 @@ def main(values: flags.FlagValues) -> None:
         shared.check_read(values, '--explain', values.explain, 'photos', 'encoder')
         photos = shared.photos_folder(values)
         if values.save_vectors:
-            check_vectors(runs)
+            for run in runs:
+                check_vectors(run, 'there are no vectors to save; leave out --save_vectors')
         read = [*runs, *(shortlist.runs if shortlist else ())]
         split = read_split(read, values.split, values.data_root)
         if values.explain:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,12 +26,13 @@ from jitm.errors import UserError
 from jitm.files import hash_json, locked, parse_json
 from jitm.files.outputs import Job, OutputFolder
 from jitm.inference.engine import batches
+from jitm.runs.progress import ignore
 
 KIND = 'a set of encoded features'
 BUSY = 'another process encodes photos to {}; wait for it, or choose another folder'
 REMEDIES = {'float16': 'use --dtype float32', 'float32': 'check the weights of the network'}  # for infinity
 TEXTS_PER_BLOCK = 1024  # encoded before they are written
-OF_SPLIT = 'data'  # the entry of the manifest in which the splits of a folder differ
+OF_SPLIT = ('data', 'captions')  # the entries of the manifest in which the splits of a folder differ
 
 
 def check(network: FeatureNetwork, split: Split) -> list[str]:
@@ -94,7 +96,7 @@ def _describe(network: FeatureNetwork, split: Split) -> dict[str, Any]:
     transform = getattr(split.pixels, 'transform', None)  # an array of pixels has none
     resizing = {key: getattr(transform, key, None) for key in ('short_side', 'interpolation')}
     pixels = {'image_size': list(split.pixels.shape[1:3]), **resizing}
-    return {**network.identity, **pixels, OF_SPLIT: split.identity}
+    return {**network.identity, **pixels, 'data': split.identity}
 
 
 def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
@@ -108,7 +110,7 @@ def output_folder(folder: Path, split_names: Iterable[str]) -> OutputFolder:
       UserError: If it has files that jitm did not write, or one that would be read with the features.
     """
     output = OutputFolder(folder, KIND)
-    output.check([MANIFEST, *SHARED, *(name for split_name in split_names for name in files_of(split_name))])
+    output.check([MANIFEST, *SHARED, *itertools.chain.from_iterable(map(files_of, split_names))])
     return output
 
 
@@ -117,7 +119,7 @@ def write(
     split: Split,
     split_name: str,
     folder: Path,
-    report: Callable[[int], Any] = lambda count: None,
+    report: Callable[[int], Any] = ignore,
 ) -> bool:
     """Writes the features, the names and any captions of a split, unless they have been written before.
 
@@ -141,8 +143,7 @@ def write(
     with locked(folder, BUSY.format(folder)):
         description = _describe(network, split)
         manifest = _read_manifest(folder)
-        shared = {key: value for key, value in description.items() if key != OF_SPLIT}
-        present = _check_folder(folder, FEATURES, manifest, split_name, description, shared)
+        present = _check_folder(folder, FEATURES, manifest, split_name, description)
         job = output.begin({**description, 'images_per_call': network.images_per_call})
         if split_name in present:
             output.end_jobs()
@@ -223,7 +224,6 @@ def _check_folder(
     manifest: Mapping[str, Any],
     split_name: str,
     description: Mapping[str, Any],
-    shared: Mapping[str, Any],
 ) -> list[str]:
     """Returns the splits that have files with a suffix in a folder.
 
@@ -233,7 +233,8 @@ def _check_folder(
     present = sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}'))
     for name in present:
         path = folder / f'{name}{suffix}'
-        expected = config_lib.flatten(description if name == split_name else shared)
+        expected = {key: value for key, value in description.items() if name == split_name or key not in OF_SPLIT}
+        expected = config_lib.flatten(expected)
         if name not in manifest:
             raise UserError(f'{path} was not written by jitm encode: choose another folder, or move the file')
         recorded = config_lib.flatten(manifest[name])
@@ -251,7 +252,7 @@ def write_texts(
     split: Split,
     split_name: str,
     folder: Path,
-    report: Callable[[int], Any] = lambda count: None,
+    report: Callable[[int], Any] = ignore,
 ) -> bool:
     """Writes the vectors of the captions' tokens of a split beside its features, unless they have been written before.
 
@@ -275,7 +276,7 @@ def write_texts(
         manifest = _read_manifest(folder)
         description = {**network.identity, 'captions': hash_json(captions)}
         encoders = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
-        present = _check_folder(folder, VECTORS, encoders, split_name, description, network.identity)
+        present = _check_folder(folder, VECTORS, encoders, split_name, description)
         output = OutputFolder(folder, KIND)
         job = output.begin(description)
         if split_name in present:

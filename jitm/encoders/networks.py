@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,18 +80,19 @@ class FeatureNetwork:
           `normalize_features` is set.
         """
         compiled = parallel.map_rows(features_of, self.model, precision=self.precision)
-        started = None
-        for pixels in itertools.chain(batches, [None]):  # None after the last batch
-            waiting = started
-            started = None
-            if pixels is not None:
-                padded = parallel.put_rows(pad(pixels, self.images_per_call))
-                started = len(pixels), compiled(padded, self._placed)
-            if waiting is not None:
-                count, features = waiting
-                with np.errstate(over='ignore'):
-                    features = jax.device_get(features)[:count].astype(self.dtype)
-                yield features
+
+        def start(pixels: np.ndarray) -> tuple[int, chex.Array]:
+            padded = parallel.put_rows(pad(pixels, self.images_per_call))
+            return len(pixels), compiled(padded, self._placed)
+
+        started = map(start, batches)
+        waiting = next(started, None)
+        while waiting is not None:
+            count, features = waiting
+            waiting = next(started, None)
+            with np.errstate(over='ignore'):
+                features = jax.device_get(features)[:count].astype(self.dtype)
+            yield features
 
     @functools.cached_property
     def _placed(self) -> chex.ArrayTree:
@@ -128,8 +128,12 @@ def of_run(run: Run, crops: int, dtype: str, precision: Precision) -> FeatureNet
       UserError: If its model has none.
     """
     check_model(run.model)
-    origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
-    return FeatureNetwork(run.model, _image_part(run.variables), crops, dtype, precision, origin)
+    return FeatureNetwork(run.model, _image_part(run.variables), crops, dtype, precision, origin_of(run))
+
+
+def origin_of(run: Run) -> dict[str, Any]:
+    """Returns the `origin` of a network of a run."""
+    return {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
 
 
 def model_of_pixels(config: Mapping[str, Any], member: str, imports: bool = False) -> Matcher:
@@ -174,11 +178,11 @@ def of_config(
     """
     model = model_of_pixels(config, member)
     section = dict(config['members'][member])
-    weights = config['initialize']['image']
-    init_from = section.pop('init_from', '')
-    if init_from:
-        init_from = str(Path(init_from).absolute())
-        section['init_from'], variables = init_from, _image_part(load_run(init_from).variables)
+    initialize = dict(config['initialize'])
+    weights = initialize['image']
+    if section.get('init_from'):
+        section['init_from'] = str(Path(section['init_from']).absolute())
+        variables = load_run(section['init_from']).variables
     else:
         pixels = Images(pixels=np.zeros((1, *image_size, 3), np.uint8))
         key = jax.random.fold_in(jax.random.key(config['seed']), 0)  # the key of the first member that trains
@@ -186,18 +190,13 @@ def of_config(
             initial = jax.jit(functools.partial(model.init, method='encode_image'))(key, pixels)
         variables = {part: dict(initial.get(part, {})) for part in PARTS}
         if weights:
-            weights = weights if weights in PACKAGES else str(Path(weights).absolute())
-            names = {**dict.fromkeys(config['initialize'], ''), 'image': weights}
+            initialize['image'] = weights if weights in PACKAGES else str(Path(weights).absolute())
+            names = dict.fromkeys(initialize, '') | {'image': initialize['image']}
             loaded = bind(pretrained.DECLARED, names, 'initialize')(variables, (), model)
             variables = {part: replace(variables[part], values) for part, values in loaded.items()}
-        variables = _image_part(variables)
-    described = {
-        **config,
-        'members': {**config['members'], member: section},
-        'initialize': {**config['initialize'], 'image': weights},
-    }
+    described = {**config, 'members': {**config['members'], member: section}, 'initialize': initialize}
     origin = {'config': config_lib.to_json(described), 'member': member}
-    return FeatureNetwork(model, variables, crops, dtype, precision, origin)
+    return FeatureNetwork(model, _image_part(variables), crops, dtype, precision, origin)
 
 
 def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | None = None) -> FeatureNetwork:
@@ -218,13 +217,12 @@ def restore(encoded_by: Mapping[str, Any], workdir: Path, moved: str | Path | No
             run = load_run(moved or origin['workdir'], origin['step'], origin['member'])
             return of_run(run, *computed), encoded_by
         config = schema.check(origin['config'])
-        member = origin['member']
-        if moved and config['members'][member].get('init_from'):
-            section = {**config['members'][member], 'init_from': expand(str(moved))}
-            config = {**config, 'members': {**config['members'], member: section}}
+        member = config['members'][origin['member']]
+        if moved and member.get('init_from'):
+            member['init_from'] = expand(str(moved))
         elif moved:
-            config = {**config, 'initialize': {**config['initialize'], 'image': expand(str(moved))}}
-        return of_config(config, member, tuple(encoded_by['image_size']), *computed), encoded_by
+            config['initialize']['image'] = expand(str(moved))
+        return of_config(config, origin['member'], tuple(encoded_by['image_size']), *computed), encoded_by
 
     return check_restored(
         read,

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jitm.data.text.token_vectors import ENTRY
 from jitm.data.text.vocabularies import Tokenizer
 from jitm.data.text.word_level import Tokens
-from jitm.encoders.networks import check_restored
+from jitm.encoders.networks import check_restored, origin_of
 from jitm.errors import UserError
 from jitm.files import describe, expand, hash_arrays
 from jitm.files.packages import located
@@ -98,8 +98,7 @@ def of_trained(run: Run, dtype: str, precision: Precision) -> TextNetwork:
             f'{run.workdir} has no text encoder whose vectors of tokens can be written '
             f'({type(run.model).__name__} as configured): use a CLIP, SigLIP or text.BERTEncoder, or leave --texts out'
         )
-    origin = {'workdir': str(run.workdir.absolute()), 'step': run.step, 'member': run.member}
-    return TextNetwork(encoder, run.variables['params']['text'], run.vocabulary, dtype, precision, origin)
+    return TextNetwork(encoder, run.variables['params']['text'], run.vocabulary, dtype, precision, origin_of(run))
 
 
 def of_folder(path: str | Path, dtype: str, precision: Precision) -> TextNetwork:

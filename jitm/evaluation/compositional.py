@@ -77,7 +77,10 @@ def find_images(
             f'{name} has no choice whose images are given: give the folder of its photos as --photos, or a split with '
             'the file names of its images as ids'
         )
-    captions = tuple(dict.fromkeys(caption for choice, _ in found_choices for caption in choice.captions))
+    captions = {}
+    for choice, _ in found_choices:
+        captions |= dict.fromkeys(choice.captions)
+    captions = tuple(captions)
     new = {'name': name, 'captions': captions, 'image_of_text': np.zeros(len(captions), np.int32)}
     if not cut:
         rows = split.take(np.array([row for row, _ in used]))
@@ -146,15 +149,20 @@ def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequ
     tokens = read_tokens(scorer.run, split)
     rows = {caption: row for row, caption in enumerate(split.captions)}
     keys = [tuple(tokens.ids[start:stop]) for start, stop in itertools.pairwise(tokens.starts)]
-    pairs = {}
+    numbers = {}  # of an image and tokens -> of a pair
+    pairs = []
     places = []
     for choice, images in choices:
         texts = [rows[caption] for caption in choice.captions]
         of_choice = np.zeros((len(images), len(texts)), int)
         for (row, image), (column, text) in itertools.product(enumerate(images), enumerate(texts)):
-            of_choice[row, column], *_ = pairs.setdefault((image, keys[text]), (len(pairs), image, text))
+            key = image, keys[text]
+            if key not in numbers:
+                numbers[key] = len(pairs)
+                pairs.append((image, text))
+            of_choice[row, column] = numbers[key]
         places.append(of_choice)
-    _, images, texts = np.array([*pairs.values()]).T
+    images, texts = np.array(pairs).T
     scores = scorer.score(images, tokens.take(texts))
     if not np.isfinite(scores).all():
         raise UserError('scores of the choices are not finite: the model is broken')
@@ -209,10 +217,18 @@ def evaluate(choices: Sequence[Choice], scores: Sequence[np.ndarray], min_count:
         if len(categories) > 1 or not rows:
             report.append(_summarize(group, ALL, [*itertools.chain(*categories.values())]))
         if len(categories) > 1 and rows:
-            names = [name for name in SCORES if all(name in row for row in rows)]
-            means = {name: float(np.mean([row[name] for row in rows])) for name in names}
-            report.append({'test': group, 'category': MEAN} | means)
+            report.append({'test': group, 'category': MEAN} | _means(rows))
     return report
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the means of the scores that all rows have."""
+    means = {}
+    for name in SCORES:
+        values = [row[name] for row in rows if name in row]
+        if len(values) == len(rows):
+            means[name] = float(np.mean(values))
+    return means
 
 
 def _summarize(group: str, category: str, decided: Sequence[Mapping[str, bool]]) -> dict[str, Any]:
@@ -268,7 +284,7 @@ def compare(report: Sequence[Mapping[str, Any]], rows: Sequence[Row], part: bool
     tested = []
     for test, metrics in ours.items():
         published = [row for row in rows if row.dataset == test]
-        printed = {key for row in published for key in row.metrics}
+        printed = set().union(*(row.metrics for row in published))
         lacking = tuple(key.partition('_')[0] + '/' for key in printed - metrics.keys() if '_' in key)
         keys = [key for key in metrics if key in printed and not key.startswith(lacking)]
         cells = [['ours (part)' if part else 'ours', *(_number(metrics[key]) for key in keys), '']]

@@ -12,7 +12,7 @@ from jitm.data.text.word_level import Tokens
 from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import Engine, pad
 from jitm.inference.scoring import ScoringOptions, resolve_options
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import Run, read_tokens
 
 KIND = 'an audit'
@@ -26,7 +26,7 @@ def doubts(
     *,
     rounds: int,
     options: ScoringOptions,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = ignore,
 ) -> np.ndarray:
     """Returns the doubt of a model about each pair of a split, higher for likely mismatches.
 
@@ -38,7 +38,7 @@ def doubts(
       split: The pairs.
       rounds: The number of random groupings of the pairs.
       options: The dtype and the precision.
-      report: The function called after each group; None for none.
+      report: A function called after each group.
 
     Returns:
       float64 [T].
@@ -53,8 +53,7 @@ def doubts(
     for number, rows in enumerate(groups, 1):
         doubt[rows] += _doubts(_scores(engine, split, tokens, rows), split.image_of_text[rows])
         times[rows] += 1
-        if report:
-            report(Progress.since(start, 0, number * PAIRS**2, len(groups) * PAIRS**2))
+        report(Progress.since(start, 0, number * PAIRS**2, len(groups) * PAIRS**2))
     return doubt / times
 
 
@@ -118,7 +117,5 @@ def summarize(pairs: Sequence[dict[str, Any]], split: Split) -> str:
 
 def write(pairs: Sequence[dict[str, Any]], page: str, folder: OutputFolder) -> None:
     """Writes the pairs as `audit.jsonl`, and their page as `audit.html`."""
-    lines = ''.join(json.dumps(pair, ensure_ascii=False) + '\n' for pair in pairs)
-    for name, content in ((LINES, lines), (PAGE, page)):
-        with folder.replacing(name) as file:
-            file.write(content.encode())
+    folder.write(LINES, ''.join(json.dumps(pair, ensure_ascii=False) + '\n' for pair in pairs))
+    folder.write(PAGE, page)

@@ -12,6 +12,7 @@ import numpy as np
 
 from jitm.data.splits import Split
 from jitm.errors import UserError, require
+from jitm.pages import tables
 
 TARGETS = ('eccv_map_at_r', 'eccv_rprecision', 'eccv_r1', 'cxc_recalls')
 CANDIDATES = 100  # passed to the package for each query; ECCV Caption has at most 48 matches
@@ -54,11 +55,11 @@ class GroundTruth:
         i2t = _ranked(sims, self.image_ids, self.caption_ids)
         t2i = _ranked(sims.T, self.caption_ids, self.image_ids)
         values = self._metrics.compute_all_metrics(i2t, t2i, target_metrics=TARGETS, Ks=(1, 5, 10))
-        return {
-            f'{direction}/{name}': 100 * float(values[name][direction])
-            for direction in ('i2t', 't2i')
-            for name in sorted(values)
-        }
+        percent = {}
+        for direction in ('i2t', 't2i'):
+            for name in sorted(values):
+                percent[f'{direction}/{name}'] = 100 * float(values[name][direction])
+        return percent
 
 
 def _ranked(sims: np.ndarray, queries: list[int], candidates: list[int]) -> dict[int, list[int]]:
@@ -71,9 +72,10 @@ def _ranked(sims: np.ndarray, queries: list[int], candidates: list[int]) -> dict
 
 
 def table(values: Mapping[str, float]) -> str:
-    """Returns the metrics as a table with one line for each direction."""
+    """Returns the metrics as a Markdown table with one line for each direction."""
     names = [key.removeprefix('i2t/') for key in values if key.startswith('i2t/')]
-    lines = ['     ' + ''.join(f'{name:>17}' for name in names)]
+    rows = []
     for direction in ('i2t', 't2i'):
-        lines.append(f'{direction:5}' + ''.join(f'{values[f"{direction}/{name}"]:17.1f}' for name in names))
-    return '\n'.join(lines)
+        numbers = (values[f'{direction}/{name}'] for name in names)
+        rows.append([direction, *map('{:.1f}'.format, numbers)])
+    return tables.table(['', *names], rows)

@@ -21,7 +21,7 @@ from jitm.inference.scoring import (
     share_precision,
 )
 from jitm.models.matcher import DualEncoder
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import Run, describe_inputs, describe_runs, read_tokens
 
 
@@ -40,14 +40,18 @@ class Shortlist:
     add: bool = False
 
 
-def check_vectors(runs: Sequence[Run]) -> None:
-    """Raises a UserError unless all runs score by inner products of vectors."""
-    for run in runs:
-        if not isinstance(run.model, DualEncoder):
-            raise UserError(
-                f'the scores of {run.workdir} are not inner products of vectors ({type(run.model).__name__} as '
-                'configured), so there are no vectors to save; leave out --save_vectors'
-            )
+def check_vectors(run: Run, consequence: str) -> None:
+    """Raises a UserError unless a run scores by inner products of vectors.
+
+    Args:
+      run: The run.
+      consequence: What it cannot do, and what to do instead, for the message.
+    """
+    if not isinstance(run.model, DualEncoder):
+        raise UserError(
+            f'the scores of {run.workdir} are not inner products of vectors ({type(run.model).__name__} as '
+            f'configured), so {consequence}'
+        )
 
 
 def encode_vectors(runs: Sequence[Run], scorers: Sequence[Scorer], split: Split) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +95,7 @@ def mean_scores(
     *,
     pairs: np.ndarray | None = None,
     output: OutputFolder | None = None,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = ignore,
 ) -> np.ndarray:
     """Returns the mean similarities of several runs, float32 [I, T].
 
@@ -164,7 +168,7 @@ def evaluate_runs(
     shortlist: Shortlist | None = None,
     options: ScoringOptions = DEFAULT_OPTIONS,
     output: OutputFolder | None = None,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = ignore,
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Evaluates one run, or the mean similarities of several.
 

@@ -11,14 +11,16 @@ out: it is labelled COCO 1K but repeats the Flickr30K numbers of table 3.
 import dataclasses
 import importlib.resources
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitm.errors import UserError
-from jitm.metrics import RECALLS_AT
+from jitm.pages import tables
 
 TEST_SPLITS = ('test', 'testall')  # the field's names; in its COCO folder `test` is the first fold of `testall`
-RECALLS = tuple(f'{direction}/recall@{k}' for direction in ('i2t', 't2i') for k in RECALLS_AT)
+RECALLS = ('i2t/recall@1', 'i2t/recall@5', 'i2t/recall@10', 't2i/recall@1', 't2i/recall@5', 't2i/recall@10')
+HEADER = ('system', 'i2t R@1', 'R@5', 'R@10', 't2i R@1', 'R@5', 'R@10', 'rsum', 'models', 'backbone', 'source')
 MODELS = {True: 'ensemble', False: 'single', None: '-'}
 
 
@@ -92,7 +94,7 @@ def load() -> list[Row]:
 
 def presets() -> Presets:
     """Reads the name of every preset, as for `--config` -> the keys of its rows; none if nothing is published."""
-    return {name: [tuple(key) for key in keys] for name, keys in _read()['presets'].items()}
+    return {name: list(map(tuple, keys)) for name, keys in _read()['presets'].items()}
 
 
 def find(key: RowKey, rows: Sequence[Row]) -> list[Row]:
@@ -137,12 +139,12 @@ def matching(
         )
     if protocol['split'] not in TEST_SPLITS:
         raise UserError(f'{data} is not a test split, but published rows are for test images: use --split test')
-    ours = Protocol(*(protocol[field.name] for field in dataclasses.fields(Protocol)))
-    name = next((name for name, published in PROTOCOLS[dataset].items() if published == ours), None)
-    if name is None:
-        protocols = '; '.join(f'{name}: {_counts(published)}' for name, published in PROTOCOLS[dataset].items())
+    ours = Protocol(protocol['images'], protocol['texts'], protocol['folds'])
+    names = {published: name for name, published in PROTOCOLS[dataset].items()}
+    if ours not in names:
+        protocols = '; '.join(f'{name}: {_counts(published)}' for published, name in names.items())
         raise UserError(f'{data} with {_counts(ours)} is not a published protocol of {dataset}; known are {protocols}')
-    name = ', '.join(filter(None, (name, noise)))
+    name = ', '.join(filter(None, (names[ours], noise)))
     rows = [row for row in rows if (row.dataset, row.protocol) == (dataset, name)]
     if not rows:
         raise UserError(
@@ -151,7 +153,8 @@ def matching(
     for system in systems:
         if not any(system.lower() in row.system.lower() for row in rows):
             raise UserError(f"no row of {dataset}, {name}, has the system '{system}'; published.json lists the names")
-    return [row for row in rows if not systems or any(system.lower() in row.system.lower() for system in systems)]
+    pattern = re.compile('|'.join(map(re.escape, systems)), re.IGNORECASE)
+    return [row for row in rows if pattern.search(row.system)]
 
 
 def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -162,8 +165,8 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
       rows: Published rows that match its protocol.
 
     Returns:
-      Lines of R@1, R@5 and R@10 from image to text and from text to image, and rsum, in percent; '-' for unpublished
-      numbers.
+      A Markdown table of R@1, R@5 and R@10 from image to text and from text to image, and rsum, in percent; '-' for
+      unpublished numbers.
     """
     runs = report['protocol']['runs']
     ours = Row(
@@ -179,14 +182,11 @@ def comparison(report: Mapping[str, Any], rows: Sequence[Row]) -> str:
         # Nearly every row has both R@1, few have all six recalls; the others sort by rsum.
         return sum(row.metrics.get(key, 0.0) for key in (RECALLS[0], RECALLS[3])), row.metrics.get('rsum', 0.0)
 
-    lines = [('', 'i2t R@1', 'R@5', 'R@10', 't2i R@1', 'R@5', 'R@10', 'rsum', 'models', 'backbone', 'source')]
+    lines = []
     for row in (ours, *sorted(rows, key=first_recalls, reverse=True)):
         numbers = (f'{row.metrics[key]:.1f}' if key in row.metrics else '-' for key in (*RECALLS, 'rsum'))
         lines.append((row.system, *numbers, MODELS[row.ensemble], row.backbone or '-', row.cited))
-    alignment = '<' + '>' * (len(RECALLS) + 1) + '<' * 3
-    columns = zip(alignment, zip(*lines, strict=True), strict=True)
-    line_format = '  '.join(f'{{:{side}{max(map(len, cells))}}}' for side, cells in columns)
-    return '\n'.join(line_format.format(*cells).rstrip() for cells in lines)
+    return tables.table(HEADER, lines)
 
 
 def _counts(protocol: Protocol) -> str:

@@ -23,44 +23,40 @@ METRICS = 'metrics.json'
 SIMS, IMAGE_OF_TEXT, VECTORS = 'sims.npy', 'image_of_text.npy', 'vectors.npz'
 
 
+WORDS = {  # argument of an evaluation -> its default, and the word for another value in the name of the folder
+    'folds': (1, '{}folds'),
+    'ensemble': (False, 'ensemble'),
+    'member': (None, '{}'),
+    'top_m': (None, 'top{}'),
+    'add': (False, 'added'),
+    'step': (None, 'step{}'),
+    'dtype': (None, '{}'),
+    'precision': (None, '{}'),
+}
+
+
 def folder_of(
-    workdir: Path,
-    split: str | None,
-    *,
-    folds: int = 1,
-    ensemble: bool = False,
-    member: str | None = None,
-    top_m: int | None = None,
-    add: bool = False,
-    step: int | None = None,
-    dtype: str | None = None,
-    precision: str | None = None,
-    data_root: str | None = None,
-    files: Sequence[str] = (),
+    workdir: Path, split: str | None, *, data_root: str | None = None, files: Sequence[str] = (), **arguments: Any
 ) -> Path:
     """Returns the default output folder of an evaluation, whose name has the arguments that differ from the defaults.
 
     Args:
       workdir: The first run directory.
       split: The name of the split, such as 'dev'; None if none is read.
-      folds: Parts of the images.
-      ensemble: Whether several runs are evaluated together.
-      member: The model, None for the validated one.
-      top_m: Candidates of a query in the shortlist, None without one.
-      add: Whether the scores that select the shortlist are added.
-      step: The checkpoint, None for the best.
-      dtype: The dtype of the encodings, None for the validation's.
-      precision: The precision of products, None for the validation's.
       data_root: The data folder, None for the training data.
       files: Other files that are read.
+      **arguments: Some of the keys of `WORDS`.
     """
-    words = [split or '', f'{folds}folds' if folds > 1 else '', 'ensemble' if ensemble else '', member or '']
-    words += [f'top{top_m}' if top_m else '', 'added' if add else '', '' if step is None else f'step{step}']
-    words += [dtype or '', precision or '']
-    for paths in filter(None, ([data_root] if data_root else [], files)):
-        resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
-        words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
-    return workdir / 'eval' / '_'.join(filter(None, words))
+    words = [split] if split else []
+    for name, (default, word) in WORDS.items():
+        value = arguments.get(name, default)
+        if value not in (default, None, ''):
+            words.append(word.format(value))
+    for paths in ([data_root] if data_root else [], files):
+        if paths:
+            resolved = '\n'.join(str(Path(path).resolve()) for path in paths)
+            words.append(f'{Path(paths[0]).resolve().name}-{hashlib.sha256(resolved.encode()).hexdigest()[:6]}')
+    return workdir / 'eval' / '_'.join(words)
 
 
 def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_root: str | None = None) -> list[Path]:
@@ -72,14 +68,16 @@ def folders_of(workdir: Path, split: str, evaluation: Mapping[str, Any], data_ro
       evaluation: The section `evaluation` of its config.
       data_root: The data folder, None for the training data.
     """
-    folders = []
     single = (split, 1, 1, evaluation['dtype'], evaluation['precision'])
+    of_other_data = []
     for report in workdir.glob(f'eval/{split}_*-??????/{METRICS}'):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             protocol = parse_json(report.read_bytes())['protocol']
             kind = protocol['split'], protocol['folds'], len(protocol['runs']), protocol['dtype'], protocol['precision']
-            folders += [report.parent] if kind == single else []
-    return [folder_of(workdir, split, data_root=root) for root in (data_root, None)] + folders * (len(folders) == 1)
+            if kind == single:
+                of_other_data.append(report.parent)
+    folders = [folder_of(workdir, split, data_root=root) for root in (data_root, None)]
+    return folders + (of_other_data if len(of_other_data) == 1 else [])
 
 
 def names(sims: bool, vectors: bool) -> list[str]:
@@ -121,9 +119,7 @@ def write(
             np.savez(file, **arrays)
         files[VECTORS] = hash_arrays(arrays.values())
     identity = {**split.identity, 'captions': split.captions_hash}
-    content = {**report, 'identity': identity, 'files': files}
-    with folder.replacing(METRICS) as file:
-        file.write((json.dumps(content, indent=2) + '\n').encode())
+    folder.write(METRICS, json.dumps({**report, 'identity': identity, 'files': files}, indent=2) + '\n')
     folder.remove({SIMS, IMAGE_OF_TEXT, VECTORS}.difference(written))
 
 

@@ -136,10 +136,9 @@ class OutputFolder:
             for name in removed:
                 (self.path / name).unlink(missing_ok=True)
                 partial_path(self.path / name).unlink(missing_ok=True)  # left by a killed process
-            folders = {str(parent) for name in removed for parent in Path(name).parents[:-1]}
-            for folder in sorted(folders, reverse=True):  # inner ones first
-                with contextlib.suppress(OSError):  # it is not empty, or gone
-                    (self.path / folder).rmdir()
+                for folder in Path(name).parents[:-1]:
+                    with contextlib.suppress(OSError):  # it is not empty, or gone
+                        (self.path / folder).rmdir()
             claimed[:] = [name for name in claimed if name not in removed]
 
     def begin(self, inputs: Any) -> 'Job':

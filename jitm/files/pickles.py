@@ -56,15 +56,21 @@ def _make_dict(pairs: Iterable = ()) -> collections.OrderedDict:
     return collections.OrderedDict((key, value) for key, value in pairs if _is_key(key))
 
 
-_DICT, _LIST, _NEW = Function(_make_dict), Function(list), Function(lambda kind, *_: kind())
+_DICT = Function(_make_dict)
+_LIST = Function(list)
+_NEW = Function(lambda kind, *_: kind())
 CONTAINERS = {  # module and name -> its constructor; sets become lists, which need no hashes
     ('collections', 'OrderedDict'): _DICT,
     ('collections', 'Counter'): _DICT,
     ('collections', 'defaultdict'): Function(lambda _=None, pairs=(): _make_dict(pairs)),
     ('argparse', 'Namespace'): types.SimpleNamespace,
     ('types', 'SimpleNamespace'): types.SimpleNamespace,
-    **{(module, name): _LIST for module in ('builtins', '__builtin__') for name in ('set', 'frozenset')},
-    **{(module, '_reconstructor'): _NEW for module in ('copyreg', 'copy_reg')},  # in protocols 0 and 1
+    ('builtins', 'set'): _LIST,
+    ('builtins', 'frozenset'): _LIST,
+    ('__builtin__', 'set'): _LIST,
+    ('__builtin__', 'frozenset'): _LIST,
+    ('copyreg', '_reconstructor'): _NEW,  # in protocols 0 and 1
+    ('copy_reg', '_reconstructor'): _NEW,
 }
 
 
@@ -124,8 +130,11 @@ class BoundedUnpickler(pickle._Unpickler):  # the C version allocates any size t
 
     def _drop_items(self) -> None:
         """Drops the items of a dict whose keys have other types."""
-        pairs = zip(self.stack[::2], self.stack[1::2], strict=True)
-        self.stack[:] = [part for pair in pairs if _is_key(pair[0]) for part in pair]
+        items = []
+        for key, value in zip(self.stack[::2], self.stack[1::2], strict=True):
+            if _is_key(key):
+                items += [key, value]
+        self.stack[:] = items
 
     def _load_item(self) -> None:
         if _is_key(self.stack[-2]):

@@ -22,7 +22,9 @@ from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.types import DTYPES, Precision
 
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
-SHORTEST, FREQUENT, LONG_MULTIPLE = 8, 24, 12  # lengths, see `Engine.own_length`
+SHORTEST = 8  # padded length of a text, see `Engine.own_length`
+FREQUENT = 24  # longest text whose length is padded to a multiple of `LENGTH_MULTIPLE`
+LONG_MULTIPLE = 12  # of the lengths of longer texts
 COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
 TILE = (256, 64)  # vectors on each side
@@ -229,13 +231,13 @@ class Engine:
         Returns:
           float32 [I, T].
         """
-        columns = list(batches(texts, SCORED_PER_CALL))
-        return np.block([[self._score(rows, part) for part in columns] for rows in batches(images, SCORED_PER_CALL)])
-
-    def _score(self, images: Encoding, texts: Encoding) -> np.ndarray:
-        count = len(jax.tree.leaves(texts)[0])
-        texts = parallel.put_everywhere(pad(texts, padded_count(count)))
-        return self._padded(self.compiled(score), images, texts)[:, :count]
+        parts = []
+        for columns in batches(texts, SCORED_PER_CALL):
+            count = len(jax.tree.leaves(columns)[0])
+            placed = parallel.put_everywhere(pad(columns, padded_count(count)))
+            rows = [self._padded(self.compiled(score), part, placed) for part in batches(images, SCORED_PER_CALL)]
+            parts.append(np.concatenate(rows)[:, :count])
+        return np.concatenate(parts, axis=1)
 
     def similarity_pairwise(self, images: Encoding, texts: Encoding) -> np.ndarray:
         """Scores image n with text n, in calls of few sizes: float32 [N]."""

@@ -56,8 +56,8 @@ class BlockMemory:
         self._engine = engine
         self._split = split
         self._only_selected = only_selected
-        methods = 'encode_image', 'encode_text'
-        self._encode_image, self._encode_text = (engine.compiled(encode, name, engine.dtype) for name in methods)
+        self._encode_image = engine.compiled(encode, 'encode_image', engine.dtype)
+        self._encode_text = engine.compiled(encode, 'encode_text', engine.dtype)
         devices = parallel.num_local_devices()
         longest = tokens.lengths.argmax()[None]
         self._read = _shapes(take_images(split, np.array([0]), engine.model.reads, tokens.tags), devices)
@@ -78,18 +78,19 @@ class BlockMemory:
         devices = parallel.num_local_devices()
         budget = memory_mb * 2**20
         shape = self._largest_shape(budget)
-        while (bytes_needed := sum(sides := self.required_bytes(shape))) > budget:
-            only_texts = sides[1] > sides[0] or shape.images == devices
-            if shape.texts > max(MIN_TEXTS, devices) and only_texts:
-                shape = BlockShape(shape.images, bucket(shape.texts // 2, devices))
+        while True:
+            images, texts = self.required_bytes(shape)
+            if images + texts <= budget:
+                return shape
+            if shape.texts > max(MIN_TEXTS, devices) and (texts > images or shape.images == devices):
+                shape = shape._replace(texts=bucket(shape.texts // 2, devices))
             elif shape.images > devices:
-                shape = BlockShape(bucket(shape.images // 2, devices), shape.texts)
+                shape = shape._replace(images=bucket(shape.images // 2, devices))
             else:
                 raise UserError(
                     f"config key 'run.memory_mb' is {memory_mb}, but scoring {shape.images} x {shape.texts} pairs of "
-                    f'{self._split.name} at a time takes {-(-bytes_needed // 2**20)} MiB; allow that much'
+                    f'{self._split.name} at a time takes {-(-(images + texts) // 2**20)} MiB; allow that much'
                 )
-        return shape
 
     def _largest_shape(self, budget: int) -> BlockShape:
         """Returns the largest block that is tried: its encoded images take a quarter of the budget of each device."""
@@ -99,8 +100,9 @@ class BlockMemory:
         max_texts = MAX_TEXTS
         if self._engine.is_dual:  # two blocks for each process, if they are large
             max_texts = np.clip(-(-split.num_texts // (2 * jax.process_count())), MAX_TEXTS, MAX_VECTORS)
-        sides = (split.num_images, max_images), (split.num_texts, max_texts)
-        return BlockShape(*(bucket(min(side), devices) for side in sides))
+        images = min(split.num_images, max_images)
+        texts = min(split.num_texts, max_texts)
+        return BlockShape(bucket(images, devices), bucket(texts, devices))
 
     def required_bytes(self, shape: BlockShape) -> tuple[int, int]:
         """Returns the bytes of the images' side and of the texts' side of a block, on host and devices together.
@@ -120,12 +122,10 @@ class BlockMemory:
         # The scores.
         if self._only_selected:
             index = jax.ShapeDtypeStruct((shape.pairs_per_call * devices,), np.int32)
-            compiled = engine.compiled(score_selected)
-            rows = SelectedPairs(images, index, index)
+            selected = SelectedPairs(images, index, index)
+            scoring = parallel.memory_of(engine.compiled(score_selected), selected, engine.variables, texts)
         else:
-            compiled = engine.compiled(score)
-            rows = images
-        scoring = parallel.memory_of(compiled, rows, engine.variables, texts)
+            scoring = parallel.memory_of(engine.compiled(score), images, engine.variables, texts)
         copies = 1 + devices  # every device holds all texts of the block
         return 2 * _num_bytes((read, images)) + encode_images, copies * _num_bytes(texts) + max(encode_texts, scoring)
 

@@ -17,7 +17,7 @@ from jitm.inference.engine import batches, first, pad
 from jitm.inference.scoring import DEFAULT_OPTIONS, ScoringOptions, make_scorer
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import Run
 from jitm.types import Texts
 
@@ -42,16 +42,16 @@ class PaddedPairs(NamedTuple):
     Attributes:
       rows: Row of each image among the encoded images of a block, int32 [N].
       texts: The captions.
-      others: Further arguments of an output, leaves [N, ...].
+      arguments: Further arguments of an output, leaves [N, ...].
     """
 
     rows: chex.Array
     texts: Texts
-    others: tuple[chex.Array, ...]
+    arguments: tuple[chex.Array, ...]
 
 
 SCORES = 'similarity_pairwise'
-Output = str | Callable[..., chex.ArrayTree]  # (model, images [N], texts [N], *others [N]) -> leaves [N, ...]
+Output = str | Callable[..., chex.ArrayTree]  # (model, images [N], texts [N], *arguments [N]) -> leaves [N, ...]
 
 
 def _predict_words(model: Matcher, images: Encoding, texts: Encoding) -> WordPredictions:
@@ -87,7 +87,7 @@ def _read_pairs(
         of_rows = jax.tree.map(lambda x: x[row], images)
         return model.apply(variables, of_rows, *arrays, method=output)
 
-    return tiling.map_tiles(tile, (pairs.rows, encoded, *pairs.others), size)
+    return tiling.map_tiles(tile, (pairs.rows, encoded, *pairs.arguments), size)
 
 
 def word_mask(lengths: np.ndarray, padded_length: int) -> np.ndarray:
@@ -112,7 +112,7 @@ class PairScorer:
         run: Run,
         split: Split,
         options: ScoringOptions = DEFAULT_OPTIONS,
-        report: Callable[[Progress], None] | None = None,
+        report: Callable[[Progress], None] = ignore,
     ):
         """Prepares the scoring of a split's images.
 
@@ -208,5 +208,4 @@ class PairScorer:
                 result = jax.device_get(compiled(parallel.put_rows(call), engine.variables, encoded))
                 yield rows, first(result, len(rows))
                 done += len(rows)
-                if self._report is not None:
-                    self._report(Progress.since(start_time, 0, done, len(images)))
+                self._report(Progress.since(start_time, 0, done, len(images)))

@@ -22,7 +22,7 @@ from jitm.files.outputs import OutputFolder
 from jitm.inference.engine import Engine, SelectedPairs, batches, concatenate, first, pad, score, score_selected
 from jitm.inference.memory import BlockMemory
 from jitm.models.matcher import Encoding, Matcher
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import Run, read_tokens
 from jitm.types import DTYPES, PRECISIONS, Precision
 
@@ -132,22 +132,18 @@ class Scorer:
 
     def cache_key(self) -> dict[str, Any]:
         """Returns all inputs of the blocks, as JSON: model, parameters, data, shapes and precision."""
-        model = self.engine.model
-        split = self._split
         tokens = self._tokens
-        arrays = jax.tree.leaves(jax.device_get(self.engine.variables))
-        arrays += [split.counts] if 'regions' in model.reads else []
-        arrays += [tokens.ids, tokens.starts]
-        arrays += [split.boxes] if 'locations' in model.reads else []
-        arrays += [tokens.tags.ids, tokens.tags.starts] if 'tags' in model.reads else []
+        tags = tokens.tags
+        arrays = self.engine.variables, tokens.ids, tokens.starts, self._split.boxes, tags and (tags.ids, tags.starts)
         return {
-            'model': describe(model),
-            'arrays': hash_arrays(arrays),
-            'split': split.identity,
+            'model': describe(self.engine.model),
+            'arrays': hash_arrays(jax.tree.leaves(jax.device_get(arrays))),
+            'split': self._split.identity,
             'block': list(self.shape),
             'dtype': self.engine.dtype,
             'precision': self.engine.precision,
-        } | ({} if self._pairs is None else {'pairs': hash_arrays([self._pairs])})
+            'pairs': None if self._pairs is None else hash_arrays([self._pairs]),
+        }
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields the images int [N] and the texts int [M] of each block, both ascending.
@@ -193,7 +189,7 @@ class Scorer:
             block[row[pairs[valid]], column[pairs[valid]]] = scores[valid]
         return block
 
-    def score(self, output: OutputFolder | None = None, report: Callable[[Progress], None] | None = None) -> np.ndarray:
+    def score(self, output: OutputFolder | None = None, report: Callable[[Progress], None] = ignore) -> np.ndarray:
         """Scores all pairs, or those selected at construction.
 
         Args:
@@ -232,8 +228,7 @@ class Scorer:
             if job is not None:
                 job.save(part, scores=block)
             scored += num_pairs
-            if report is not None:
-                report(Progress.since(start, read, scored, total))
+            report(Progress.since(start, read, scored, total))
         return sims
 
     def score_together(self) -> np.ndarray:

@@ -27,7 +27,7 @@ from jitm.inference.scoring import (
 from jitm.mining.state import MiningState
 from jitm.mining.top_h import PairSearch, ProductSearch
 from jitm.models.matcher import DualEncoder
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import Run
 
 SAVE_EVERY = 30.0  # seconds
@@ -57,7 +57,7 @@ def check_top_h(split: Split, top_h_texts: int, top_h_images: int) -> None:
             raise UserError(f'{flag} is {top_h}; {split.name} has 1 to {available} negatives')
 
 
-def _search_local(search: Search, state: MiningState, job: Job, report: Callable[[Progress], None] | None) -> None:
+def _search_local(search: Search, state: MiningState, job: Job, report: Callable[[Progress], None]) -> None:
     """Searches the remaining blocks of this process and saves the state at regular intervals."""
     sizes = search.blocks()
     process = jax.process_index()
@@ -71,8 +71,7 @@ def _search_local(search: Search, state: MiningState, job: Job, report: Callable
     for pairs in search.run(blocks[state.done :], state):
         state.done += 1
         scored += pairs
-        if report is not None:
-            report(Progress.since(start, finished, scored, total))
+        report(Progress.since(start, finished, scored, total))
         if time.perf_counter() - saved > SAVE_EVERY:
             state.save(job, process)
             saved = time.perf_counter()
@@ -107,7 +106,7 @@ def search_all(
     job: Job,
     top_h_texts: int,
     top_h_images: int,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = ignore,
 ) -> MiningState:
     """Searches all blocks, split over the processes, and merges their lists.
 
@@ -131,9 +130,9 @@ def search_all(
     agreement.in_all(lambda: _check_shared(job))
     _search_local(search, state, job, report)
     parallel.barrier('searched')
-    for other in range(jax.process_count()):
-        if other != process:
-            state = state.join(MiningState.load(job, other))
+    for number in range(jax.process_count()):
+        if number != process:
+            state = state.join(MiningState.load(job, number))
     parallel.barrier('joined')
     return state
 
@@ -147,7 +146,7 @@ def mine(
     top_h_texts: int,
     top_h_images: int,
     options: ScoringOptions = DEFAULT_OPTIONS,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = ignore,
 ) -> MiningState:
     """Finds the highest-scoring texts of other images for every image, and the highest-scoring other images per text.
 

@@ -63,10 +63,13 @@ class MiningState:
     @classmethod
     def initial(cls, split: Split, top_h_texts: int, top_h_images: int) -> 'MiningState':
         """Returns the state before the first block, with empty lists."""
-        i2t = (split.num_images, top_h_texts)
-        t2i = (split.num_texts, top_h_images)
-        lists = [(np.full(size, -np.inf, np.float32), np.full(size, NO_CANDIDATE, np.int32)) for size in (i2t, t2i)]
-        return cls(0, *lists, np.full(split.num_texts, -np.inf, np.float32))
+
+        def empty(*shape: int) -> Lists:
+            return np.full(shape, -np.inf, np.float32), np.full(shape, NO_CANDIDATE, np.int32)
+
+        i2t = empty(split.num_images, top_h_texts)
+        t2i = empty(split.num_texts, top_h_images)
+        return cls(0, i2t, t2i, np.full(split.num_texts, -np.inf, np.float32))
 
     def save(self, job: Job, process: int) -> None:
         """Saves the state of a process; a UserError if it cannot be written."""
@@ -92,9 +95,9 @@ class MiningState:
 
     def join(self, shard: 'MiningState') -> 'MiningState':
         """Merges the lists of two processes."""
-        pairs = (self.i2t, shard.i2t), (self.t2i, shard.t2i)
-        lists = [jax.device_get(jax.jit(merge)(mine, *lists_of_shard)) for mine, lists_of_shard in pairs]
-        return MiningState(self.done, *lists, np.maximum(self.positives, shard.positives))
+        i2t = jax.device_get(jax.jit(merge)(self.i2t, *shard.i2t))
+        t2i = jax.device_get(jax.jit(merge)(self.t2i, *shard.t2i))
+        return MiningState(self.done, i2t, t2i, np.maximum(self.positives, shard.positives))
 
 
 def summarize(state: MiningState, split: Split) -> str:
@@ -107,17 +110,18 @@ def summarize(state: MiningState, split: Split) -> str:
     """
     best_text = np.full(split.num_images, -np.inf, np.float32)
     np.maximum.at(best_text, split.image_of_text, state.positives)
-    lists = [('positives', state.positives)]
+    scores_of = {'positives': state.positives}
     shares = []
     for direction, (scores, _), positive in (('i2t', state.i2t, best_text), ('t2i', state.t2i, state.positives)):
-        ranks = [rank for rank in RANKS if rank < scores.shape[1]] + [scores.shape[1]]
-        lists += [(f'{direction} rank {rank}', scores[:, rank - 1]) for rank in ranks]
+        top_h = scores.shape[1]
+        for rank in sorted({min(rank, top_h) for rank in (*RANKS, top_h)}):
+            scores_of[f'{direction} rank {rank}'] = scores[:, rank - 1]
         above = scores > positive[:, None] + ROUNDING
         shares.append(
             f'{direction}: {100 * above.mean():.1f} % of the mined negatives are above every positive of their query, '
             f'and {100 * above[:, 0].mean():.1f} % of the queries have one'
         )
-    rows = [[name, *(f'{x:.3f}' for x in np.quantile(scores, QUANTILES))] for name, scores in lists]
+    rows = [[name, *map('{:.3f}'.format, np.quantile(scores, QUANTILES))] for name, scores in scores_of.items()]
     header = ['similarity of', *(f'{100 * q:g} %' for q in QUANTILES)]
     return '\n'.join([table(header, rows), *shares, *_false_negatives(state, split)])
 

@@ -3,7 +3,6 @@
 import concurrent.futures
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import chex
 import jax
@@ -34,14 +33,16 @@ class PairSearch:
         """Sets the block shapes of all scorers of the split, whose scores are averaged, to the smallest one."""
         self._scorers = scorers
         self._split = split
-        smallest = BlockShape(*map(min, zip(*(scorer.shape for scorer in scorers), strict=True)))
+        images = min(scorer.shape.images for scorer in scorers)
+        texts = min(scorer.shape.texts for scorer in scorers)
         for scorer in scorers:
-            scorer.shape = smallest
+            scorer.shape = BlockShape(images, texts)
 
     def blocks(self) -> dict[tuple[int, int], int]:
         """Returns the first image and the first text of each block -> the number of its pairs."""
-        blocks = self._scorers[0].blocks()
-        return {(int(rows[0]), int(columns[0])): len(rows) * len(columns) for rows, columns in blocks}
+        return {
+            (int(rows[0]), int(columns[0])): rows.size * columns.size for rows, columns in self._scorers[0].blocks()
+        }
 
     def run(self, blocks: Sequence[tuple[int, int]], state: MiningState) -> Iterator[int]:
         """Searches some blocks and enters the results into the state; yields the number of pairs of each."""
@@ -54,20 +55,16 @@ class PairSearch:
 
     def _enter(self, block: chex.Array, rows: np.ndarray, columns: np.ndarray, state: MiningState) -> None:
         """Merges a block of scores into the lists of its images and texts."""
-
-        def padded(array: np.ndarray, axis: int, value: Any) -> np.ndarray:
-            padding = block.shape[axis] - len(array)
-            return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1), constant_values=value)
-
-        of_images = tuple(padded(array[rows], 0, 0) for array in state.i2t)
-        of_texts = tuple(padded(array[columns], 1, 0) for array in state.t2i)
-        image_of_text = padded(self._split.image_of_text[columns], 1, -2)
-        ids = padded(rows.astype(np.int32), 0, -1), padded(columns.astype(np.int32), 1, -1)
+        block = block[: len(rows), : len(columns)]
+        of_images = tuple(array[rows] for array in state.i2t)
+        of_texts = tuple(array[columns] for array in state.t2i)
+        ids = rows.astype(np.int32), columns.astype(np.int32)
+        image_of_text = self._split.image_of_text[columns]
         images, texts, positives = jax.device_get(rank_block(of_images, of_texts, block, *ids, image_of_text))
         for lists, index, new in ((state.i2t, rows, images), (state.t2i, columns, texts)):
             for merged, part in zip(lists, new, strict=True):
-                merged[index] = part[: len(index)]
-        state.positives[columns] = np.maximum(state.positives[columns], positives[: len(columns)])
+                merged[index] = part
+        state.positives[columns] = np.maximum(state.positives[columns], positives)
 
 
 @jax.jit
@@ -85,18 +82,17 @@ def rank_block(
       images: The lists [I, h] of the block's images.
       texts: The lists [T, h'] of its texts.
       block: float32 [I, T].
-      rows: int32 [I], ascending ids of the images; negative for padding.
-      columns: int32 [T], ascending ids of the texts; negative for padding.
+      rows: int32 [I], ascending ids of the images.
+      columns: int32 [T], ascending ids of the texts.
       image_of_text: The image of each text, int32 [T].
 
     Returns:
       The lists of the images, the lists of the texts, and the score of each text with its own image [T], -inf if that
       image is not in the block.
     """
-    valid = (rows >= 0)[:, None] & (columns >= 0)
     match = image_of_text == rows[:, None]
-    positives = jnp.max(jnp.where(match & valid, block, -jnp.inf), axis=0)
-    negatives = jnp.where(match | ~valid, -jnp.inf, block)
+    positives = jnp.max(jnp.where(match, block, -jnp.inf), axis=0)
+    negatives = jnp.where(match, -jnp.inf, block)
     return merge(images, negatives, columns), merge(texts, negatives.T, rows), positives
 
 
@@ -158,15 +154,16 @@ class ProductSearch:
         for direction in self._sides:
             yield from self._run(direction, [start for d, start in blocks if d == direction], state)
         image_of_text = self._split.image_of_text
-        for start in range(0, len(image_of_text), self._queries):
+        images, texts = self._sides['i2t']
+        for start in range(0, len(texts), self._queries):
             rows = slice(start, start + self._queries)
-            all_images, all_texts = self._sides['i2t']
-            images, texts = (part.astype(np.float32) for part in (all_images[image_of_text[rows]], all_texts[rows]))
-            state.positives[rows] = np.einsum('nd,nd->n', images, texts)
+            matches = images[image_of_text[rows]].astype(np.float32)
+            state.positives[rows] = np.einsum('nd,nd->n', matches, texts[rows].astype(np.float32))
 
     def _run(self, direction: str, starts: Sequence[int], state: MiningState) -> Iterator[int]:
         scores, ids = getattr(state, direction)
-        (vectors, candidates), top_h = self._sides[direction], scores.shape[1]
+        vectors, candidates = self._sides[direction]
+        top_h = scores.shape[1]
         group = group_size(len(candidates), top_h)
         padded_count = bucket(len(candidates), group)
         padded = parallel.put_everywhere(np.pad(candidates, [(0, padded_count - len(candidates)), (0, 0)]))

@@ -12,6 +12,10 @@ REPORT_EVERY = 10  # seconds between lines of a job over pairs
 REPORT_TRAINING_EVERY = 60  # seconds
 
 
+def ignore(*_: object) -> None:
+    """Reports nothing."""
+
+
 def _duration(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 

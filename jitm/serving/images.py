@@ -131,10 +131,12 @@ def read_features(path: Path) -> Split:
     names = path.with_name(f'{path.name.removesuffix(FEATURES)}_ids.txt')
     ids = tuple(map(str, range(images)))
     if path.name.endswith(FEATURES) and names.exists():
-        ids = read_lines(str(names))
-        if len(ids) == images or (not len(ids) % images and not name_texts(ids, len(ids))):
-            ids = ids[:: len(ids) // images]
-        elif len(ids := tuple(name for name, _ in itertools.groupby(ids))) != images:
+        lines = read_lines(str(names))
+        if len(lines) == images or (not len(lines) % images and not name_texts(lines, len(lines))):
+            ids = lines[:: len(lines) // images]
+        else:
+            ids = tuple(name for name, _ in itertools.groupby(lines))
+        if len(ids) != images:
             raise UserError(f'{names} names {len(ids)} images, but {path.name} has {images}: give an id for each')
     counts = np.full(images, regions.shape[1], np.int32)
     return Split(name=path.name, regions=regions, counts=counts, image_ids=ids)

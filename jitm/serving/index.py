@@ -19,9 +19,10 @@ import numpy as np
 
 from jitm.data.images.pixels import NUM_THREADS
 from jitm.errors import UserError
-from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json
+from jitm.files import expand, hash_arrays, hash_file, leads_out, locked, parse_json, read_bytes
 from jitm.files.outputs import Job, OutputFolder
 from jitm.inference.engine import concatenate
+from jitm.runs.progress import ignore
 from jitm.serving.images import Entry, ImageReader
 from jitm.serving.search import Hit, VectorSearch
 from jitm.types import Images
@@ -67,10 +68,10 @@ class Index:
             if leads_out(manifest['vectors']) or not self._file.is_file():
                 raise ValueError('it has no file of vectors')
             self.vectors = np.load(self._file, mmap_mode='r')
+            if self.vectors.dtype != np.float32 or self.vectors.shape[:-1] != (len(self.entries),):
+                raise ValueError('its vectors are others')
         except (OSError, ValueError, TypeError, EOFError):
             raise _damaged(self.folder) from None
-        if self.vectors.dtype != np.float32 or self.vectors.shape[:-1] != (len(self.entries),):
-            raise _damaged(self.folder)
 
     def __len__(self) -> int:
         """Returns I."""
@@ -90,29 +91,25 @@ class Index:
 
     def top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         """Returns the images with the largest inner products for each query, see `VectorSearch.top`."""
-        top = self._search.top(queries, top_k)
-        return [[hit._replace(name=self.names[hit.index]) for hit in hits] for hits in top]
+        return list(map(self._named, self._search.top(queries, top_k)))
+
+    def _named(self, hits: Sequence[Hit]) -> list[Hit]:
+        return [hit._replace(name=self.names[hit.index]) for hit in hits]
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    if not path.is_file():
-        raise UserError(f'{folder} is not an index of jitm: it has no {MANIFEST}; jitm search makes one')
     try:
-        manifest = parse_json(path.read_bytes())
+        manifest = parse_json(read_bytes(path))
     except (OSError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest.keys() >= KEYS:
-        raise UserError(
-            f'{folder} is not an index of jitm, or its {MANIFEST} is damaged; choose a new folder, and jitm search '
-            'makes one'
-        )
-    if manifest['format'] != FORMAT:
-        raise UserError(
-            f'{path} has format {manifest["format"]}, this version reads {FORMAT}; choose a new folder, and jitm '
-            'search makes one'
-        )
-    return manifest
+        problem = f'{folder} is not an index of jitm: its {MANIFEST} is missing or damaged'
+    elif manifest['format'] != FORMAT:
+        problem = f'{path} has format {manifest["format"]}, this version reads {FORMAT}'
+    else:
+        return manifest
+    raise UserError(f'{problem}; choose a new folder, and jitm search makes one')
 
 
 def _damaged(folder: Path) -> UserError:
@@ -125,7 +122,7 @@ def update(
     model: str,
     encode: Callable[[Images], np.ndarray],
     batch_size: int,
-    report: Callable[[int, int], None] | None = None,
+    report: Callable[[int, int], None] = ignore,
 ) -> Index:
     """Makes the index of some images, or updates it.
 
@@ -137,7 +134,7 @@ def update(
       model: A hash of all inputs of a vector besides the image; an index made by another model is rebuilt.
       encode: A function from up to `batch_size` images to vectors float32 [N, D].
       batch_size: The number of images encoded at a time.
-      report: A function called with the numbers of finished images and of all images that are read; None for none.
+      report: A function called with the numbers of finished images and of all images that are read.
 
     Returns:
       The index, with the images in the order of the reader.
@@ -180,8 +177,7 @@ def update(
                 job.save(part, entries=json.dumps(waiting), vectors=_stacked(waiting, vectors))
                 part += 1
                 waiting = []
-            if report is not None:
-                report(done, len(new_names))
+            report(done, len(new_names))
         # The index.
         stored = [entries[name] for name in reader.names if name not in unreadable]
         if not stored:
@@ -209,11 +205,10 @@ def write(
         'model': model,
         'vectors': name,
         'checksum': hash_file(folder.path / name),
-        'unreadable': dict(unreadable),
-        'images': [list(entry) for entry in entries],
+        'unreadable': unreadable,
+        'images': entries,
     }
-    with folder.replacing(MANIFEST) as file:
-        file.write(json.dumps(manifest, indent=0).encode())
+    folder.write(MANIFEST, json.dumps(manifest, indent=0))
     folder.remove(set(folder.names) - {name, MANIFEST})
 
 

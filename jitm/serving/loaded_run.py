@@ -18,8 +18,10 @@ from jitm.data.splits import Split, pad_texts
 from jitm.encoders import features, text_network
 from jitm.encoders.networks import FeatureNetwork, restore
 from jitm.errors import UserError, did_you_mean, require
+from jitm.evaluation.protocol import check_vectors
 from jitm.inference.engine import Engine, concatenate, pad
-from jitm.models.matcher import DualEncoder, Encoding
+from jitm.models.matcher import Encoding
+from jitm.runs.progress import ignore
 from jitm.runs.run import Run, read_split
 from jitm.serving.encodings import check, features_of_crops, image_batches, read_captions, shapes, vector_key
 from jitm.serving.images import ImageReader, as_split, check_photos, is_list, open_images
@@ -181,7 +183,8 @@ class LoadedRun:
 
     def warn_of_unknown_words(self, query: str | Sequence[str]) -> None:
         """Warns of unknown words in a single caption; a list may be a data set with its rare words."""
-        if isinstance(query, str) and (unknown := self.describe_unknown_words(query)):
+        unknown = self.describe_unknown_words(query) if isinstance(query, str) else ''
+        if unknown:
             warnings.warn(unknown, stacklevel=3)
 
     def search(
@@ -225,7 +228,7 @@ class LoadedRun:
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
-        **others: None,
+        **unused: None,
     ) -> Any:
         """Encodes captions or images as vectors, with the arguments of `SentenceTransformer.encode` that apply here.
 
@@ -238,7 +241,7 @@ class LoadedRun:
           convert_to_numpy: Returns an array; False for a list of tensors of torch.
           convert_to_tensor: Returns a tensor of torch.
           normalize_embeddings: Returns vectors of unit length.
-          **others: Other arguments of `SentenceTransformer.encode`, which may be None only.
+          **unused: Other arguments of `SentenceTransformer.encode`, which may be None only.
 
         Returns:
           float32 [N, D], or [D] for one caption, path or photo. Scores are the inner products.
@@ -248,9 +251,9 @@ class LoadedRun:
             does not apply, or torch is needed and not installed.
         """
         self.check_vectors()
-        wrong = [name for name, value in others.items() if value is not None]
+        wrong = [name for name, value in unused.items() if value is not None]
         if wrong:
-            names = inspect.signature(self.encode).parameters.keys() - {'others'}
+            names = inspect.signature(self.encode).parameters.keys() - {'unused'}
             raise UserError(f'encode accepts no {", ".join(wrong)} here: leave it out{did_you_mean(wrong[0], names)}')
         if (inputs is None) == (sentences is None):
             raise UserError('encode needs captions or images, as its first argument or as sentences: give one of them')
@@ -282,11 +285,7 @@ class LoadedRun:
 
     def check_vectors(self) -> None:
         """Raises a UserError unless the scores are inner products of vectors."""
-        if not isinstance(self.run.model, DualEncoder):
-            raise UserError(
-                f'the scores of {self.run.workdir} are not inner products of vectors ({type(self.run.model).__name__} '
-                'as configured), so its images have no index; use a dual encoder, such as VSE++'
-            )
+        check_vectors(self.run, 'its images have no index; use a dual encoder, such as VSE++')
 
     @functools.cached_property
     def model_key(self) -> str:
@@ -304,7 +303,7 @@ class LoadedRun:
         self,
         images: str | Path | Split,
         folder: str | Path | None = None,
-        report: Callable[[int, int], None] | None = None,
+        report: Callable[[int, int], None] = ignore,
     ) -> Index:
         """Encodes images once and keeps their vectors in a folder; later calls encode new and changed images.
 

@@ -118,8 +118,10 @@ class VectorSearch:
           UserError: If `top_k` is not positive.
         """
         check_count(top_k, 'top_k')
-        parts = batches(queries, max(1, MAX_SCORES // len(self._vectors)))
-        return [hits for part in parts for hits in self._top(part, top_k)]
+        results = []
+        for part in batches(queries, max(1, MAX_SCORES // len(self._vectors))):
+            results += self._top(part, top_k)
+        return results
 
     def _top(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
         count = bucket(top_k + MARGIN, TILE[0])

@@ -22,7 +22,7 @@ from jitm.inference.scoring import ScoringOptions
 from jitm.mining.resumable_job import check_top_h, describe, mine
 from jitm.runs.checkpoint import Checkpoints
 from jitm.runs.interrupt import interruptible
-from jitm.runs.progress import Progress
+from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import load_run
 from jitm.training.loop import train_and_evaluate
 from jitm.training.plan import make_plan
@@ -134,14 +134,14 @@ def _weights(setup: Setup) -> tuple[str, Any]:
 
 
 def train_stages(
-    config: Mapping[str, Any], workdir: str | Path, report: Report | None = None, accept_changed_code: bool = False
+    config: Mapping[str, Any], workdir: str | Path, report: Report = ignore, accept_changed_code: bool = False
 ) -> dict[str, Any]:
     """Trains both stages of a config, or resumes where it was stopped.
 
     Args:
       config: A nested dict with `stages`.
       workdir: The folder for `stage1` and `stage2`, which are run directories, and for the mined `candidates`.
-      report: The function called after each mined block; None for none.
+      report: A function called after each mined block.
       accept_changed_code: See `train_and_evaluate`.
 
     Returns:
@@ -162,7 +162,7 @@ def train_stages(
         return train_and_evaluate(stages.second, workdir / 'stage2', accept_changed_code)
 
 
-def _mine(workdir: Path, stages: Stages, report: Report | None) -> None:
+def _mine(workdir: Path, stages: Stages, report: Report) -> None:
     """Mines with the first stage, unless the folder holds the same negatives already."""
     run = load_run(workdir / 'stage1')
     folder = workdir / 'candidates'
@@ -196,7 +196,7 @@ def check(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool = 
 
 
 def train(
-    config: Mapping[str, Any], workdir: Path, report: Report | None = None, accept_changed_code: bool = False
+    config: Mapping[str, Any], workdir: Path, report: Report = ignore, accept_changed_code: bool = False
 ) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
     config = complete(config)

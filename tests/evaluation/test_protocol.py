@@ -213,7 +213,8 @@ def test_scores_that_are_not_finite_are_refused(run, dev):
 
 def test_inner_products_of_vectors_are_scores(run, other, dev):
     for runs in ([run], [run, other]):
-        protocol.check_vectors(runs)
+        for each in runs:
+            protocol.check_vectors(each, '')
         images, texts = protocol.vectors_of(runs, dev)
         assert (images.dtype, texts.dtype) == (np.float32, np.float32)
         np.testing.assert_allclose(images @ texts.T, evaluate_runs(runs, dev)[1], atol=1e-5)
@@ -222,8 +223,8 @@ def test_inner_products_of_vectors_are_scores(run, other, dev):
 
 def test_vectors_need_inner_products(run):
     order = dataclasses.replace(run, model=make_vse(make=vse.OrderEmbedding))
-    with pytest.raises(UserError, match=r'are not inner products of vectors \(OrderEmb.*leave out --save_vectors'):
-        protocol.check_vectors([run, order])
+    with pytest.raises(UserError, match=r'are not inner products of vectors \(OrderEmb.*, so they are not saved'):
+        protocol.check_vectors(order, 'they are not saved')
 
 
 def evaluate(workdir, *flags):

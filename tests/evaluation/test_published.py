@@ -214,11 +214,12 @@ def test_other_protocols_are_refused(ours, systems, sentence):
 
 
 TABLE = """\
-      i2t R@1   R@5  R@10  t2i R@1  R@5  R@10   rsum  models    backbone  source
-ours     30.0  60.0  70.1      9.0  5.0   7.0  181.1  ensemble  -         runs/0, runs/1
-best     50.0     -     -     20.0    -     -      -  -         VGG19     A table 1, B table 2
-next     60.0  70.0     -      9.5    -     -  400.0  single    -         C (misprint)
-last        -     -     -        -    -     -  500.0  ensemble  -         D"""
+| system | i2t R@1 | R@5 | R@10 | t2i R@1 | R@5 | R@10 | rsum | models | backbone | source |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| ours | 30.0 | 60.0 | 70.1 | 9.0 | 5.0 | 7.0 | 181.1 | ensemble | - | runs/0, runs/1 |
+| best | 50.0 | - | - | 20.0 | - | - | - | - | VGG19 | A table 1, B table 2 |
+| next | 60.0 | 70.0 | - | 9.5 | - | - | 400.0 | single | - | C (misprint) |
+| last | - | - | - | - | - | - | 500.0 | ensemble | - | D |"""
 
 
 def test_comparison_by_hand():
@@ -244,7 +245,7 @@ def test_comparison_by_hand():
     report = {'metrics': metrics | {'i2t/median_rank': 2.0}, 'protocol': protocol(runs=2)}
     assert published.comparison(report, rows) == TABLE
     report['protocol'] |= {'shortlist': {}}
-    assert published.comparison(report, rows).splitlines()[1].startswith('ours, re-ranked     30.0')
+    assert published.comparison(report, rows).splitlines()[2].startswith('| ours, re-ranked | 30.0')
 
 
 def test_command_refuses_data_without_published_rows(finished, capsys, monkeypatch, tmp_path):
@@ -269,11 +270,11 @@ def test_command_prints_published_results(tiny_config, precomp_folder, tmp_path,
     capsys.readouterr()
     assert cli.main(['eval', f'--workdir={tmp_path / "run"}', '--split=test', '--compare_systems=vse0,vse++']) == 0
     lines = capsys.readouterr().out.splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith('ours '))
-    assert lines[start - 1].split()[:2] == ['i2t', 'R@1']
+    start = next(n for n, line in enumerate(lines) if line.startswith('| ours '))
+    assert lines[start - 2].startswith('| system | i2t R@1 |')
     report = json.loads((tmp_path / 'run' / 'eval' / 'test' / 'metrics.json').read_text())
-    assert f'{report["metrics"]["rsum"]:.1f}  single' in lines[start]
-    assert lines[start + 1].split()[:3] == ['RVSE++', '83.6', '96.5']
+    assert f'| {report["metrics"]["rsum"]:.1f} | single |' in lines[start]
+    assert lines[start + 1].startswith('| RVSE++ | 83.6 | 96.5 |')
     assert sum('VSE++ table 3' in line for line in lines) == 7
     assert report['protocol']['dataset'] == 'f30k'
 

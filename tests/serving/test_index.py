@@ -225,16 +225,16 @@ def put_a_pipe(folder):
     [
         (
             lambda folder: (folder / MANIFEST).write_text('{'),
-            'is not an index of jitm, or its manifest.json is damaged',
+            'is not an index of jitm: its manifest.json is missing or damaged',
         ),
         (damage(lambda manifest: manifest | {'format': 99}), 'has format 99, this version reads 1'),
         (damage(lambda manifest: manifest | {'images': manifest['images'][1:]}), 'is damaged'),
         (damage(lambda manifest: manifest | {'vectors': 'vectors.npy'}), 'is damaged'),
         (damage(lambda manifest: manifest | {'vectors': f'../index/{manifest["vectors"]}'}), 'is damaged'),
         (put_a_pipe, 'is damaged'),
-        (damage(lambda manifest: []), 'is not an index of jitm, or its manifest.json is damaged'),
-        (damage(lambda manifest: {'name': 'my extension'}), 'is not an index of jitm, or its manifest.json is damaged'),
-        (lambda folder: (folder / MANIFEST).unlink(), 'is not an index of jitm: it has no manifest.json'),
+        (damage(lambda manifest: []), 'is not an index of jitm: its manifest.json is missing or damaged'),
+        (damage(lambda manifest: {'name': 'my extension'}), 'is not an index of jitm: its manifest.json is missing'),
+        (lambda folder: (folder / MANIFEST).unlink(), 'is not an index of jitm: its manifest.json is missing'),
     ],
 )
 def test_damaged_indexes_are_refused(apply, sentence, tmp_path):
