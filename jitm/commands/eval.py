@@ -11,7 +11,6 @@ with the same command.
 
 import contextlib
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,8 +177,8 @@ def main(values: flags.FlagValues) -> None:
         # Writes the results, then removes the blocks.
         saved.write(report, split, folder, sims=sims if values.save_sims else None, vectors=vectors)
         if explained:
-            written = explanations.write(explained, picture, folder)
-            explanation = explanations.show(explained, sys.stdout.isatty()) + written
+            words = explanations.lines(explained['pairs']) if explanations.has_mismatches(explained) else ''
+            explanation = words + explanations.write(explained, picture, folder)
         folder.end_jobs()
 
     _print_report(report)

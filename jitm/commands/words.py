@@ -9,7 +9,6 @@ With --save_perturbed any model can train with these captions, see config key ca
 
 import functools
 import json
-import sys
 
 import numpy as np
 from absl import flags
@@ -117,7 +116,7 @@ def main(values: flags.FlagValues) -> None:
         examples = describe_captions(scorer, split, texts, sets, values.show)
         shown = {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': examples}
         folder.write('words.html', explanations.page(shown, functools.partial(pixels_of, split)))
-        print('\n'.join(explanations.lines(pair, sys.stdout.isatty()) for pair in examples))
+        print(explanations.lines(examples))
     print(f'{split.name}: {count} of {split.num_texts} captions; ties {report["protocol"]["ties"]}')
     print(f'{run.workdir}, step {run.step}, {run.member}')
     print(table(report))

@@ -79,7 +79,7 @@ def check_examples(run: Run) -> None:
 
 
 def retrieve_images(
-    sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1, top: int = TOP_IMAGES
+    sims: np.ndarray, image_of_text: np.ndarray, count: int, folds: int = 1
 ) -> list[tuple[int, Retrieved]]:
     """Retrieves the best images for some texts, evenly spaced over the split.
 
@@ -88,10 +88,9 @@ def retrieve_images(
       image_of_text: The true image of each text, int [T].
       count: The number of texts; all, if there are fewer.
       folds: Consecutive parts of the images; a text retrieves images of its own part.
-      top: Images per text.
 
     Returns:
-      `min(count, T)` pairs of a text and its best images, in ascending order of the texts.
+      `min(count, T)` pairs of a text and its 4 best images, in ascending order of the texts.
     """
     images, texts = sims.shape
     size = images // folds
@@ -99,7 +98,7 @@ def retrieve_images(
     for text in evenly_spaced(count, texts):
         start = int(image_of_text[text]) // size * size
         matches = np.arange(start, start + size) == image_of_text[text]
-        best = retrieve(np.asarray(sims[start : start + size, text]), matches, top)
+        best = retrieve(np.asarray(sims[start : start + size, text]), matches, TOP_IMAGES)
         pairs.append((text, best._replace(top=[start + image for image in best.top])))
     return pairs
 
@@ -199,26 +198,26 @@ def describe(
     described = []
     for (text, retrieved), output in zip(pairs, outputs, strict=True):
         true = int(split.image_of_text[text])
-        hits = [
-            {'image': index, 'image_id': split.image_ids[index], 'score': round(score, DECIMALS), 'right': right}
-            for index, score, right in zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True)
-        ]
-        image, image_id, score = (hits[0][key] for key in ('image', 'image_id', 'score'))
+        hits = []
+        for image, score, right in zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True):
+            hit = {'image': image, 'image_id': split.image_ids[image], 'score': round(score, DECIMALS), 'right': right}
+            hits.append(hit)
+        best = hits[0]
         wrong = f'wrong: {split.image_ids[true]} is at rank {retrieved.rank}'
+        result = 'the right image' if best['right'] else wrong
         described.append(
             {
                 'text': text,
                 'caption': split.captions[text],
-                'image': image,
-                'image_id': image_id,
-                'right': image == true,
+                **best,
                 'true_image': true,
                 'true_image_id': split.image_ids[true],
                 'rank': retrieved.rank,
-                'score': score,
                 'retrieved': hits,
-                'verdict': f'retrieved {image_id}, score {score:.3g}, {"the right image" if image == true else wrong}',
-                'boxes': None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])]),
+                'verdict': f'retrieved {best["image_id"]}, score {best["score"]:.3g}, {result}',
+                'boxes': None
+                if split.boxes is None
+                else rounded(split.boxes[best['image'], : int(split.counts[best['image']])]),
                 **output,
             }
         )

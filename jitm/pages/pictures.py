@@ -20,7 +20,8 @@ from jitm.files import leads_out, parse_json
 if TYPE_CHECKING:
     from PIL import Image
 
-EDGE, LARGE = 320, 640  # pixels of the longer side of a photograph, beside others and alone
+EDGE = 320  # pixels of the longer side of a photograph beside others
+LARGE = 640  # and of one alone
 SMALL = 128  # pixels; smaller pictures are enlarged without interpolation
 SUFFIXES = ('', '.jpg', '.jpeg', '.png')
 NO_PICTURES = 'no pictures: add --photos FOLDER'

@@ -3,7 +3,6 @@
 Templates escape all values: names, captions, paths and messages are passed to them unescaped.
 """
 
-import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -48,8 +47,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | Cell]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """A retrieved image or caption as pages show it.
 
     Attributes:

@@ -29,9 +29,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a LaTeX table, which needs the package booktabs."""
-    first, *others = (' & '.join(map(_latex_cell, line)) + r' \\' for line in (header, *rows))
+    titles, *lines = (' & '.join(map(_latex_cell, line)) + r' \\' for line in (header, *rows))
     columns = 'l' + 'r' * (len(header) - 1)
-    lines = [rf'\begin{{tabular}}{{{columns}}}', r'\toprule', first, r'\midrule', *others, r'\bottomrule']
+    lines = [rf'\begin{{tabular}}{{{columns}}}', r'\toprule', titles, r'\midrule', *lines, r'\bottomrule']
     return '\n'.join([*lines, r'\end{tabular}'])
 
 

@@ -77,41 +77,42 @@ def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
     if boxes is None:
         return values
     height, width = pixels.shape[:2]
-    return values | {
-        'picture': uri(png(pixels), 'png'),
-        'small': height < SMALL,
-        'ratio': f'{width} / {height}',
-    }
+    picture = uri(png(pixels), 'png')
+    return values | {'picture': picture, 'small': height < SMALL, 'ratio': f'{width} / {height}'}
 
 
 def _map(words: Sequence[str], weights: np.ndarray, boxes: np.ndarray | None, name: str) -> dict[str, Any]:
     """Returns the words with the weights [W, R] of a direction as CSS, each on its scale; punctuation is minor."""
     peaks = weights.max(axis=1)
-    grid = boxes is not None and is_grid(boxes)
     minor = [not any(map(str.isalnum, word)) for word in words]
     first = max(range(len(words)), key=lambda n: (not minor[n], peaks[n]))
-    largest = max(peaks[first], 1e-9)
-
-    def regions(row: np.ndarray) -> list[str]:
-        shares = row / max(row.max(), 1e-9)
-        if boxes is None or grid:
-            return [f'opacity: {opacity:.2f}' for opacity in (heat(row) if grid else shares)]
-        edges = ((100 * boxes[region], shares[region]) for region in top_regions(row))
-        return [
-            f'left: {x1:.1f}%; top: {y1:.1f}%; width: {x2 - x1:.1f}%; height: {y2 - y1:.1f}%; opacity: {opacity:.2f}'
-            for (x1, y1, x2, y2), opacity in edges
-        ]
-
-    described = [
-        {
-            'text': word,
-            'minor': minor[n],
-            'first': n == first,
-            'share': '0' if minor[n] else f'{peaks[n] / largest:.2f}',
-            'weight': f'{peaks[n]:.2f}',
-            'regions': regions(weights[n]),
-        }
-        for n, word in enumerate(words)
-    ]
-    columns = math.isqrt(weights.shape[1]) if grid else weights.shape[1] if boxes is None else 0
+    described = []
+    for n, word in enumerate(words):
+        share = 0 if minor[n] else peaks[n] / max(peaks[first], 1e-9)
+        described.append(
+            {
+                'text': word,
+                'minor': minor[n],
+                'first': n == first,
+                'share': f'{share:.2f}',
+                'weight': f'{peaks[n]:.2f}',
+                'regions': _regions(weights[n], boxes),
+            }
+        )
+    columns = weights.shape[1] if boxes is None else math.isqrt(len(boxes)) if is_grid(boxes) else 0
     return {'title': TITLES.get(name, name), 'words': described, 'columns': columns}
+
+
+def _regions(row: np.ndarray, boxes: np.ndarray | None) -> list[str]:
+    """Returns the CSS of the regions of a word: cells of a heat map, the top boxes, or all regions without boxes."""
+    shares = row / max(row.max(), 1e-9)
+    if boxes is None:
+        return [f'opacity: {share:.2f}' for share in shares]
+    if is_grid(boxes):
+        return [f'opacity: {opacity:.2f}' for opacity in heat(row)]
+    styles = []
+    for region in top_regions(row):
+        x1, y1, x2, y2 = 100 * boxes[region]
+        position = f'left: {x1:.1f}%; top: {y1:.1f}%; width: {x2 - x1:.1f}%; height: {y2 - y1:.1f}%'
+        styles.append(f'{position}; opacity: {shares[region]:.2f}')
+    return styles

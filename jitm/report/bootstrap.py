@@ -1,7 +1,7 @@
 """Paired bootstrap of rsum over images (Efron and Tibshirani, 1993, chapter 16; Berg-Kirkpatrick et al., 2012)."""
 
-import dataclasses
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ LEVEL = 0.95  # confidence level of the intervals
 DECIMALS = 9  # equal groups do not differ by the last bit
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The difference in rsum between two groups.
 
     Attributes:
@@ -33,8 +32,7 @@ class Difference:
     ahead: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Hits:
+class Hits(NamedTuple):
     """The contribution of each image, with its captions, to rsum.
 
     Attributes:
@@ -49,7 +47,7 @@ class Hits:
 
     def rsum(self) -> float:
         """Returns rsum, in percent."""
-        return float(rsum(self.i2t, self.t2i, self.texts))
+        return float(rsum(*self))
 
 
 def rsum(i2t: np.ndarray, t2i: np.ndarray, texts: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -57,23 +55,13 @@ def rsum(i2t: np.ndarray, t2i: np.ndarray, texts: np.ndarray, axis: int = -1) ->
     return np.mean(i2t, axis) + np.sum(t2i, axis) / np.sum(texts, axis)
 
 
-def hits(matrix: Matrix, recalls_at: Sequence[int] = RECALLS_AT) -> Hits:
-    """Returns the hits of a run.
-
-    Args:
-      matrix: The similarities of the run.
-      recalls_at: The values of K; with other values than the default, the sum of these recalls replaces rsum.
-
-    Raises:
-      UserError: If there is one image only.
-      ValueError: As `jitm.metrics.ranks`.
-    """
+def hits(matrix: Matrix) -> Hits:
+    """Returns the hits of a run's similarities; raises a UserError if there is one image only."""
     if len(matrix.sims) == 1:
         raise UserError(f'{matrix.path} has one image, and so none to compare runs on; give a matrix of more')
-    i2t, t2i = (
-        100 * np.less.outer(ranked, recalls_at).sum(axis=1) for ranked in ranks(matrix.sims, matrix.image_of_text)
-    )
-    return Hits(i2t, np.bincount(matrix.image_of_text, t2i), np.bincount(matrix.image_of_text))
+    image_of_text = matrix.image_of_text
+    i2t, t2i = (100 * np.less.outer(ranked, RECALLS_AT).sum(axis=1) for ranked in ranks(matrix.sims, image_of_text))
+    return Hits(i2t, np.bincount(image_of_text, t2i), np.bincount(image_of_text))
 
 
 def hits_by_seed(group: Group, matrices: Sequence[Matrix]) -> dict[int, Hits]:
@@ -88,7 +76,7 @@ def hits_by_seed(group: Group, matrices: Sequence[Matrix]) -> dict[int, Hits]:
 
 def mean_hits(seeds: Collection[Hits]) -> Hits:
     """Returns the mean hits of runs on the same images."""
-    i2t, t2i, texts = zip(*map(dataclasses.astuple, seeds), strict=True)
+    i2t, t2i, texts = zip(*seeds, strict=True)
     return Hits(np.mean(i2t, axis=0), np.mean(t2i, axis=0), texts[0])
 
 

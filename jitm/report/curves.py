@@ -49,26 +49,6 @@ def by_epoch(seeds: Sequence[Mapping[float, float]]) -> Curve:
     return Curve(epochs, *(list(map(reduce, values)) for reduce in (statistics.mean, min, max)))
 
 
-def arrange(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """Assigns each group a column of panels and a label in it.
-
-    If the groups differ in the model and in other keys, and several have the same model, each model has a column;
-    otherwise there is one column.
-
-    Returns:
-      (column, label) of each group.
-    """
-    split_words = []
-    for group in groups:
-        of_model = [word for key, word in group.words.items() if key.startswith('model.')]
-        remaining = [word for key, word in group.words.items() if not key.startswith('model.')]
-        split_words.append((', '.join(of_model), ', '.join(remaining)))
-    models = {model for model, _ in split_words}
-    if all(map(all, split_words)) and len(models) < len(groups):
-        return split_words
-    return [('', group.name) for group in groups]
-
-
 def _style(number: int) -> dict[str, str]:
     """Returns the color and the dashes of a line."""
     return {'color': COLORS[number % len(COLORS)], 'linestyle': DASHES[number // len(COLORS) % len(DASHES)]}
@@ -92,7 +72,7 @@ def _plot(panel: Any, quantity: str, curves: Mapping[int, Curve]) -> None:
 
 
 def draw(groups: Sequence[Group], curves: Sequence[Mapping[str, Curve]]) -> Any:
-    """Returns a matplotlib figure with a row of panels per quantity and a column per model, see `arrange`.
+    """Returns a matplotlib figure with a panel per quantity.
 
     Args:
       groups: S groups.
@@ -100,29 +80,24 @@ def draw(groups: Sequence[Group], curves: Sequence[Mapping[str, Curve]]) -> Any:
     """
     from matplotlib.lines import Line2D
 
-    arranged = arrange(groups)
-    columns, labels = (list(dict.fromkeys(names)) for names in zip(*arranged, strict=True))
     drawn = set().union(*curves)
     quantities = [quantity for quantity in QUANTITIES if quantity in drawn]
-    width = max(6.5, 1 + 3 * len(columns))
-    figure = new_figure(width, 1 + 1.8 * len(quantities), NOTE)
-    panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey='row', squeeze=False)
-    for quantity, row in zip(quantities, panels, strict=True):
-        for column, panel in zip(columns, row, strict=True):
-            shown = {}
-            for by_quantity, (place, label) in zip(curves, arranged, strict=True):
-                if place == column and quantity in by_quantity:
-                    shown[labels.index(label)] = by_quantity[quantity]
-            _plot(panel, quantity, shown)
-        row[0].set_ylabel(QUANTITIES[quantity])
-    for column, top, bottom in zip(columns, panels[0], panels[-1], strict=True):
-        top.set_title(column)
-        bottom.set_xlabel('epochs')
+    figure = new_figure(6.5, 1 + 1.8 * len(quantities), NOTE)
+    panels = figure.subplots(len(quantities), sharex=True, squeeze=False)[:, 0]
+    for quantity, panel in zip(quantities, panels, strict=True):
+        _plot(
+            panel,
+            quantity,
+            {n: by_quantity[quantity] for n, by_quantity in enumerate(curves) if quantity in by_quantity},
+        )
+        panel.set_ylabel(QUANTITIES[quantity])
+    panels[-1].set_xlabel('epochs')
     figure.align_ylabels()
-    if len(labels) > 1:
-        lines = [Line2D([], [], **_style(number)) for number in range(len(labels))]
-        max_columns = int(width / (0.8 + 0.09 * max(map(len, labels))))
-        figure.legend(lines, labels, loc='outside upper center', ncols=max(1, max_columns), frameon=False)
+    if len(groups) > 1:
+        lines = [Line2D([], [], **_style(n)) for n in range(len(groups))]
+        columns = int(6.5 / (0.8 + 0.09 * max(len(group.name) for group in groups)))
+        names = [group.name for group in groups]
+        figure.legend(lines, names, loc='outside upper center', ncols=max(1, columns), frameon=False)
     return figure
 
 

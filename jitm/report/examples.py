@@ -1,9 +1,9 @@
 """Queries whose first candidate is a match in one similarity matrix and not in another."""
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from jitm.report.matrices import Matrix, load_split_of, retrieved
 DIRECTIONS = {'i2t': ('Image to text', 'images'), 't2i': ('Text to image', 'captions')}
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The queries of one direction by the matrices that are right, i.e. whose first candidate is a match.
 
     Attributes:
@@ -46,22 +45,21 @@ def compare(first: Matrix, second: Matrix, count: int) -> dict[str, Comparison]:
     """
     matrices = (first, second)
     comparisons = {}
-    of_matrices = [ranks(matrix.sims, matrix.image_of_text) for matrix in matrices]
-    for direction, (a, b) in zip(DIRECTIONS, zip(*of_matrices, strict=True), strict=True):
-        right = np.stack([a == 0, b == 0], axis=1)
+    by_matrix = [ranks(matrix.sims, matrix.image_of_text) for matrix in matrices]
+    for direction, ranked in zip(DIRECTIONS, zip(*by_matrix, strict=True), strict=True):
+        first_right, second_right = np.equal(ranked, 0)
         counts = np.zeros((2, 2), int)
-        np.add.at(counts, tuple(right.T.astype(int)), 1)
+        np.add.at(counts, (first_right.astype(int), second_right.astype(int)), 1)
         examples = []
-        for kind in ((True, False), (False, True)):
-            queries = np.flatnonzero((right == kind).all(axis=1)).tolist()
+        for kind in (first_right & ~second_right, second_right & ~first_right):
+            queries = np.flatnonzero(kind).tolist()
             chosen = [queries[n] for n in evenly_spaced(count, len(queries))]
             examples.append({query: retrieved(matrices, direction, query, 1) for query in chosen})
         comparisons[direction] = Comparison(counts, tuple(examples))
     return comparisons
 
 
-@dataclasses.dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """Examples of two groups, with the data to show them.
 
     Attributes:

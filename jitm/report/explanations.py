@@ -21,7 +21,6 @@ EXPLANATION = (
     f'least {100 * (1 - MATCH_THRESHOLD):.0f} are followed by the predicted correction. Words that were perturbed are '
     'underlined.'
 )
-WIDTH = 100  # characters of a line
 MISMATCH_THRESHOLD = 1 - MATCH_THRESHOLD  # a word with at least this mismatch probability is mismatched
 
 Picture = Callable[[int], np.ndarray | None]  # returns the pixels of an image, uint8 [H, W, 3], see `pixels_of`
@@ -31,7 +30,7 @@ class _Word(NamedTuple):
     text: str
     mismatch: float
     correction: str  # '' for a matched word
-    changed: bool
+    is_changed: bool
 
 
 def _words(pair: Mapping[str, Any]) -> Iterator[_Word]:
@@ -42,35 +41,18 @@ def _words(pair: Mapping[str, Any]) -> Iterator[_Word]:
         yield _Word(word, mismatch, correction if mismatch >= MISMATCH_THRESHOLD else '', is_changed)
 
 
-def lines(pair: Mapping[str, Any], color: bool) -> str:
-    """Formats a pair of `explain.json` for a terminal.
+def lines(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Returns pairs of `explain.json` for a terminal: caption, verdict, and the mismatched words if the model has any.
 
     Args:
-      pair: One of the `pairs`.
-      color: Whether to show the words on shades of red; if not, their mismatch probability follows in percent.
-
-    Returns:
-      Lines: the caption, the verdict, and the words with the corrections of mismatched words below them.
+      pairs: Some of the `pairs`; a mismatched word has its mismatch probability in percent and its correction.
     """
-    rows = []
-    used = WIDTH + 1  # three rows for each line of words: texts, percentages and corrections
-    for word in _words(pair):
-        cells = word.text, '' if color else f'{100 * word.mismatch:.0f}', word.correction
-        width = max(map(len, cells))
-        if used + width > WIDTH:
-            rows += [[], [], []]
-            used = 0
-        used += width + 1
-        shown = [cell.ljust(width) for cell in cells]
-        if color:  # black on white to red, underlined if it was changed
-            shade = round(255 - 175 * word.mismatch)
-            underline = '4;' if word.changed else ''
-            padding = ' ' * (width - len(word.text))
-            shown[0] = f'\x1b[{underline}30;48;2;255;{shade};{shade}m{word.text}\x1b[0m{padding}'
-        for row, cell in zip(rows[-3:], shown, strict=True):
-            row.append(cell)
-    formatted = [pair['caption'], pair['verdict'], *filter(None, (' '.join(row).rstrip() for row in rows))]
-    return '\n'.join(formatted) + '\n'
+    texts = []
+    for pair in pairs:
+        mismatched = [word for word in _words(pair) if word.correction]
+        words = [f'{word.text} ({100 * word.mismatch:.0f} %, {word.correction})' for word in mismatched]
+        texts += [pair['caption'], pair['verdict'], f'mismatched: {", ".join(words) or "none"}', '']
+    return '\n'.join(texts)
 
 
 def page(report: Mapping[str, Any], picture: Picture) -> str:
@@ -88,14 +70,8 @@ def page(report: Mapping[str, Any], picture: Picture) -> str:
     for pair in report['pairs']:
         keys = ['image'] if pair.get('right', True) else ['image', 'true_image']
         pairs.append(shown(pair, [picture(pair[key]) for key in keys]))
-    return render(
-        'words.html',
-        title=f'Mismatched words: {report["data"]}',
-        explanation=EXPLANATION,
-        pairs=pairs,
-        workdir=report['workdir'],
-        step=report['step'],
-    )
+    title = f'Mismatched words: {report["data"]}'
+    return render('words.html', **report | {'title': title, 'explanation': EXPLANATION, 'pairs': pairs})
 
 
 def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[str, Any]:
@@ -127,7 +103,7 @@ def attention_page(report: Mapping[str, Any], picture: Picture) -> str:
         words = attention_maps.shown(pair, pixels[0])
         pairs.append({'verdict': pair['verdict'], 'images': attention_maps.results(pair, pixels), 'words': words})
     title = f'Attention: {report["data"]}'
-    return render('attention_page.html', title=title, pairs=pairs, workdir=report['workdir'], step=report['step'])
+    return render('attention_page.html', **report | {'title': title, 'pairs': pairs})
 
 
 def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> str:
@@ -146,7 +122,7 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
     """
     described, index = FILES
     pairs = report['pairs']
-    html = page(report, picture) if 'mismatch' in pairs[0] else attention_page(report, picture)
+    html = page(report, picture) if has_mismatches(report) else attention_page(report, picture)
     folder.claim(FILES)
     for name, content in ((described, json.dumps(report, ensure_ascii=False) + '\n'), (index, html)):
         with folder.replacing(name) as file:
@@ -155,11 +131,6 @@ def write(report: Mapping[str, Any], picture: Picture, folder: OutputFolder) -> 
     return f'{len(pairs)} pairs explained in {folder.path / index}'
 
 
-def show(report: Mapping[str, Any], color: bool) -> str:
-    """Returns mismatched words and their corrections for a terminal; '' for attention.
-
-    Args:
-      report: The content of `explain.json`.
-      color: Whether the terminal supports ANSI colors.
-    """
-    return '\n'.join(lines(pair, color) for pair in report['pairs'] if 'mismatch' in pair)
+def has_mismatches(report: Mapping[str, Any]) -> bool:
+    """Returns whether the content of `explain.json` has mismatched words; otherwise it has attention."""
+    return 'mismatch' in report['pairs'][0]

@@ -1,12 +1,11 @@
 """Logs of runs in groups of seeds; each group is named by the config keys in which the groups differ."""
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitm.config.build import check_saved, differences, flatten
 from jitm.data.pairs.mined_lists import read_manifest
@@ -30,8 +29,7 @@ TOPICS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class RunLog:
+class RunLog(NamedTuple):
     """The config of a run and the lines of its `metrics.jsonl`.
 
     Attributes:
@@ -94,8 +92,7 @@ def _data_path(config: Mapping[str, Any]) -> list[str | None]:
     return [flatten(config).get(key) for key in ('data.source', 'data.root')]
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Runs that differ only in the seed, and their words, see `distinguish`."""
 
     words: Mapping[str, str]
@@ -105,7 +102,9 @@ class Group:
     def run_names(self) -> str:
         """The names of the run directories, with their parents' names if they are not distinct."""
         names = [run.workdir.name for run in self.runs]
-        return ', '.join(names if len({*names}) == len(names) else ['/'.join(r.workdir.parts[-2:]) for r in self.runs])
+        if len(set(names)) < len(names):
+            names = ['/'.join(run.workdir.parts[-2:]) for run in self.runs]
+        return ', '.join(names)
 
     @property
     def name(self) -> str:
@@ -152,14 +151,25 @@ def read_run_log(workdir: Path) -> RunLog:
     return RunLog(workdir, config, lines, captions=(description or {}).get('validation_captions', ''))
 
 
+def saved_file(workdir: Path, config: Mapping[str, Any], split: str, name: str, data_root: str | None = None) -> Path:
+    """Returns a file of the evaluation of a run alone, whether it exists or not.
+
+    Args:
+      workdir: The run directory.
+      config: The config of the run.
+      split: The split, such as 'dev'.
+      name: The name of the file.
+      data_root: The data folder, if it has moved since training; a file from before the move counts too.
+    """
+    paths = [folder / name for folder in folders_of(workdir, split, config['evaluation'], data_root)]
+    return next((path for path in paths if path.exists()), paths[0])
+
+
 def _read_converted(workdir: Path, config: Mapping[str, Any]) -> RunLog:
     split = config['evaluation']['split']
     metrics = {}
-    paths = (folder / METRICS for folder in folders_of(workdir, split, config['evaluation']))
-    report = next((path for path in paths if path.exists()), None)
-    if report:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            metrics = parse_json(report.read_bytes())['metrics']
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        metrics = parse_json(saved_file(workdir, config, split, METRICS).read_bytes())['metrics']
     return RunLog(workdir, config, [make_line(0, 0, split, metrics)])
 
 
@@ -189,13 +199,14 @@ def read_origins(config: Mapping[str, Any]) -> dict[str, str]:
         runs[candidates] = ['candidates', *(read_manifest(Path(candidates)) or {}).get('workdirs', [])]
     origins = {}
     for path, (kind, *workdirs) in runs.items():
+        compared = []
         with contextlib.suppress(OSError, ValueError):
-            texts = {workdir: (Path(workdir) / 'config.json').read_text() for workdir in workdirs}
-            configs = [parse_json(text) for text in texts.values()]
-            compared = [config_keys(replace_run_paths(run_config, read_origins(run_config))) for run_config in configs]
-            if compared:
-                text = json.dumps([kind, compared], sort_keys=True)
-                origins[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
+            for workdir in workdirs:
+                origin = parse_json((Path(workdir) / 'config.json').read_text())
+                compared.append(config_keys(replace_run_paths(origin, read_origins(origin))))
+        if compared and len(compared) == len(workdirs):
+            text = json.dumps([kind, compared], sort_keys=True)
+            origins[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return origins
 
 
@@ -234,7 +245,8 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
     Raises:
       UserError: If a run or its copy is given twice, which would count it as two seeds.
     """
-    groups: list[tuple[dict[str, Any], list[RunLog]]] = []  # keys, and the runs that have them
+    configs: list[dict[str, Any]] = []
+    grouped: list[list[RunLog]] = []
     canonical: dict[str, str] = {}
     workdirs: dict[str, Path] = {}
     for run in runs:
@@ -247,16 +259,13 @@ def group_runs(runs: Iterable[RunLog]) -> list[Group]:
         for path, origin in origins.items():
             canonical.setdefault(origin, path)
         config = replace_run_paths(run.config, {path: canonical[origin] for path, origin in origins.items()})
-        run = dataclasses.replace(
-            run, config=config, origins={canonical[origin]: origin for origin in origins.values()}
-        )
+        origins = {canonical[origin]: origin for origin in origins.values()}
         keys = config_keys(config)
-        group = next((group for group_keys, group in groups if group_keys == keys), None)
-        if group is None:
-            groups.append((keys, group := []))
-        group.append(run)
-    words = distinguish([keys for keys, _ in groups])
-    return [Group(*group) for group in zip(words, (group for _, group in groups), strict=True)]
+        if keys not in configs:
+            configs.append(keys)
+            grouped.append([])
+        grouped[configs.index(keys)].append(run._replace(config=config, origins=origins))
+    return [Group(words, members) for words, members in zip(distinguish(configs), grouped, strict=True)]
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -265,9 +274,12 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     Returns:
       {key: the value in each config, `ABSENT` in configs without the key}.
     """
-    keys = sorted(set().union(*configs), key=lambda key: (*_outside(key), key))
-    values = {key: [flat.get(key, ABSENT) for flat in configs] for key in keys}
-    return {key: row for key, row in values.items() if any(value != row[0] for value in row)}
+    values = {}
+    for key in sorted(set().union(*configs), key=lambda key: (*_outside(key), key)):
+        row = [config.get(key, ABSENT) for config in configs]
+        if row.count(row[0]) < len(row):
+            values[key] = row
+    return values
 
 
 def _outside(key: str) -> list[bool]:
@@ -296,23 +308,33 @@ def distinguish(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     def rank(key: str) -> tuple[bool | str, ...]:
         return *_outside(key), ABSENT in values[key], any('=' in word for word in words[key]), key
 
+    def count(described: Mapping[str, Sequence[str]]) -> int:
+        return max(1, len(set(zip(*described.values(), strict=True))))
+
     for key in sorted(values, key=rank):
         longer = chosen | {key: words[key]}
-        if len({*zip(*longer.values(), strict=True)}) > len({*zip(*chosen.values(), strict=True)} or {()}):
+        if count(longer) > count(chosen):
             chosen = longer
-    return [{key: row[n] for key, row in chosen.items()} for n in range(len(configs))]
+    names = []
+    for n in range(len(configs)):
+        names.append({key: row[n] for key, row in chosen.items()})
+    return names
 
 
 def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Returns the words of the `TOPICS` in which flattened configs differ, by the first key of each."""
     words = {}
     for keys in TOPICS:
-        topics = [next((str(values_of[key]) for key in keys if values_of.get(key)), None) for values_of in configs]
-        if None not in topics and len({*topics}) > 1:
+        values = [_topic(config, keys) for config in configs]
+        if all(values) and len(set(values)) > 1:
             separator = '/' if 'data.root' in keys else '.'
-            values = [value.rstrip('/') for value in topics]
             words[keys[0]] = [_shorten(value, values, separator) for value in values]
     return words
+
+
+def _topic(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Returns the value of the first of some keys that a flattened config sets; '' if it sets none."""
+    return next((str(config[key]).rstrip('/') for key in keys if config.get(key)), '')
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
@@ -328,9 +350,11 @@ def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
 
 def _shorten(path: str, paths: Collection[str], separator: str = '.') -> str:
     """Returns the shortest tail of a dotted path that is not also a tail of another path; FILE.py:NAME is FILE.NAME."""
-    longer = [name.replace('.py:', '.') for name in paths if name != path]
+    longer = [separator + name.replace('.py:', '.') for name in paths if name != path]
     path = path.replace('.py:', '.')
     parts = path.split(separator)
-    ends = (separator.join(parts[-n:]) for n in range(1, len(parts)))
-    longer = {separator + longer_path for longer_path in longer}
-    return next((end for end in ends if not any(longer_path.endswith(separator + end) for longer_path in longer)), path)
+    for n in range(1, len(parts)):
+        end = separator.join(parts[-n:])
+        if not any(name.endswith(separator + end) for name in longer):
+            return end
+    return path

@@ -1,11 +1,10 @@
 """Similarity matrices, as `jitm eval --save_sims` writes them."""
 
 import collections
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,16 +13,15 @@ from jitm.data.correspondence import read_image_of_text
 from jitm.data.load import load_split
 from jitm.data.splits import Split
 from jitm.errors import UserError
-from jitm.evaluation.saved import IMAGE_OF_TEXT, METRICS, SIMS, folders_of, read_report
+from jitm.evaluation.saved import IMAGE_OF_TEXT, METRICS, SIMS, read_report
 from jitm.files import parse_json
 from jitm.metrics import Retrieved, retrieve
-from jitm.report.groups import Group, RunLog
+from jitm.report.groups import Group, RunLog, saved_file
 from jitm.runs.checkpoint_files import checkpoint_digest
 from jitm.runs.log import make_line
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Matrix:
+class Matrix(NamedTuple):
     """Similarities saved by `jitm eval`, or a file of the same format without a report.
 
     Attributes:
@@ -73,33 +71,21 @@ def read_matrices(paths: Sequence[Path]) -> list[Matrix]:
 
 def _check_same_data(matrices: Sequence[Matrix]) -> None:
     """Raises a UserError if matrices have different images or captions."""
-    with_report = [matrix for matrix in matrices if matrix.captions]
-    pairs = [pair for pair in itertools.pairwise(with_report) if pair[0].captions != pair[1].captions]
-    pairs += [
-        pair
-        for pair in itertools.pairwise(matrices)
-        if not np.array_equal(pair[0].image_of_text, pair[1].image_of_text)
-    ]
-    if pairs:
-        first, second = (f'{m.path} of {m.protocol["data"]}' if m.protocol else str(m.path) for m in pairs[0])
-        raise UserError(f'{first} and {second} have different images or captions; compare files of the same split')
+    reference = next((matrix for matrix in matrices if matrix.captions), matrices[0])
+    for matrix in matrices:
+        same_captions = matrix.captions in ('', reference.captions)
+        if not same_captions or not np.array_equal(matrix.image_of_text, reference.image_of_text):
+            first, second = (f'{m.path} of {m.protocol["data"]}' if m.protocol else m.path for m in (reference, matrix))
+            raise UserError(f'{first} and {second} have different images or captions; compare files of the same split')
 
 
 def names_of(matrices: Sequence[Matrix]) -> list[str]:
-    """Returns a distinct name for each matrix.
-
-    They are the names of the run directories, with the models' names if these are not distinct, else paths.
-    """
-
-    def name(matrix: Matrix, keys: Sequence[str]) -> str:
-        runs = matrix.protocol['runs'] if matrix.protocol else ()
-        return ' + '.join(', '.join(Path(run.get(key, '')).name for key in keys) for run in runs)
-
-    for keys in (('workdir',), ('workdir', 'member')):
-        candidates = [name(matrix, keys) for matrix in matrices]
-        if all(candidates) and len({*candidates}) == len(candidates):
-            return candidates
-    return [str(matrix.path) for matrix in matrices]
+    """Returns the names of the run directories of each matrix, or paths if these are not distinct."""
+    names = []
+    for matrix in matrices:
+        runs = matrix.protocol.get('runs', ())
+        names.append(' + '.join(Path(run['workdir']).name for run in runs))
+    return names if all(names) and len(set(names)) == len(names) else [str(matrix.path) for matrix in matrices]
 
 
 def load_split_of(matrix: Matrix, data: Mapping[str, Any], split_name: str, data_root: str | None) -> Split:
@@ -147,8 +133,7 @@ def saved_sims(run: RunLog, split: str, data_root: str | None = None) -> Path:
       split: The split, such as 'dev'.
       data_root: The data folder, if it has moved since training; a file from before the move counts too.
     """
-    paths = [folder / SIMS for folder in folders_of(run.workdir, split, run.config['evaluation'], data_root)]
-    return next((path for path in paths if path.exists()), paths[0])
+    return saved_file(run.workdir, run.config, split, SIMS, data_root)
 
 
 def read_evaluated(groups: Sequence[Group], split: str, data_root: str | None = None) -> dict[int, list[Matrix]]:
@@ -184,7 +169,9 @@ def comparable(evaluated: Mapping[int, Sequence[Matrix]]) -> tuple[dict[int, Seq
     Returns:
       The groups on the most common data, the first of ties; and a matrix of each group on other data.
     """
-    data = {n: {matrix.captions for matrix in matrices} for n, matrices in evaluated.items()}
+    data = {}
+    for n, matrices in evaluated.items():
+        data[n] = {matrix.captions for matrix in matrices}
     shared = collections.Counter(itertools.chain(*data.values()))
     usual = max(shared, key=shared.get, default='')
     alike = {n: matrices for n, matrices in evaluated.items() if data[n] == {usual}}
@@ -206,8 +193,7 @@ def evaluated_on(run: RunLog, split: str, data_root: str | None = None) -> RunLo
     Raises:
       UserError: If there is no such evaluation, or it is of another checkpoint.
     """
-    paths = [folder / METRICS for folder in folders_of(run.workdir, split, run.config['evaluation'], data_root)]
-    path = next((path for path in paths if path.exists()), paths[0])
+    path = saved_file(run.workdir, run.config, split, METRICS, data_root)
     command = f'jitm eval --workdir {run.workdir} --split {split} --save_sims'
     try:
         report = parse_json(path.read_bytes())
@@ -218,7 +204,7 @@ def evaluated_on(run: RunLog, split: str, data_root: str | None = None) -> RunLo
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f'{path} is not a report of jitm eval ({error!r}); write it again with {command}') from None
     best = run.best_validation()
-    return dataclasses.replace(run, lines=[make_line(best['step'], best['epoch'], best['part'], metrics)])
+    return run._replace(lines=[make_line(best['step'], best['epoch'], best['part'], metrics)])
 
 
 def _check_best(run: RunLog, path: Path, protocol: Mapping[str, Any]) -> None:

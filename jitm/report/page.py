@@ -145,13 +145,11 @@ def _recalls(groups: Sequence[Group]) -> Table:
 
 def _lacking(runs: Sequence[RunLog], split_name: str, data_root: str | None) -> list[str]:
     """Returns the commands that save the similarities of the runs that have none."""
-    flags = '' if split_name == 'dev' else f' --split {shlex.quote(split_name)}'
-    flags += f' --data_root {shlex.quote(data_root)}' if data_root else ''
-    return [
-        f'jitm eval --workdir {shlex.quote(str(run.workdir))} --save_sims{flags}'
-        for run in runs
-        if not saved_sims(run, split_name, data_root).exists()
-    ]
+    flags = [] if split_name == 'dev' else ['--split', split_name]
+    if data_root:
+        flags += ['--data_root', data_root]
+    lacking = [run for run in runs if not saved_sims(run, split_name, data_root).exists()]
+    return [shlex.join(['jitm', 'eval', '--workdir', str(run.workdir), '--save_sims', *flags]) for run in lacking]
 
 
 def _differences(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) -> Table:

@@ -1,6 +1,7 @@
 """Rows, one JSON object with the numbers of each run, and files of rows, from which tables of results are made."""
 
 import fnmatch
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from jitm.files import parse_json, read_text, replacing, split_lines
 from jitm.report.groups import Group, RunLog, read_origins, read_run_log, runs_of
 from jitm.runs.log import read_lines
 
+SECONDS = ('train_seconds', 'validation_seconds')
 LOGGED = ('step', 'epoch', 'part')  # keys of a logged line that are not metrics
 
 
@@ -59,12 +61,16 @@ def row_of(run: RunLog) -> dict[str, Any]:
 
 def _seconds(timing: Path) -> dict[str, float | None]:
     """Returns the sums of the times in `timing.jsonl`, None if it has none."""
-    names = ('train_seconds', 'validation_seconds')
     lines = read_lines(timing)
+    if not lines:
+        return dict.fromkeys(SECONDS)
+    sums = dict.fromkeys(SECONDS, 0)
     try:
-        return {name: sum(line[name] for line in lines) if lines else None for name in names}
+        for line, name in itertools.product(lines, SECONDS):
+            sums[name] += line[name]
     except (KeyError, TypeError) as error:
         raise UserError(f'{timing} is damaged ({error!r}); remove it, the page then has no times') from None
+    return sums
 
 
 def run_of(row: Mapping[str, Any]) -> RunLog:
@@ -132,7 +138,11 @@ def read_runs(paths: Iterable[Path], patterns: Sequence[str] = ()) -> list[RunLo
     runs = []
     for path in paths:
         runs += map(run_of, read_rows(path).values()) if path.is_file() else [read_run_log(path)]
+    names = [str(run.workdir) for run in runs]
+    selected = set()
     for pattern in patterns:
-        if not fnmatch.filter((str(run.workdir) for run in runs), pattern):
-            raise UserError(f"no run is named '{pattern}'; the names are such as {runs[0].workdir if runs else 'none'}")
-    return [run for run in runs if not patterns or any(fnmatch.fnmatch(str(run.workdir), glob) for glob in patterns)]
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            raise UserError(f"no run is named '{pattern}'; the names are such as {names[0] if names else 'none'}")
+        selected.update(matches)
+    return [run for run, name in zip(runs, names, strict=True) if name in selected or not patterns]

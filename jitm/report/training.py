@@ -86,14 +86,16 @@ def training(groups: Sequence[Group]) -> str:
     for group in groups:
         points = [read_points(run) for run in group.runs]
         gradients = [by_window(log['image_fc_gradient_norm'], 1) for log in points if log['image_fc_gradient_norm']]
-        medians = [[statistics.median(gradient[epoch]) for epoch in sorted(gradient)] for gradient in gradients]
+        medians = []
+        for gradient in gradients:
+            medians.append([statistics.median(gradient[epoch]) for epoch in sorted(gradient)])
         shares = [by_window(log['hard_share'], 1) for log in points if log['hard_share']]
         cells = [
             ', '.join(plateau_end(log['loss']) for log in points),
             mean_and_deviation([min(run) for run in medians], '.2g'),
             mean_and_deviation([run[-1] for run in medians], '.2g'),
             mean_and_deviation([statistics.mean(share[max(share)]) for share in shares], '.2f'),
-            mean_and_deviation([max(rsum for _, rsum in log['rsum']) for log in points if log['rsum']]),
+            mean_and_deviation([max(dict(log['rsum']).values()) for log in points if log['rsum']]),
         ]
         rows.append([group.name, *cells, group.run_names])
     gradient = 'image FC gradient'

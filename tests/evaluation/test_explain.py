@@ -88,9 +88,9 @@ def test_retrieve_images_by_hand():
     sims[:, 4] = 0.5, 0.7, 0.6, 0.1
     sims[:, 6] = 0.1, 0.2, 0.4, 0.4
     image_of_text = np.repeat(np.arange(4), 2)
-    assert explain.retrieve_images(sims, image_of_text, 2, top=2) == [
-        (0, Retrieved([0, 3], pytest.approx([0.9, 0.3]), [True, False], 1)),
-        (4, Retrieved([1, 2], pytest.approx([0.7, 0.6]), [False, True], 2)),
+    assert explain.retrieve_images(sims, image_of_text, 2) == [
+        (0, Retrieved([0, 3, 2, 1], pytest.approx([0.9, 0.3, 0.2, 0.1]), [True, False, False, False], 1)),
+        (4, Retrieved([1, 2, 0, 3], pytest.approx([0.7, 0.6, 0.5, 0.1]), [False, True, False, False], 2)),
     ]
 
     def retrieved(folds):

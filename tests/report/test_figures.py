@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import subprocess
 import sys
@@ -9,8 +8,8 @@ from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.pages.figures import save
 from jitm.report import validation
-from jitm.report.curves import COLORS, Curve, arrange, by_epoch, draw
-from jitm.report.groups import Group, config_keys, distinguish, group_runs, read_groups, read_run_log
+from jitm.report.curves import COLORS, Curve, by_epoch, draw
+from jitm.report.groups import config_keys, distinguish, group_runs, read_groups, read_run_log
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, plateau_end, read_points, training
 from tests.conftest import environment
@@ -80,7 +79,7 @@ def test_summary_has_no_difference_between_data_sets(tmp_path):
     runs = [write_run(tmp_path / name, 0, [3, 90], data=data | {'root': f'data/{name}'}) for name in 'ab']
     (first,), (second,) = (group.runs for group in read_groups(runs))
     for captions, difference in ((('', ''), '-'), (('x', 'y'), '-'), (('x', 'x'), '0.0'), (('x', ''), '-')):
-        logs = [dataclasses.replace(run, captions=one) for run, one in zip((first, second), captions, strict=True)]
+        logs = [run._replace(captions=one) for run, one in zip((first, second), captions, strict=True)]
         text = summary(group_runs(logs))
         assert text.splitlines()[3].split(' | ')[8] == difference.replace('0.0', '+0.0')
         assert ('no difference from a, which has other data: b\n' in text) == (difference == '-')
@@ -238,24 +237,6 @@ def test_paths_of_runs_of_one_group_are_unified(tmp_path):
     assert after_alone.runs[1].config['offline']['path'] == f'{tmp_path}/s0/alone_candidates'
 
 
-def test_models_have_columns_if_other_keys_differ():
-    def groups(*configs):
-        return [Group(words, []) for words in distinguish([config_keys(nested(**config)) for config in configs])]
-
-    losses = groups({'model__mlp': 1}, {'model__mlp': 2, 'terms__ranking__loss': HINGES})
-    assert arrange(losses) == [('', 'max_of_hinges'), ('', 'sum_of_hinges')]
-    models = groups({'model__mlp': 1}, {'model__mlp': 2})
-    assert arrange(models) == [('', 'mlp=1'), ('', 'mlp=2')]
-    both = groups(
-        {'model__mlp': 1},
-        {'model__mlp': 2},
-        {'model__mlp': 2, 'terms__ranking__loss': HINGES},
-    )
-    assert arrange(both) == [('mlp=1', 'max_of_hinges'), ('mlp=2', 'max_of_hinges'), ('mlp=2', 'sum_of_hinges')]
-    alone = groups({}, {'model__name': 'scan.SCAN', 'terms__ranking__loss': HINGES})
-    assert arrange(alone) == [('', 'max_of_hinges, VSE'), ('', 'sum_of_hinges, SCAN')]
-
-
 def test_window_includes_its_last_step():
     points = [(step / 234, step) for step in range(1, 469)]
     assert by_window(points, 1) == {0: list(range(1, 235)), 1: list(range(235, 469))}
@@ -373,21 +354,26 @@ def test_seeds_without_a_common_validation_are_refused(tmp_path):
         validation.validation(read_groups(runs))
 
 
-def test_panels_have_the_curves_of_their_quantity_and_model(tmp_path):
+def test_panels_have_the_curves_of_their_quantity(tmp_path):
     runs = [
         write_training(tmp_path / 'a', [1, 30], loss=[8, 4], image_fc_gradient_norm=[0.1, 0.2]),
         write_training(tmp_path / 'b', [2, 20], config_of(model={'mlp': 1}), loss=[8, 2]),
         write_training(tmp_path / 'c', [3, 10], config_of(loss='sum_of_hinges'), loss=[8, 1]),
     ]
     groups = read_groups(runs)
-    panels = draw(groups, [curves(group.runs) for group in groups]).axes
-    titles = [panel.get_title() for panel in panels[:2]]
-    assert titles == ['no mlp', 'mlp=1']
-    shown = [[line.get_ydata().tolist() for line in panel.lines if line.get_color() in COLORS] for panel in panels]
-    assert shown == [[[1, 0.5], [1, 0.125]], [[1, 0.25]], [[0.1, 0.2]], [], [[1, 30], [3, 10]], [[2, 20]]]
-    assert [panel.get_yscale() for panel in panels[::2]] == ['linear', 'log', 'linear']
-    assert [panel.get_ylim()[0] for panel in panels[4:]] == [0, 0]
-    assert [line.get_color() for line in panels[4].lines] == [COLORS[0], COLORS[1]]
+    figure = draw(groups, [curves(group.runs) for group in groups])
+    shown = []
+    for panel in figure.axes:
+        lines = [line for line in panel.lines if line.get_color() in COLORS]
+        shown.append({COLORS.index(line.get_color()): line.get_ydata().tolist() for line in lines})
+    loss, norm, rsum = shown
+    assert loss == {0: [1, 0.5], 1: [1, 0.25], 2: [1, 0.125]}
+    assert norm == {0: [0.1, 0.2]}
+    assert rsum == {0: [1, 30], 1: [2, 20], 2: [3, 10]}
+    assert [panel.get_yscale() for panel in figure.axes] == ['linear', 'log', 'linear']
+    assert figure.axes[-1].get_ylim()[0] == 0
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [group.name for group in groups]
 
 
 def test_zero_gradients_can_be_drawn(tmp_path, monkeypatch):

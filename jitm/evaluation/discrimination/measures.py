@@ -1,5 +1,6 @@
 """Metrics of perturbed captions: discrimination, and detection and correction of their mismatched words."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,10 @@ def evaluate(
       UserError: If a set is empty, or a score is not finite.
     """
     originals = _Originals(scorer, split, texts, perplexity)
-    return {'sets': {name: originals.evaluate(name, [perturbed[t] for t in texts]) for name, perturbed in sets.items()}}
+    evaluated = {}
+    for name, perturbed in sets.items():
+        evaluated[name] = originals.evaluate(name, [perturbed[text] for text in texts])
+    return {'sets': evaluated}
 
 
 class _Originals:
@@ -104,7 +108,7 @@ class _Originals:
         self.split = split
         self.images = split.image_of_text[texts]
         self.predicts_words = has_heads(scorer.run.model, WORD_HEADS)
-        self.captions = join([scorer.run.vocabulary.encode(split.captions[t]) for t in texts])
+        self.captions = self._encode([split.captions[text] for text in texts])
         self.scores = scorer.score(self.images, self.captions)  # float32 [N], with the own images
         # Log-likelihoods of the words, float32 [N, L].
         self.likelihoods = scorer.log_likelihoods(self.images, self.captions) if perplexity else None
@@ -117,8 +121,8 @@ class _Originals:
                 f"perturbation '{name}' finds nothing to change in {len(sets)} captions of {self.split.name}; "
                 'leave it out'
             )
-        texts = [caption for captions in sets for caption in captions]
-        perturbed = join([self.scorer.run.vocabulary.encode(caption) for caption in texts])
+        texts = list(itertools.chain(*sets))
+        perturbed = self._encode(texts)
         same_length, identical = _compare(self.captions, perturbed, owners)
         scores = self.scorer.score(self.images[owners], perturbed)
         scores[identical] = self.scores[owners[identical]]
@@ -139,6 +143,9 @@ class _Originals:
         if self.likelihoods is not None:
             report |= self._perplexities(perturbed, owners)
         return report
+
+    def _encode(self, captions: Sequence[str]) -> Tokens:
+        return join(list(map(self.scorer.run.vocabulary.encode, captions)))
 
     def _evaluate_words(self, perturbed: Tokens, owners: np.ndarray) -> dict[str, dict[str, float]]:
         """Evaluates the word predictions for perturbed captions as long as their originals."""
@@ -180,12 +187,10 @@ def truth(captions: Sequence[str], images: Sequence[int], split: SceneSplit) -> 
       split: The scenes.
     """
     statements = list(map(parse, captions))
-    true = [
-        statement is not None and holds(statement, split.graphs[image])
-        for statement, image in zip(statements, images, strict=True)
-    ]
     unparsed = np.mean([statement is None for statement in statements])
-    shares = {'false': 1 - np.mean(true) - unparsed, 'true': np.mean(true), 'not_parsed': unparsed}
+    pairs = zip(statements, images, strict=True)
+    true = np.mean([statement is not None and holds(statement, split.graphs[image]) for statement, image in pairs])
+    shares = {'false': 1 - true - unparsed, 'true': true, 'not_parsed': unparsed}
     return {name: 100 * float(share) for name, share in shares.items()}
 
 

@@ -453,39 +453,21 @@ REPORT = {'data': 'f30k/test', 'workdir': 'runs/<x>', 'step': 7, 'pairs': [PAIR,
 HEADING = [PAIR['caption'], PAIR['verdict']]
 
 
-def test_lines_of_a_pair():
-    assert explanations.lines(PAIR, color=False).split('\n') == [
+def test_lines_of_pairs():
+    matched = PAIR | {'mismatch': [0.0] * 6}
+    assert explanations.lines([PAIR, matched]).split('\n') == [
         *HEADING,
-        'a <b> dog  &',
-        '0 25  100  50',
-        '      cats <unk>',
+        'mismatched: dog (100 %, cats), & (50 %, <unk>)',
+        '',
+        *HEADING,
+        'mismatched: none',
         '',
     ]
 
 
-def test_lines_of_a_pair_in_color():
-    *heading, words, corrections, end = explanations.lines(PAIR, color=True).split('\n')
-    assert (heading, corrections, end) == (HEADING, '      cats <unk>', '')
-    shades = [255, 211, 81, 168]
-    cells = [f'\x1b[30;48;2;255;{n};{n}m{word}\x1b[0m' for n, word in zip(shades, PAIR['words'][1:-1], strict=True)]
-    assert words == f'{cells[0]} {cells[1]} {cells[2]}  {cells[3]}'
-
-
 def test_changed_words_are_underlined():
     pair = PAIR | {'changed': [False, False, True, False, False, False]}
-    words = explanations.lines(pair, color=True).split('\n')[2]
-    assert words.count('\x1b[4;30;') == 1
-    assert '\x1b[4;30;48;2;255;211;211m<b>\x1b[0m' in words
     assert Page(explanations.page(REPORT | {'pairs': [pair]}, NO_PICTURE)).texts['u'] == ['<b>']
-
-
-def test_long_captions_are_wrapped():
-    pair = PAIR | {'words': ['<start>', *['w' * 30] * 7, '<end>'], 'mismatch': [0.1] * 9, 'corrections': ['x'] * 9}
-    lines = explanations.lines(pair, color=False).splitlines()[2:]
-    assert [line.split() for line in lines] == [
-        *(['w' * 30] * 3, ['10'] * 3, ['w' * 30] * 3, ['10'] * 3, ['w' * 30], ['10'])
-    ]
-    assert max(map(len, lines)) <= explanations.WIDTH
 
 
 def test_page_is_complete_and_self_contained():
@@ -529,7 +511,7 @@ def test_page_replaces_older_files(explained, split, tmp_path):
     assert json.loads((path / 'explain.json').read_text()) == explained
     page = Page((path / 'index.html').read_text())
     assert page.texts['small'][0] == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
-    assert explanations.show(explained, color=False).count('retrieved dev-00000') == 2
+    assert explanations.lines(explained['pairs']).count('retrieved dev-00000') == 2
 
 
 @pytest.mark.slow
