@@ -181,8 +181,8 @@ def compile_step(setup: Setup, devices: Sequence[Any]) -> Compiled:
             )
             return compile_program(compiled, state, parallel.split_rows(batch))
         mesh = jax.sharding.Mesh(devices, (parallel.AXIS,))
-        whole, split = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P(parallel.AXIS)))
-        specs = jax.tree.map(lambda x: split if np.ndim(x) else whole, batch)
+        replicated, split = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P(), jax.P(parallel.AXIS)))
+        specs = jax.tree.map(lambda x: split if np.ndim(x) else replicated, batch)
         mapped = jax.shard_map(
             step,
             mesh=mesh,
@@ -192,7 +192,7 @@ def compile_step(setup: Setup, devices: Sequence[Any]) -> Compiled:
         )
         shapes = [
             jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=s), tree, shardings)
-            for tree, shardings in ((state, jax.tree.map(lambda _: whole, state)), (batch, specs))
+            for tree, shardings in ((state, jax.tree.map(lambda _: replicated, state)), (batch, specs))
         ]
         return compile_program(jax.jit(mapped, donate_argnums=0), *shapes)
 
@@ -214,7 +214,7 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
     }
     dual, precision = isinstance(model, DualEncoder), setup.plan.evaluation['precision']
     with parallel.compiling_for(devices):
-        rows, whole = (
+        rows, replicated = (
             jax.sharding.NamedSharding(jax.sharding.Mesh(devices, (parallel.AXIS,)), spec)
             for spec in (jax.P(parallel.AXIS), jax.P())
         )
@@ -222,13 +222,13 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
         def sharded(tree: chex.ArrayTree, sharding: Any) -> chex.ArrayTree:
             return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
-        variables = sharded(member.variables, whole)
+        variables = sharded(member.variables, replicated)
         if program in items:
             per_call = {'images': IMAGES_PER_CALL, 'texts': TEXTS_PER_CALL}[program]
             shapes = sharded(_rows_of(items[program], per_call * count), rows)
             mapped = parallel.map_rows(encode, model, f'encode_{program[:-1]}', 'float32', precision=precision)
             return compile_program(mapped, shapes, variables)
-        texts = sharded(_rows_of(encoded['texts'], DUAL_TEXTS if dual else TEXTS), whole)
+        texts = sharded(_rows_of(encoded['texts'], DUAL_TEXTS if dual else TEXTS), replicated)
         images = sharded(_rows_of(encoded['images'], -(-IMAGES // count) * count), rows)
         if program == 'scores':
             return compile_program(parallel.map_rows(score, model, precision=precision), images, variables, texts)
@@ -238,13 +238,13 @@ def compile_inference(setup: Setup, program: str, devices: Sequence[Any]) -> Com
             vectors = jax.ShapeDtypeStruct((queries, dim), np.float32, sharding=rows)
             excluded = jax.ShapeDtypeStruct((queries, 5), np.int32, sharding=rows)
             padded = -(-CANDIDATES // MAX_GROUP) * MAX_GROUP
-            candidates = jax.ShapeDtypeStruct((padded, dim), np.float32, sharding=whole)
+            candidates = jax.ShapeDtypeStruct((padded, dim), np.float32, sharding=replicated)
             ranked = parallel.map_rows(rank, TOP_H, MAX_GROUP, MAX_QUERIES, precision=precision)
             return compile_program(ranked, (vectors, excluded), candidates)
-        one = jax.sharding.SingleDeviceSharding(devices[0])
+        placed = jax.sharding.SingleDeviceSharding(devices[0])
 
         def shape(dtype: type, *sizes: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(sizes, dtype, sharding=one)
+            return jax.ShapeDtypeStruct(sizes, dtype, sharding=placed)
 
         def lists(number: int, top_h: int) -> tuple:
             return shape(np.float32, number, top_h), shape(np.int32, number, top_h)
@@ -313,15 +313,15 @@ def tables(path: Path) -> dict[str, list[Row]]:
     places = settings, PROGRAMS, topologies.TARGETS
 
     def place(key: tuple[str, str, str]) -> tuple[int, ...]:
-        return tuple(known.index(name) for known, name in zip(places, key, strict=True))
+        return tuple(places_of_key.index(name) for places_of_key, name in zip(places, key, strict=True))
 
-    found = {key[1:]: rows[key] for key in sorted(rows, key=lambda key: place(key[1:]))}
+    ordered = {key[1:]: rows[key] for key in sorted(rows, key=lambda key: place(key[1:]))}
 
     def step(setting: str, row: Row) -> Row:
         return {
             'setting': setting,
             **{name: _cell(row, name) for name in ('compile s', 'CPU s', 'peak GB')},
-            'peak GB, h100:1': _cell(found.get((setting, 'step', 'h100:1')), 'peak GB'),
+            'peak GB, h100:1': _cell(ordered.get((setting, 'step', 'h100:1')), 'peak GB'),
             **{name: _cell(row, name) for name in ('GB moved', 'estimated ms', 'bound ms')},
             'ratio': _cell(row, 'estimated / bound'),
         }
@@ -331,25 +331,25 @@ def tables(path: Path) -> dict[str, list[Row]]:
 
     return {
         'accelerators steps': [
-            step(setting, row) for (setting, *of), row in found.items() if of == ['step', 'v5e:2x2']
+            step(setting, row) for (setting, *case), row in ordered.items() if case == ['step', 'v5e:2x2']
         ],
         'accelerators scaling': [
             {'setting': setting, 'compiled': row['collectives']}
             | cells(row, 'links ms', 'products ms', 'memory ms', 'estimated ms')
-            for (setting, *of), row in found.items()
-            if of == ['step', 'v5e:16x16']
+            for (setting, *case), row in ordered.items()
+            if case == ['step', 'v5e:16x16']
         ],
         'accelerators inference': [
             {'setting': setting, 'program': program}
             | cells(row, 'CPU s', 'peak GB', 'estimated ms', 'bound ms', 'estimated / bound')
-            for (setting, program, target), row in found.items()
+            for (setting, program, target), row in ordered.items()
             if target == 'v5e:2x2' and program != 'step'
         ],
         'accelerators gpus': [
             {'setting': setting, 'target': target}
             | cells(row, 'CPU s', 'temporary GB', 'peak GB')
             | {'collectives': row['collectives']}
-            for (setting, _, target), row in found.items()
+            for (setting, _, target), row in ordered.items()
             if target in ('h100:8', 'h100:2x8')
         ],
     }
@@ -397,8 +397,8 @@ def _run_setting(
         for target in targets
         for program in args.programs
     }
-    known = read_rows(args.rows) if args.rows and args.rows.exists() else {}
-    names = {key: name for key, name in names.items() if tuple(name.values()) not in known}
+    stored = read_rows(args.rows) if args.rows and args.rows.exists() else {}
+    names = {key: name for key, name in names.items() if tuple(name.values()) not in stored}
     if not names:
         return
     setup = make_setup(setting, folder, batch_size)

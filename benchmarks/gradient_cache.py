@@ -46,9 +46,9 @@ def take_turns(setups: dict[str, Setup], compiled: dict[str, Any], batch: Batch,
     states = {name: parallel.put_state(setup.random_state()) for name, setup in setups.items()}
     times, batch = {name: [] for name in setups}, parallel.put_batch(batch)
     for n, name in itertools.product(range(steps + 1), setups):
-        one = batch.replace(step=jnp.full(1, n, jnp.int32))
+        numbered = batch.replace(step=jnp.full(1, n, jnp.int32))
         start = time.process_time()
-        states[name], _ = jax.block_until_ready(compiled[name](states[name], one))
+        states[name], _ = jax.block_until_ready(compiled[name](states[name], numbered))
         times[name].append(time.process_time() - start)
     return {name: statistics.median(took[1:]) for name, took in times.items()}
 
@@ -61,8 +61,8 @@ def compare(setups: dict[str, Setup], device: Any, batch_size: int, steps: int) 
     columns = {f'GB, {name}': memory.peak_bytes(step) / memory.GIGABYTE for name, step in compiled.items()}
     if steps:
         times = take_turns(setups, compiled, batch, steps)
-        whole, chunked = times.values()
-        columns |= {f'CPU s/step, {name}': took for name, took in times.items()} | {'time': chunked / whole}
+        at_once, chunked = times.values()
+        columns |= {f'CPU s/step, {name}': took for name, took in times.items()} | {'time': chunked / at_once}
     return columns
 
 

@@ -77,14 +77,14 @@ class Instruction:
     @property
     def source(self) -> str:
         """The operation of the traced function that it comes from."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else self.name
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1] if match else self.name
 
     @property
     def cycles(self) -> int:
         """The compiler's estimate."""
-        found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
-        return int(found[1]) if found else 0
+        match = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
+        return int(match[1]) if match else 0
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -127,17 +127,17 @@ def _parse_arrays(text: str) -> tuple[Array, ...]:
 
 
 def _parse_instruction(line: str) -> Instruction | None:
-    if not (found := INSTRUCTION.match(line)):
+    if not (match := INSTRUCTION.match(line)):
         return None
-    name, rest = found.groups()
-    end = _until_closed(rest) if rest.startswith('(') else rest.index(' ')
-    arrays, rest = rest[:end], rest[end:].lstrip()
-    opcode, _, _ = rest.partition('(')
-    rest = rest[len(opcode) :]
-    end = _until_closed(rest)
+    name, text = match.groups()
+    end = _until_closed(text) if text.startswith('(') else text.index(' ')
+    arrays, text = text[:end], text[end:].lstrip()
+    opcode, _, _ = text.partition('(')
+    text = text[len(opcode) :]
+    end = _until_closed(text)
     values = opcode in ('constant', 'parameter')  # in place of operands, a value or a number
-    operands = (rest[1 : end - 1],) if values else tuple(re.findall(r'%([\w.-]+)', rest[:end]))
-    return Instruction(name, _parse_arrays(arrays), opcode, operands, rest[end:])
+    operands = (text[1 : end - 1],) if values else tuple(re.findall(r'%([\w.-]+)', text[:end]))
+    return Instruction(name, _parse_arrays(arrays), opcode, operands, text[end:])
 
 
 @dataclasses.dataclass
@@ -160,13 +160,13 @@ class Cost:
     hot: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     dynamic_loops: int = 0
 
-    def add(self, other: 'Cost', times: int = 1) -> None:
+    def add(self, cost: 'Cost', times: int = 1) -> None:
         """Adds another cost several times."""
-        self.num_bytes += times * other.num_bytes
-        self.cycles += times * other.cycles
-        self.uncounted += times * other.uncounted
-        self.dynamic_loops += other.dynamic_loops
-        for mine, theirs in ((self.collectives, other.collectives), (self.hot, other.hot)):
+        self.num_bytes += times * cost.num_bytes
+        self.cycles += times * cost.cycles
+        self.uncounted += times * cost.uncounted
+        self.dynamic_loops += cost.dynamic_loops
+        for mine, theirs in ((self.collectives, cost.collectives), (self.hot, cost.hot)):
             for key, value in theirs.items():
                 mine[key] += times * value
 
@@ -179,9 +179,9 @@ class Program:
         self._computations: dict[str, dict[str, Instruction]] = {}
         self._entry, current = '', {}
         for line in text.splitlines():
-            if line and not line[0].isspace() and (found := COMPUTATION.match(line)):
-                current = self._computations[found[2]] = {}
-                self._entry = found[2] if found[1] else self._entry
+            if line and not line[0].isspace() and (match := COMPUTATION.match(line)):
+                current = self._computations[match[2]] = {}
+                self._entry = match[2] if match[1] else self._entry
             elif instruction := _parse_instruction(line):
                 current[instruction.name] = instruction
 
@@ -263,9 +263,9 @@ class Program:
     def _body(self, loop: Instruction) -> tuple[str, int | None]:
         """Returns the body of a loop and how often it runs, None if this is not constant."""
         body = re.search(r'body=%?([\w.-]+)', loop.attributes)[1]
-        known = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
-        if known:
-            return body, int(known[1])
+        trips = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
+        if trips:
+            return body, int(trips[1])
         condition = self._computations[re.search(r'condition=%?([\w.-]+)', loop.attributes)[1]]
         constants = [i for i in condition.values() if i.opcode == 'constant' and i.arrays[0].dtype == 's32']
         compared = [i for i in condition.values() if i.opcode == 'compare' or 'calls=' in i.attributes]
@@ -274,20 +274,20 @@ class Program:
         return body, None
 
     def _count_collectives(self, instruction: Instruction, computation: dict[str, Instruction], total: Cost) -> None:
-        found = [(instruction, computation)]
+        instructions = [(instruction, computation)]
         if instruction.opcode == 'fusion':
             # An overlapped collective occurs in several fusions; the first of them starts it.
             fused = [self._computations[name] for name in instruction.called]
             started = [c for c in fused if any('AsyncCollectiveStart' in i.attributes for i in c.values())]
-            found += [(i, c) for c in started for i in c.values()]
-        for collective, around in found:
+            instructions += [(i, c) for c in started for i in c.values()]
+        for collective, around in instructions:
             if (kind := collective.collective) in COLLECTIVES:
-                given = sum(array.num_bytes for name in collective.operands for array in around[name].arrays)
+                operand_bytes = sum(array.num_bytes for name in collective.operands for array in around[name].arrays)
                 result = sum(array.num_bytes for array in collective.arrays)
                 if kind == 'all-gather':  # an all-gather-start returns its operands too
-                    received = result - given * collective.opcode.endswith('-start')
+                    received = result - operand_bytes * collective.opcode.endswith('-start')
                 else:
-                    received = 2 * given if kind == 'all-reduce' else given
+                    received = 2 * operand_bytes if kind == 'all-reduce' else operand_bytes
                 total.collectives[kind, 'number'] += 1
                 total.collectives[kind, 'bytes'] += received
 
@@ -299,8 +299,8 @@ class Program:
         read = 0.0
         for number, name in enumerate(instruction.operands if not instruction.opcode.endswith('-done') else ()):
             if operand := computation.get(name):
-                whole = sum(array.num_bytes for array in operand.arrays if array.in_memory)
-                read += min(whole, self._read_of(number, instruction.called[0])) if fused and whole else whole
+                full = sum(array.num_bytes for array in operand.arrays if array.in_memory)
+                read += min(full, self._read_of(number, instruction.called[0])) if fused and full else full
         if instruction.opcode in SLICES:
             read = min(read, sum(a.num_bytes for a in instruction.arrays))
         if instruction.opcode in UPDATES:

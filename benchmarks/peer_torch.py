@@ -78,7 +78,7 @@ def value(term: Mapping[str, Any], rankings: tuple[Ranking, ...], anchors: tuple
     loss: Callable = LOSSES[term['loss'].rpartition('.')[2]]
     arguments = {key: argument for key, argument in term.items() if key not in OF_TERM}
     if loss is relative_max:
-        values = [loss(*both, **arguments) for both in zip(rankings, anchors, strict=True)]
+        values = [loss(*scores, **arguments) for scores in zip(rankings, anchors, strict=True)]
     else:
         values = [loss(ranking, **arguments) for ranking in rankings]
     return term['weight'] * sum(x.sum() if term['reduction'] == 'sum' else x.mean() for x in values)
@@ -107,9 +107,9 @@ class Trainer:
         module, _, kind = described['network'].rpartition('.')
         network = getattr(importlib.import_module(module), kind)(*described['sizes'], **described['options'])
         tensors = {key: torch.from_numpy(x) for key, x in np.load(self._folder / f'{name}.npz').items()}
-        missing, unknown = network.weights.load_state_dict(tensors, strict=False)
+        absent, unknown = network.weights.load_state_dict(tensors, strict=False)
         assert not unknown, unknown
-        for key in missing:  # parameters without effect, which jitm leaves out
+        for key in absent:  # parameters without effect, which jitm leaves out
             network.weights.state_dict()[key].zero_()
         return network
 
@@ -165,7 +165,7 @@ def recalls(scores: np.ndarray, image_of_text: np.ndarray) -> list[float]:
         ranks[0].append(np.flatnonzero(image_of_text[np.argsort(-row)] == image)[0])
     for image, column in zip(image_of_text, scores.T, strict=True):
         ranks[1].append(np.flatnonzero(np.argsort(-column) == image)[0])
-    return [100 * float(np.mean(np.array(of) < k)) for of in ranks for k in (1, 5, 10)]
+    return [100 * float(np.mean(np.array(ranks_of_way) < k)) for ranks_of_way in ranks for k in (1, 5, 10)]
 
 
 @torch.inference_mode()

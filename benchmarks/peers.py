@@ -150,11 +150,11 @@ def arrays_of_batch(batch: Batch) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch, which extra pairs follow."""
     images, texts, index, extra = batch.images, batch.texts, batch.image_index, 0
     if 'shortlist' in batch.drawn:
-        pairs, others = batch.drawn['shortlist']
+        pairs, shortlisted = batch.drawn['shortlist']
         images, texts, index = jax.tree.map(
-            lambda *x: np.concatenate(x), (images, texts, index), (pairs.images, pairs.texts, others)
+            lambda *x: np.concatenate(x), (images, texts, index), (pairs.images, pairs.texts, shortlisted)
         )
-        extra = len(others)
+        extra = len(shortlisted)
     return arrays(images, texts) | {'image_index': index, 'num_extra': np.array(extra)}
 
 
@@ -208,8 +208,8 @@ def compared(answers: list[list[Answer]], count: int) -> Row:
     """Returns the work done per second in the rounds, of both sides, their ratio and their memory."""
     ours, theirs = zip(*answers, strict=True)
     return {
-        'jitm steps/s': count / statistics.median(one.seconds for one in ours),
-        'PyTorch steps/s': count / statistics.median(one.seconds for one in theirs),
+        'jitm steps/s': count / statistics.median(run.seconds for run in ours),
+        'PyTorch steps/s': count / statistics.median(run.seconds for run in theirs),
         'ratio': statistics.median(b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)),
         'jitm MiB': ours[-1].mebibytes,
         'PyTorch MiB': theirs[-1].mebibytes,
@@ -223,7 +223,7 @@ def train(system: System, config: dict[str, Any], args: argparse.Namespace) -> R
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(Path(folder), system, plain, CHECKED)
         answers = take_turns(Path(folder), args.cores, checked, timed, args.rounds if plain == config else 0)
-    ours, theirs = (one.numbers[-1] for one in answers[0])
+    ours, theirs = (answer.numbers[-1] for answer in answers[0])
     if plain != config:
         with tempfile.TemporaryDirectory() as folder:
             write_inputs(Path(folder), system, config, args.steps)
@@ -242,7 +242,7 @@ def evaluate(system: System, config: dict[str, Any], args: argparse.Namespace) -
         first, *answers = take_turns(Path(folder), args.cores, None, None, args.rounds)
     row = compared(answers, 1)
     seconds = {f'{side} s': 1 / row.pop(f'{side} steps/s') for side in ('jitm', 'PyTorch')}
-    ours, theirs = (one.numbers[0] for one in first)
+    ours, theirs = (answer.numbers[0] for answer in first)
     return seconds | row | {'jitm s, first': first[0].seconds, 'difference of rsum': abs(ours - theirs)}
 
 

@@ -36,9 +36,9 @@ from jitm.types import PRECISIONS
 LOWERED = ('default', 'high')
 VARIANTS = (  # the precision of encoders and of similarities, and the dtype of encodings
     ('highest', 'highest', 'float32'),
-    *((one, 'highest', 'float32') for one in LOWERED),
-    *(('highest', one, 'float32') for one in LOWERED),
-    *((one, one, 'float32') for one in LOWERED),
+    *((dtype, 'highest', 'float32') for dtype in LOWERED),
+    *(('highest', dtype, 'float32') for dtype in LOWERED),
+    *((dtype, dtype, 'float32') for dtype in LOWERED),
     ('highest', 'highest', 'bfloat16'),
 )
 TOP, MINED = 10, 60  # candidates of a list, and mined negatives of a query
@@ -73,8 +73,8 @@ def _lower(
             return primitive.bind(x, y, precision=(lax.Precision.HIGHEST,) * 2, **params)
 
         (x, x_rest), (y, y_rest) = _split(x), _split(y)
-        whole = product(x, y)
-        return whole if chosen == lax.Precision.DEFAULT else product(x, y_rest) + product(x_rest, y) + whole
+        exact = product(x, y)
+        return exact if chosen == lax.Precision.DEFAULT else product(x, y_rest) + product(x_rest, y) + exact
 
     return mlir.lower_fun(rounded, multiple_results=False)(ctx, *operands)
 
@@ -121,14 +121,14 @@ def rankings(sims: np.ndarray, split: Split) -> dict[str, list[np.ndarray]]:
         starts = np.cumsum([0, *(~matches).sum(axis=1)[:-1]])
         hardest = [np.sort(negatives[start : start + MINED]) for start in starts]
         values = order[:, :1], order[:, :TOP], matches.argmax(axis=1)[:, None], np.stack(hardest)
-        for found, value in zip(compared.values(), values, strict=True):
-            found.append(value)
+        for ranking, value in zip(compared.values(), values, strict=True):
+            ranking.append(value)
     return compared
 
 
-def changed(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+def changed(first: list[np.ndarray], second: list[np.ndarray]) -> float:
     """Returns the percentage of queries whose row differs."""
-    return 100 * float(np.concatenate([(a != b).any(axis=1) for a, b in zip(one, other, strict=True)]).mean())
+    return 100 * float(np.concatenate([(a != b).any(axis=1) for a, b in zip(first, second, strict=True)]).mean())
 
 
 def evaluate(run: Run, split_name: str) -> Iterator[Row]:
@@ -142,15 +142,15 @@ def evaluate(run: Run, split_name: str) -> Iterator[Row]:
         if (encoders, dtype) not in encoded:
             encoded[encoders, dtype] = Encoded(engines[encoders, dtype], split, tokens)
         sims = encoded[encoders, dtype].score(engines[similarities, dtype])
-        found = rankings(sims, split)
-        exact = exact or found
+        ranked = rankings(sims, split)
+        exact = exact or ranked
         yield {
             'run': run.workdir.name,
             'encoders': encoders,
             'similarities': similarities,
             'dtype': dtype,
             'rsum': f'{metrics.retrieval_metrics(sims, split.image_of_text)["rsum"]:.2f}',
-            **{f'{name}, % changed': changed(exact[name], found[name]) for name in found},
+            **{f'{name}, % changed': changed(exact[name], ranked[name]) for name in ranked},
         }
 
 

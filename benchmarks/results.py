@@ -49,8 +49,8 @@ def command(name: str, arguments: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for flag in ('--json', '--torch_python'):
         parser.add_argument(flag)
-    _, kept = parser.parse_known_args(arguments)
-    return ' '.join([name, *kept])
+    _, unparsed = parser.parse_known_args(arguments)
+    return ' '.join([name, *unparsed])
 
 
 def environment() -> Row:

@@ -45,8 +45,8 @@ def base_of_verb(word: str) -> str:
         return IRREGULAR.get(word, word)
     stem = word[: ending.start()]
     stems = [stem + 'e', stem, stem[:-1], re.sub('ie?$', 'y', stem), re.sub('e$', '', stem)]
-    verbs = [known for known in stems if lexicon.get(known, '').startswith('VB')]
-    return next(iter([*verbs, *(known for known in stems if known in lexicon)]), stem)
+    verbs = [entry for entry in stems if lexicon.get(entry, '').startswith('VB')]
+    return next(iter([*verbs, *(entry for entry in stems if entry in lexicon)]), stem)
 
 
 def base_of_noun(phrase: str) -> str:
@@ -75,12 +75,12 @@ def read_gold(text: str) -> Facts:
     """Parses the field `scene_graph`."""
     objects, described, relations = [], [], []
     for part in text.lower().strip('() ').split(') , ('):
-        first, *rest = (field.strip() for field in part.split(' , '))
-        objects += [first] + ([] if not rest or rest[0] == 'is' else rest[1:])
-        if rest and rest[0] == 'is':
-            described.append((first, rest[1]))
-        elif rest:
-            relations.append(rest[0])
+        first, *fields = (field.strip() for field in part.split(' , '))
+        objects += [first] + ([] if not fields or fields[0] == 'is' else fields[1:])
+        if fields and fields[0] == 'is':
+            described.append((first, fields[1]))
+        elif fields:
+            relations.append(fields[0])
     return make_facts(objects, described, relations)
 
 
@@ -98,7 +98,10 @@ def measure(gold: Sequence[Facts], parsed: Sequence[Facts]) -> dict[str, tuple[f
     """Returns precision, recall and the number of gold facts, for every kind of facts over all captions."""
     measured = {}
     for kind in Facts._fields:
-        pairs = [(getattr(one, kind), getattr(other, kind)) for one, other in zip(gold, parsed, strict=True)]
+        pairs = [
+            (getattr(graph, kind), getattr(parsed_graph, kind))
+            for graph, parsed_graph in zip(gold, parsed, strict=True)
+        ]
         right, in_gold, in_parsed = (
             sum(map(len, sets)) for sets in zip(*((a & b, a, b) for a, b in pairs), strict=True)
         )

@@ -167,12 +167,14 @@ def compare(args: argparse.Namespace, name: str) -> Row:
     return {
         'model': name,
         'dtype': args.dtype,
-        'jitm pairs/s': statistics.median(one['pairs/s'] for one in ours),
-        'loop pairs/s': statistics.median(one['pairs/s'] for one in loops),
-        'ratio': statistics.median(one['pairs/s'] / loop['pairs/s'] for one, loop in rounds),
-        'jitm MiB': max(one['MiB'] for one in ours),
-        'loop MiB': max(one['MiB'] for one in loops),
-        '% of the float32 product rate': statistics.median(one['% of the float32 product rate'] for one in ours),
+        'jitm pairs/s': statistics.median(measured['pairs/s'] for measured in ours),
+        'loop pairs/s': statistics.median(measured['pairs/s'] for measured in loops),
+        'ratio': statistics.median(measured['pairs/s'] / loop['pairs/s'] for measured, loop in rounds),
+        'jitm MiB': max(measured['MiB'] for measured in ours),
+        'loop MiB': max(measured['MiB'] for measured in loops),
+        '% of the float32 product rate': statistics.median(
+            measured['% of the float32 product rate'] for measured in ours
+        ),
     }
 
 

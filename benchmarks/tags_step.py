@@ -77,8 +77,8 @@ class Counts(NamedTuple):
 
     def pairs(self) -> dict[str, int]:
         """Returns the number of pairs that each part reads."""
-        kept, candidates = 1 + self.num_hard, 1 + self.candidates
-        pairs = self.views, self.captions, 2 * candidates, self.views, kept, 2 * kept
+        hard, candidates = 1 + self.num_hard, 1 + self.candidates
+        pairs = self.views, self.captions, 2 * candidates, self.views, hard, 2 * hard
         return dict(zip(PARTS, pairs, strict=True))
 
 
@@ -88,13 +88,13 @@ class PartInputs(NamedTuple):
     Attributes:
       batch: The batch with masked captions and extra candidates.
       generated: K L captions of each image.
-      kept: m of these captions.
+      hard: m of these captions.
       chosen: The candidates of each query, see `jitm.training.sources.shortlist`.
     """
 
     batch: Batch
     generated: Synthetic
-    kept: Synthetic
+    hard: Synthetic
     chosen: dict[str, tuple[chex.Array, chex.Array]]
 
 
@@ -110,20 +110,20 @@ def random_inputs(counts: Counts, positives: int, words: int, regions: int, voca
         images = Images(features, np.full(count, regions, np.int32), locations=locations)
         return Batch(np.int32(0), images, Texts(ids, lengths), np.arange(count, dtype=np.int32))
 
-    batch, others = pairs(positives), pairs(1 + counts.candidates - positives)
+    batch, hard = pairs(positives), pairs(1 + counts.candidates - positives)
     labelled = rng.random((positives, counts.views, words)) < 0.15
     captions = rng.integers(1, vocabulary, (positives, counts.captions, words), np.int32)
     masked = np.where(labelled, vocabulary - 1, batch.texts.ids[:, None])
     batch = batch.replace(
         drawn={
-            'shortlist': (Pairs(others.images, others.texts), positives + others.image_index),
+            'shortlist': (Pairs(hard.images, hard.texts), positives + hard.image_index),
             'masked': (Masked(masked.astype(np.int32), labelled), batch.texts.ids),
         }
     )
     generated = Synthetic(captions, captions != batch.texts.ids[:, None], np.ones(captions.shape[:2], bool))
-    kept = jax.tree.map(lambda x: x[:, : counts.num_hard], generated)
+    hard = jax.tree.map(lambda x: x[:, : counts.num_hard], generated)
     index = rng.integers(0, 1 + counts.candidates, (positives, counts.num_hard))
-    return PartInputs(batch, generated, kept, dict.fromkeys(DIRECTIONS, (index, kept.valid)))
+    return PartInputs(batch, generated, hard, dict.fromkeys(DIRECTIONS, (index, hard.valid)))
 
 
 def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callable]:
@@ -136,28 +136,28 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
     masked = mask_captions(Masking(**config['masking']), {'masked': words.pop('masked')})
     generated = generate_captions(synthesis, words)
 
-    def generate(params, given, key):
-        keys = jax.random.split(key, len(given.batch.image_index))
-        return synthesis.generate(model, {'params': params}, given.batch, keys)
+    def generate(params, inputs, key):
+        keys = jax.random.split(key, len(inputs.batch.image_index))
+        return synthesis.generate(model, {'params': params}, inputs.batch, keys)
 
-    def score_captions(params, given, key):
-        return synthesis.select_hardest(model, {'params': params}, given.batch, given.generated)
+    def score_captions(params, inputs, key):
+        return synthesis.select_hardest(model, {'params': params}, inputs.batch, inputs.generated)
 
-    def score_candidates(params, given, key):
-        view = View({'model': (model, {'params': params})}, given.batch, {}, jnp.int32(0))
+    def score_candidates(params, inputs, key):
+        view = View({'model': (model, {'params': params})}, inputs.batch, {}, jnp.int32(0))
         return retrieval.look(view, {'model': key})
 
     def train(names: Sequence[str], source: Source, chosen: str = '') -> Callable:
         """Returns the gradient of some terms, whose inputs a source scores."""
         selected = {name: terms[name] for name in names}
 
-        def gradient(params, given, key):
+        def gradient(params, inputs, key):
             def loss(params):
                 def score(matcher):
-                    images = matcher.encode_image(given.batch.images, train=True)
-                    texts = matcher.encode_text(given.batch.texts, train=True) if source is retrieval else None
-                    results = getattr(given, chosen) if chosen else None
-                    return source.score(matcher, images, texts, given.batch, results, True)
+                    images = matcher.encode_image(inputs.batch.images, train=True)
+                    texts = matcher.encode_text(inputs.batch.texts, train=True) if source is retrieval else None
+                    results = getattr(inputs, chosen) if chosen else None
+                    return source.score(matcher, images, texts, inputs.batch, results, True)
 
                 rankings, losses = model.apply({'params': params}, method=score, rngs={'dropout': key})
                 return objective(selected, rankings, 0, losses)[0]
@@ -171,7 +171,7 @@ def make_parts(model: Matcher, counts: Counts, samples: int) -> dict[str, Callab
         score_captions,
         score_candidates,
         train(['masked'], masked),
-        train(['synthetic', 'discrimination', 'correction'], generated, 'kept'),
+        train(['synthetic', 'discrimination', 'correction'], generated, 'hard'),
         train(['ranking'], retrieval, 'chosen'),
     )
     return dict(zip(PARTS, functions, strict=True))
@@ -208,11 +208,11 @@ def on_one_device(part: Callable) -> Callable:
     return jax.pmap(lambda _, *inputs: part(*inputs), axis_name=parallel.AXIS, in_axes=axes, out_axes=None)
 
 
-def measure(parts: dict[str, Callable], params: chex.ArrayTree, given: PartInputs, rounds: int) -> dict[str, float]:
+def measure(parts: dict[str, Callable], params: chex.ArrayTree, arrays: PartInputs, rounds: int) -> dict[str, float]:
     """Returns the median time of each part over several rounds."""
     key = jax.random.key(1)
-    given = jax.device_put(given)
-    inputs = jnp.zeros(1), params, given, key
+    arrays = jax.device_put(arrays)
+    inputs = jnp.zeros(1), params, arrays, key
     compiled = {name: on_one_device(part).lower(*inputs).compile() for name, part in parts.items()}
     times = [{name: seconds(part, *inputs)[0] for name, part in compiled.items()} for _ in range(rounds + 1)]
     return {name: statistics.median(took[name] for took in times[1:]) for name in parts}  # the first round warms up
@@ -256,37 +256,37 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     )
     config = configs.load(SETTING).model.to_dict() | {'size': args.size, 'dtype': args.dtype}
     model = make_lib.make_model(config, args.vocabulary)
-    given = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
-    first = jax.tree.map(lambda x: x[:1], (given.batch.images, given.batch.texts))
+    inputs = random_inputs(timed, args.positives, args.words, args.regions, args.vocabulary)
+    first = jax.tree.map(lambda x: x[:1], (inputs.batch.images, inputs.batch.texts))
     params = jax.jit(model.init)(jax.random.key(0), *first)['params']
     product = matmul_gflops()
-    took = measure(make_parts(model, timed, args.samples), params, given, args.rounds)
+    took = measure(make_parts(model, timed, args.samples), params, inputs, args.rounds)
     pairs, timed_pairs = counts.pairs(), timed.pairs()
     took = {part: took[part] / args.positives * pairs[part] / timed_pairs[part] for part in PARTS}
-    whole, operations = sum(took.values()), 0.0
+    total, operations = sum(took.values()), 0.0
     for part, (heads, trained) in PARTS.items():
         flops = flops_per_pair(SIZES[args.size], args.words, args.regions, args.vocabulary, heads)
         flops *= 3 if trained else 1
         operations += flops * pairs[part]
         counted = xla_flops_per_pair(model, params, args.words, args.regions, heads, trained)
-        yield _row(part, pairs[part], timed_pairs[part], flops * pairs[part], took[part], whole, product) | {
+        yield _row(part, pairs[part], timed_pairs[part], flops * pairs[part], took[part], total, product) | {
             'GFLOP/pair': flops / 1e9,
             'counted by XLA': counted / flops,
         }
     for count in (1, RELEASED_POSITIVES):
-        numbers = count * sum(pairs.values()), '', count * operations, count * whole, count * whole
+        numbers = count * sum(pairs.values()), '', count * operations, count * total, count * total
         label = 'all' if count == 1 else f'all, {count} positives'
         yield _row(label, *numbers, product) | {'GFLOP/pair': '', 'counted by XLA': ''}
 
 
-def _row(part: str, pairs: int, timed: int | str, flops: float, took: float, whole: float, product: float) -> Row:
+def _row(part: str, pairs: int, timed: int | str, flops: float, took: float, total: float, product: float) -> Row:
     return {
         'part': part,
         'pairs': pairs,
         'timed': timed,
         'TFLOP': flops / 1e12,
         's': took,
-        '% of the time': 100 * took / whole,
+        '% of the time': 100 * took / total,
         'GFLOP/s': flops / took / 1e9,
         '% of the plain product': 100 * flops / took / 1e9 / product,
     }

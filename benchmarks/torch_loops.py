@@ -97,8 +97,8 @@ class BFAN(CaptionLoop):
         weights = attention(query, context, self.smooth)
         with torch.no_grad():
             trust = weights.sqrt() if self.focal == 'prob' else torch.ones_like(weights)
-            kept = weights * trust.sum(-1, keepdim=True) > (weights * trust).sum(-1, keepdim=True)
-        weights = weights * kept
+            trusted = weights * trust.sum(-1, keepdim=True) > (weights * trust).sum(-1, keepdim=True)
+        weights = weights * trusted
         weights = weights / weights.sum(-1, keepdim=True)
         return cosine(query, torch.bmm(weights, context)).mean(1)
 
@@ -218,8 +218,8 @@ class SGRAF(CaptionLoop):
         """Returns the sigmoid of a linear function of the aggregated alignments of words and of the global vectors."""
         attended = unit(attention(words, regions, self.smooth) @ regions)
         local = align(self.sim_tranloc_w, attended, words)
-        whole = align(self.sim_tranglo_w, images, self.t_global_w(words[:1]))
-        reasoned = self.get_submodule(self.reasoning)(torch.cat([whole.unsqueeze(1), local], 1))
+        global_similarity = align(self.sim_tranglo_w, images, self.t_global_w(words[:1]))
+        reasoned = self.get_submodule(self.reasoning)(torch.cat([global_similarity.unsqueeze(1), local], 1))
         return torch.sigmoid(self.sim_eval_w(reasoned)).squeeze(1)
 
 

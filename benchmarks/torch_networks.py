@@ -162,11 +162,11 @@ class SGRAF(CrossAttention):
     gru = 'cap_rnn'
 
     def __init__(self, model: Section, *sizes: int) -> None:
-        dim, similarity_dim, whole = model['embed_dim'], model['alignment_dim'], model['image_whole']
-        if whole:
+        dim, similarity_dim, image_whole = model['embed_dim'], model['alignment_dim'], model['image_whole']
+        if image_whole:
             reasoning = {'alignment.GraphReasoning': 'SGR', 'alignment.AttentionFiltration': 'SAF'}
             name = reasoning[model['reasoning']['name']]
-            similarity = loops.SGRAF(dim, whole['slots'], name, similarity_dim, whole['dropout'])
+            similarity = loops.SGRAF(dim, image_whole['slots'], name, similarity_dim, image_whole['dropout'])
         else:
             similarity = loops.DBL(dim, similarity_dim)
         super().__init__(similarity, model, *sizes)

@@ -130,19 +130,22 @@ class UNITER(Network):
         """Returns the hardest candidates of the first images, and of the first captions: int [Q, H] each."""
         self.eval()
         embedded, index = self.embed(batch), batch['image_index']
-        same = index[:queries, None] == index
-        query, candidate = torch.ones_like(same).nonzero(as_tuple=True)
+        buckets = index[:queries, None] == index
+        query, candidate = torch.ones_like(buckets).nonzero(as_tuple=True)
         scores = [self.logits(embedded, *sides) for sides in ((query, candidate), (candidate, query))]
         self.train()
-        return tuple(x.view(same.shape).masked_fill(same, -torch.inf).topk(self.num_hard).indices for x in scores)
+        return tuple(x.view(buckets.shape).masked_fill(buckets, -torch.inf).topk(self.num_hard).indices for x in scores)
 
     def rank(self, batch: Batch, same_image: str) -> tuple[Ranking, Ranking]:
         """Ranks the match and the hardest candidates of each query: [B, 1 + H], with the match in column 0."""
         del same_image
         queries = len(batch['ids']) - int(batch['num_extra'])
-        own = torch.arange(queries)[:, None]
-        texts, images = (torch.cat([own, chosen], dim=1) for chosen in self.choose(batch, queries))
-        sides = torch.cat([own.expand_as(texts), images]).flatten(), torch.cat([texts, own.expand_as(images)]).flatten()
+        rows = torch.arange(queries)[:, None]
+        texts, images = (torch.cat([rows, chosen], dim=1) for chosen in self.choose(batch, queries))
+        sides = (
+            torch.cat([rows.expand_as(texts), images]).flatten(),
+            torch.cat([texts, rows.expand_as(images)]).flatten(),
+        )
         scores = torch.sigmoid(self.logits(self.embed(batch), *sides)).view(2, *texts.shape)
         positives = torch.zeros_like(texts, dtype=torch.bool)
         positives[:, 0] = True

@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
             write_random_data(Path(folder))
         config.data.root = args.data_root or folder
         for multiple in args.length_multiples:
-            changed = config.to_dict() | {'length_multiple': multiple}
-            trainers[multiple] = Trainer(changed, 2 * args.steps, profiled=False)
+            padded = config.to_dict() | {'length_multiple': multiple}
+            trainers[multiple] = Trainer(padded, 2 * args.steps, profiled=False)
         trainers['4, by a profile'] = Trainer(config.to_dict(), 2 * args.steps)
         for _ in range(2 * args.steps):
             for trainer in trainers.values():

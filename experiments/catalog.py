@@ -623,7 +623,7 @@ def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:
     """Returns the arguments of `jitm train` for a run."""
     experiment = EXPERIMENTS[name]
-    runs = {needed: directory(folder, needed, seed) for needed in experiment.needs()}
+    runs = {required: directory(folder, required, seed) for required in experiment.needs()}
     keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
     if small:
         bag = configs.load(experiment.config).model.get('text_pooling') == 'mean'  # GPO needs the GRU

@@ -105,11 +105,11 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         return retrieval_metrics((left @ right.T).astype(np.float32), split.image_of_text)
 
     dim, ridge = max(itertools.product(DIMS, RIDGES), key=lambda best: evaluate(dev, *best)['rsum'])
-    found = evaluate(reported, dim, ridge)
+    metrics = evaluate(reported, dim, ridge)
     yield {
-        'R@1 i2t': f'{found["i2t/recall@1"]:.1f}',
-        'R@1 t2i': f'{found["t2i/recall@1"]:.1f}',
-        'rsum': f'{found["rsum"]:.1f}',
+        'R@1 i2t': f'{metrics["i2t/recall@1"]:.1f}',
+        'R@1 t2i': f'{metrics["t2i/recall@1"]:.1f}',
+        'rsum': f'{metrics["rsum"]:.1f}',
         'directions': dim,
         'ridge': ridge,
     }

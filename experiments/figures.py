@@ -78,7 +78,7 @@ def points(runs: Mapping, line: Mapping[float, str] | str) -> dict[float, list[f
     """Returns {x: rsum of each seed} of a line of a figure."""
 
     def seeds(name: str) -> list[dict]:
-        return [row for (of, _), row in runs.items() if of == name]
+        return [row for (experiment, _), row in runs.items() if experiment == name]
 
     if isinstance(line, str):
         by_epoch = [dict(row['rsum_by_epoch']) for row in seeds(line)]
@@ -92,8 +92,8 @@ def draw(label: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> by
         figure = new_figure(6.4, 3.2)
         panel = figure.subplots()
         for (name, values), color in zip(lines.items(), COLORS, strict=False):
-            means = [sum(found) / len(found) for found in values.values()]
-            ends = [[mean - min(found), max(found) - mean] for mean, found in zip(means, values.values(), strict=True)]
+            means = [sum(rsums) / len(rsums) for rsums in values.values()]
+            ends = [[mean - min(rsums), max(rsums) - mean] for mean, rsums in zip(means, values.values(), strict=True)]
             panel.errorbar([*values], means, [*zip(*ends, strict=True)], color=color, marker='.', capsize=3, label=name)
         ticks = sorted({x for values in lines.values() for x in values})
         if ticks[0] and ticks[-1] > 4 * ticks[0]:

@@ -119,10 +119,10 @@ def pending(names: Iterable[str], seeds: Iterable[int], folder: Path, rows: Path
 
 def _commit() -> str:
     """Returns the commit that is checked out."""
-    found = subprocess.run(
+    process = subprocess.run(
         ['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def _final(workdir: Path, name: str) -> dict[str, Any]:
@@ -131,10 +131,10 @@ def _final(workdir: Path, name: str) -> dict[str, Any]:
     if not split:
         return {}
     folder = workdir / 'eval' / split
-    found = parse_json((folder / METRICS).read_text())['metrics']
+    metrics = parse_json((folder / METRICS).read_text())['metrics']
     if EXPERIMENTS[name].data == 'scenes':
-        found['rsum_among_false'] = rsum_among_false(np.load(folder / SIMS), read_split([load_run(workdir)], split))
-    return {split: found}
+        metrics['rsum_among_false'] = rsum_among_false(np.load(folder / SIMS), read_split([load_run(workdir)], split))
+    return {split: metrics}
 
 
 def _row(name: str, seed: int, folder: Path) -> str:
@@ -171,14 +171,14 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         return
     if unknown := set(args.names) - GROUPS.keys() - EXPERIMENTS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment; the command lists them')
-    names = [name for given in args.names for name in GROUPS.get(given, (given,))]
+    names = [name for group in args.names for name in GROUPS.get(group, (group,))]
     if args.jobs > 1:
         os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'  # the runs share the memory of the device
     started, writing, commit = {}, threading.Lock(), _commit()
 
     def train_and_keep(name: str, seed: int) -> Row:
-        for needed in EXPERIMENTS[name].needs():
-            started[needed, seed].result()
+        for required in EXPERIMENTS[name].needs():
+            started[required, seed].result()
         start = time.perf_counter()
         train(name, seed, folder, args.small)
         workdir = scored(directory(folder, name, seed), name)

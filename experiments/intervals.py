@@ -66,13 +66,13 @@ def rows_of(treatment: str, control: str, seeds: Iterable[int], size: str, folde
     """
     row, by_seed = {'size': size, 'pair': f'{treatment} - {control}', 'metric': 'rsum'}, []
     for seed in seeds:
-        if found := matrices((treatment, control), seed, folder):
-            by_seed.append(tuple(map(hits, found)))
-            one = difference(*by_seed[-1])
-            ends = {'difference': one.rsum, 'low': one.low, 'high': one.high}
-            yield row | {'seed': seed} | ends | {'n': len(found[0].sims)}
+        if saved := matrices((treatment, control), seed, folder):
+            by_seed.append(tuple(map(hits, saved)))
+            compared = difference(*by_seed[-1])
+            ends = {'difference': compared.rsum, 'low': compared.low, 'high': compared.high}
+            yield row | {'seed': seed} | ends | {'n': len(saved[0].sims)}
     if len(by_seed) >= MIN_SEEDS:
-        mean = statistics.mean(one.rsum() - other.rsum() for one, other in by_seed)
+        mean = statistics.mean(first.rsum() - second.rsum() for first, second in by_seed)
         low, high = over_seeds_and_images(*zip(*by_seed, strict=True))
         images = len(by_seed[0][0].texts)
         yield row | {'seed': ALL, 'difference': mean, 'low': low, 'high': high, 'n': images}
@@ -86,15 +86,16 @@ def read(path: Path) -> dict[tuple, dict[str, Any]]:
 
 def update(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Writes rows to a file, where they replace rows with the same `KEYS`; others are kept."""
-    kept = read(path) | {tuple(row[key] for key in KEYS): row for row in rows}
+    updated = read(path) | {tuple(row[key] for key in KEYS): row for row in rows}
     with replacing(path) as file:
-        file.write(''.join(json.dumps(kept[key]) + '\n' for key in sorted(kept, key=str)).encode())
+        file.write(''.join(json.dumps(updated[key]) + '\n' for key in sorted(updated, key=str)).encode())
 
 
 def differences(runs: Mapping[tuple[str, int], float], treatment: str, control: str) -> dict[int, float]:
     """Returns the differences of a metric by seed, for the seeds of both experiments."""
     first, second = (
-        {seed: value for (name, seed), value in runs.items() if name == one} for one in (treatment, control)
+        {seed: value for (name, seed), value in runs.items() if name == experiment}
+        for experiment in (treatment, control)
     )
     return {seed: first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())}
 
@@ -132,12 +133,14 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         update(rows, PATH)
     runs = {run: row['metrics']['rsum'] for run, row in read_runs(size).items()}
     for pair in pairs:
-        if values := differences(runs, *pair):
-            found, enough = [*values.values()], len(values) > 1
+        by_seed = differences(runs, *pair)
+        if by_seed:
+            values = [*by_seed.values()]
+            enough = len(values) > 1
             yield {
                 'pair': ' - '.join(pair),
-                'seeds': ' '.join(map(str, values)),
-                'mean': f'{statistics.mean(found):.1f}',
-                'sd': f'{statistics.stdev(found):.1f}' if enough else '',
-                'p': f'{p_value(found):.2g}' if enough else '',
+                'seeds': ' '.join(map(str, by_seed)),
+                'mean': f'{statistics.mean(values):.1f}',
+                'sd': f'{statistics.stdev(values):.1f}' if enough else '',
+                'p': f'{p_value(values):.2g}' if enough else '',
             }

@@ -30,11 +30,11 @@ def row(label: str, parts: Sequence[Sequence[Matrix]]) -> Row:
       label: The name of the row.
       parts: The matrices of each mean.
     """
-    found = [
+    evaluated = [
         retrieval_metrics(np.mean([matrix.sims for matrix in part], axis=0), part[0].image_of_text) for part in parts
     ]
     return {'scores': label} | {
-        column: mean_and_deviation([one[metric] for one in found]) for column, metric in COLUMNS.items()
+        column: mean_and_deviation([metrics[metric] for metrics in evaluated]) for column, metric in COLUMNS.items()
     }
 
 
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
       UserError: If there are no scores to be averaged, or they are damaged.
     """
     folder = catalog.folder_of(args)
-    saved = [found for seed in args.seeds if (found := intervals.matrices(args.names, seed, folder))]
-    alone = list(zip(*saved, strict=True))
-    means = saved if len(alone) > 1 else [pair for seeds in alone for pair in itertools.combinations(seeds, 2)]
+    saved = [matrices for seed in args.seeds if (matrices := intervals.matrices(args.names, seed, folder))]
+    by_name = list(zip(*saved, strict=True))
+    means = saved if len(by_name) > 1 else [pair for seeds in by_name for pair in itertools.combinations(seeds, 2)]
     if not means:
         names = ', '.join(args.names)
         raise UserError(f'{folder} has scores of {len(saved)} seeds of {names}: train them with --again')
-    for name, seeds in zip(args.names, alone, strict=True):
+    for name, seeds in zip(args.names, by_name, strict=True):
         yield row(f'`{name}`', [[matrix] for matrix in seeds])
-    yield row('mean of two seeds' if len(alone) == 1 else 'mean of these', means)
+    yield row('mean of two seeds' if len(by_name) == 1 else 'mean of these', means)

@@ -46,12 +46,12 @@ def true_pairs(split: SceneSplit, images: np.ndarray, texts: np.ndarray) -> np.n
     mentioned = np.full((split.num_texts, longest), len(phrases))
     for text, statement in enumerate(split.statements):
         mentioned[text, : len(statement.phrases)] = [phrases[phrase] for phrase in statement.phrases]
-    stated = np.array([statement.total or 0 for statement in split.statements])
-    found = fits[mentioned[texts], images[..., None]].all(-1)
-    found &= (stated[texts] == 0) | (stated[texts] == totals[images])
-    for place in zip(*np.nonzero(found), strict=True):
-        found[place] = holds(split.statements[texts[place]], split.graphs[images[place]])
-    return found
+    totals_of_texts = np.array([statement.total or 0 for statement in split.statements])
+    true = fits[mentioned[texts], images[..., None]].all(-1)
+    true &= (totals_of_texts[texts] == 0) | (totals_of_texts[texts] == totals[images])
+    for place in zip(*np.nonzero(true), strict=True):
+        true[place] = holds(split.statements[texts[place]], split.graphs[images[place]])
+    return true
 
 
 def without(lists: np.ndarray, left_out: np.ndarray, length: int) -> np.ndarray:
@@ -80,9 +80,9 @@ def rsum_among_false(sims: np.ndarray, split: SceneSplit) -> float:
       sims: [I, T], each image with each caption.
       split: The scenes.
     """
-    own = split.image_of_text == np.arange(split.num_images)[:, None]
-    others = true_pairs(split, *np.indices(sims.shape)) & ~own
-    ranks = metrics.ranks(np.where(others, -np.inf, sims), split.image_of_text)
+    annotated = split.image_of_text == np.arange(split.num_images)[:, None]
+    unannotated = true_pairs(split, *np.indices(sims.shape)) & ~annotated
+    ranks = metrics.ranks(np.where(unannotated, -np.inf, sims), split.image_of_text)
     return metrics.mean_over_folds([metrics.both_directions(*ranks)])['rsum']
 
 
@@ -108,9 +108,9 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         mined = mined_lists.load(folder / 'mined', split)
         images, texts = (np.arange(number)[:, None] for number in (split.num_images, split.num_texts))
         true = {'i2t': true_pairs(split, images, mined.i2t), 't2i': true_pairs(split, mined.t2i, texts)}
-        found = {way: without(getattr(mined, way), true[way], TOP_H[way]) for way in true}
+        negatives = {way: without(getattr(mined, way), true[way], TOP_H[way]) for way in true}
         (folder / 'false').mkdir(exist_ok=True)
-        for way, lists in found.items():
+        for way, lists in negatives.items():
             np.save(folder / 'false' / f'{way}_train.npy', lists)
             shares = {f'% true, hardest {h}': 100 * true[way][:, :h].mean() for h in SHARES_AT}
             yield {'run': folder.name, 'direction': way} | shares

@@ -65,19 +65,19 @@ def compare(
     Returns:
       Selection -> column -> value.
     """
-    rng, found = np.random.default_rng(seed), collections.defaultdict(list)
+    rng, values_of = np.random.default_rng(seed), collections.defaultdict(list)
     for texts in batches(split, size, rng):
         images, rows = split.image_of_text[texts], np.arange(size)
         phi = relevance.phi(images, texts)
         s, a = target[np.ix_(images, texts)], anchor[np.ix_(images, texts)]
-        found['own'].append(phi[rows, rows])
+        values_of['own'].append(phi[rows, rows])
         for way in (np.asarray, np.transpose):  # images as queries, and captions
             selected = select(way(s), way(a), rng)
             for name, negative in selected.items():
-                found[name].append(way(phi)[rows, negative])
-                found[name, 'violates'].append(way(s)[rows, negative] > s[rows, rows])
-                found[name, 'same'].append(negative == selected['hardest'])
-    values = {name: np.concatenate(parts) for name, parts in found.items()}
+                values_of[name].append(way(phi)[rows, negative])
+                values_of[name, 'violates'].append(way(s)[rows, negative] > s[rows, rows])
+                values_of[name, 'same'].append(negative == selected['hardest'])
+    values = {name: np.concatenate(parts) for name, parts in values_of.items()}
     return {
         name: {
             'CIDEr': values[name].mean(),
@@ -103,16 +103,16 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     Raises:
       UserError: If a run has no anchor, or its data cannot be read.
     """
-    found = []
+    by_run = []
     for seed in args.seeds:
         folder = catalog.directory(catalog.folder_of(args), args.name, seed)
         members = [load_run(folder, member=member) for member in ('target', 'anchor')]
         split = read_split(members, 'train')
         scores = (make_scorer(member, split).score_together() for member in members)
         size = members[0].config['batch_size']
-        found.append(compare(*scores, cider.from_captions(split), split, size, seed))
+        by_run.append(compare(*scores, cider.from_captions(split), split, size, seed))
     for name, label in SELECTIONS.items():
-        columns = {column: [one[name][column] for one in found] for column in found[0][name]}
+        columns = {column: [means[name][column] for means in by_run] for column in by_run[0][name]}
         yield {'negative': label} | {
             column: mean_and_deviation(values, '.2f' if column == 'CIDEr' else '.1f')
             for column, values in columns.items()

@@ -55,12 +55,13 @@ SECTIONS = {
 
 def read_comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
     """Returns the comments behind code and the comments of whole lines of a module, by line."""
-    beside, alone = {}, {}
+    beside = {}
+    above = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            found = beside if token.line[: token.start[1]].strip() else alone
-            found[token.start[0]] = token.string.lstrip('# ')
-    return beside, alone
+            comments = beside if token.line[: token.start[1]].strip() else above
+            comments[token.start[0]] = token.string.lstrip('# ')
+    return beside, above
 
 
 def keys_of(node: ast.expr, name: str) -> Iterator[tuple[str, ast.expr]]:
@@ -74,7 +75,7 @@ def keys_of(node: ast.expr, name: str) -> Iterator[tuple[str, ast.expr]]:
 
 def defaults(source: str) -> str:
     """Returns the tables of the defaults in the source of their module: keys of the top, then those of each section."""
-    beside, alone = read_comments(source)
+    beside, above = read_comments(source)
     code = ['', *source.splitlines()]
 
     def behind(line: int) -> str:
@@ -83,22 +84,21 @@ def defaults(source: str) -> str:
         return text and f'Also {escaped(text.removeprefix("and").lstrip(", "))}.\n\n'
 
     def after(line: int) -> str:
-        rest = (alone[number] for number in itertools.takewhile(alone.__contains__, itertools.count(line + 1)))
-        return ' '.join([beside[line], *rest]) if line in beside else ''
+        following = (above[number] for number in itertools.takewhile(above.__contains__, itertools.count(line + 1)))
+        return ' '.join([beside[line], *following]) if line in beside else ''
 
     def before(line: int) -> str:
-        lines = itertools.takewhile(alone.__contains__, itertools.count(line - 1, -1))
-        return ' '.join([alone[number] for number in lines][::-1])
+        lines = itertools.takewhile(above.__contains__, itertools.count(line - 1, -1))
+        return ' '.join([above[number] for number in lines][::-1])
 
     top, sections = [], []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Attribute):
             continue
-        rows = [
-            f'| `{key}` | {"`None`" if isinstance(one, ast.Call) and one.args else f"`{ast.unparse(one)}`"} '
-            f'| {escaped(after(one.end_lineno))} |'
-            for key, one in keys_of(node.value, target.attr)
-        ]
+        rows = []
+        for key, default in keys_of(node.value, target.attr):
+            shown = 'None' if isinstance(default, ast.Call) and default.args else ast.unparse(default)
+            rows.append(f'| `{key}` | `{shown}` | {escaped(after(default.end_lineno))} |')
         if isinstance(node.value, ast.Call) and not node.value.args:
             table = HEAD + '\n'.join(rows) + '\n\n' + (behind(node.end_lineno) if len(rows) > 1 else '')
             sections.append(f'### Section {target.attr}\n\n{escaped(before(node.lineno))}\n\n{table}')
@@ -134,7 +134,9 @@ def arguments(function: Callable, supplied: Iterable[str] = ()) -> Iterator[tupl
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = [(name, hint, inspect.Parameter.empty) for name, hint in hints.items()]
     else:
-        parameters = [(name, one.annotation, one.default) for name, one in parameters_of(function).items()]
+        parameters = [
+            (name, parameter.annotation, parameter.default) for name, parameter in parameters_of(function).items()
+        ]
     for name, hint, default in parameters:
         if (permitted := values(hint)) not in ('', 'None') and name not in SUPPLIED.union(supplied):
             yield name, permitted, '' if default is inspect.Parameter.empty else f'`{default!r}`'
@@ -142,20 +144,20 @@ def arguments(function: Callable, supplied: Iterable[str] = ()) -> Iterator[tupl
 
 def public(package: str) -> Iterator[tuple[str, Callable]]:
     """Yields the name in a config and the object of each public function and class of a package, or of a module."""
-    found = importlib.import_module(package)
-    modules = [module.name for module in pkgutil.walk_packages(getattr(found, '__path__', ()), f'{package}.')]
+    package_module = importlib.import_module(package)
+    modules = [module.name for module in pkgutil.walk_packages(getattr(package_module, '__path__', ()), f'{package}.')]
     for path in modules or [package]:
         prefix = f'{path.rpartition(".")[2]}.' if modules else ''
         for name, value in inspect.getmembers(importlib.import_module(path), callable):
-            own = value.__module__ == path or getattr(value, '__module__', '').startswith(f'{path}.')
-            if not name.startswith('_') and own:
+            belongs = value.__module__ == path or getattr(value, '__module__', '').startswith(f'{path}.')
+            if not name.startswith('_') and belongs:
                 yield f'{prefix}{name}', value
 
 
 def returning(package: str, *hints: Any) -> list[tuple[str, Callable]]:
     """Returns the functions of a package, or of a module, with one of these as the hint of the return value."""
     functions = [(name, value) for name, value in public(package) if inspect.isfunction(value)]
-    return [one for one in functions if inspect.signature(one[1]).return_annotation in hints]
+    return [pair for pair in functions if inspect.signature(pair[1]).return_annotation in hints]
 
 
 def named() -> dict[str, Iterable[tuple[str, Callable]]]:
@@ -163,10 +165,10 @@ def named() -> dict[str, Iterable[tuple[str, Callable]]]:
     presets = {name for path in CONFIGS.glob('*.py') for name in re.findall(r"'(\w+\.\w+)'", path.read_text())}
 
     def modules(package: str) -> list[tuple[str, Callable]]:
-        return [one for one in public(package) if is_module(one[1]) and one[0] in presets]
+        return [pair for pair in public(package) if is_module(pair[1]) and pair[0] in presets]
 
     return {
-        'data.source': [one for one in returning('jitm.data', Split, SceneSplit) if one[0].endswith('.load')],
+        'data.source': [pair for pair in returning('jitm.data', Split, SceneSplit) if pair[0].endswith('.load')],
         'relevance.source': returning('jitm.data', Relevance),
         'scene_graphs.source': returning('jitm.data', tuple[CaptionGraph, ...]),
         'model.name': modules('jitm.models'),
@@ -177,7 +179,7 @@ def named() -> dict[str, Iterable[tuple[str, Callable]]]:
             for name, make in returning('jitm.training.sources', Source)
             if name == f'{make.__name__}.{make.__name__}'
         ],
-        'terms.*.loss': [one for one in public('jitm.losses') if one[0].rpartition('.')[2] in losses.__all__],
+        'terms.*.loss': [pair for pair in public('jitm.losses') if pair[0].rpartition('.')[2] in losses.__all__],
         'optimizer.name': [
             (name, rule)
             for name, rule in returning('jitm.training.optimizer', optax.GradientTransformation)
@@ -198,8 +200,8 @@ def page() -> str:
     for key, function in SECTIONS.items():
         parts.append(f'### {key}\n\n{table(function, PARTS[key].takes if key in PARTS else ())}')
     parts.append('## Arguments by name\n\nA key without a default is required.\n\n')
-    for key, found in named().items():
+    for key, functions in named().items():
         parts.append(f'### {key}\n\n')
-        for name, function in found:
+        for name, function in functions:
             parts.append(f'#### {name}\n\n{(inspect.getdoc(function) or "").splitlines()[0]}\n\n{table(function)}')
     return ''.join(parts)

@@ -46,8 +46,8 @@ def moved(text: str, folder: str, page: str) -> str:
 
     def target(match: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[0]))
-        found = path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
-        return posixpath.relpath(found, posixpath.dirname(page) or '.')
+        destination = path.removeprefix('docs/') if path.startswith('docs/') else source_page(path)
+        return posixpath.relpath(destination, posixpath.dirname(page) or '.')
 
     parts = FENCE.split(text)
     return ''.join(part if part.startswith('```') else LINK.sub(target, part) for part in parts)
@@ -71,7 +71,7 @@ def show(path: str) -> str:
         texts = [source if kind == 'markdown' else f'```python\n{source}\n```' for kind, source in cells]
         return '\n\n'.join(texts) + '\n'
     if file.is_dir():
-        names = sorted(f'{found.relative_to(file)}' for found in file.rglob('*.py'))
+        names = sorted(f'{module.relative_to(file)}' for module in file.rglob('*.py'))
         return f'# {path}\n\n' + ''.join(f'- `{name}`\n' for name in names)
     language = {'.py': 'python', '.json': 'json'}.get(file.suffix, 'text')
     return f'# {path}\n\n````{language}\n{file.read_text(encoding="utf-8")}\n````\n'

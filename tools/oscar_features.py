@@ -61,16 +61,17 @@ def write(released: Path, split: str, folder: Path, keys: Path | None = None) ->
     tags = read_tags(released / 'predictions.tsv')
     positions, counts = index_features(released / 'features.tsv')
     names = split_lines(keys.read_text('utf-8')) if keys else [*captions]
-    if missing := [name for name in names if name not in captions or name not in tags or name not in positions]:
-        raise UserError(f'{released} lacks captions, tags or features of {len(missing)} images, such as {missing[0]}')
-    most = max(counts[name] for name in names)
+    absent = [name for name in names if name not in captions or name not in tags or name not in positions]
+    if absent:
+        raise UserError(f'{released} lacks captions, tags or features of {len(absent)} images, such as {absent[0]}')
+    longest = max(counts[name] for name in names)
     writer = PrecompWriter(OutputFolder(folder, KIND), split)
     boxes = []
     with (released / 'features.tsv').open('rb') as file, writer.features(len(names)) as append:
         for name in names:
             file.seek(positions[name])
             numbers = np.frombuffer(base64.b64decode(file.readline().split(b'\t')[2]), '<f4').reshape(counts[name], -1)
-            padded = np.pad(numbers, [(0, most - len(numbers)), (0, 0)])
+            padded = np.pad(numbers, [(0, longest - len(numbers)), (0, 0)])
             append(padded[None, :, :-BOX_NUMBERS])
             boxes.append(padded[:, -BOX_NUMBERS:][:, :4])
     texts = [[' '.join(text.split()) for text in captions[name][:MAX_CAPTIONS]] for name in names]
@@ -88,8 +89,8 @@ if __name__ == '__main__':
     parser.add_argument('--split', default='train', help='The name of the split.')
     parser.add_argument('--out', type=Path, required=True, help='The output folder.')
     parser.add_argument('--keys', type=Path, help='A file with the ids of the images to write, one on a line.')
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        write(given.released, given.split, given.out, given.keys)
+        write(arguments.released, arguments.split, arguments.out, arguments.keys)
     except (UserError, OSError) as error:
         sys.exit(str(error))
