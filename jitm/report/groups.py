@@ -276,7 +276,7 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     """
     values = {}
     for key in sorted(set().union(*configs), key=lambda key: (*_outside(key), key)):
-        row = [config.get(key, ABSENT) for config in configs]
+        row = [flat.get(key, ABSENT) for flat in configs]
         if row.count(row[0]) < len(row):
             values[key] = row
     return values
@@ -332,9 +332,9 @@ def _topics(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return words
 
 
-def _topic(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _topic(flat: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Returns the value of the first of some keys that a flattened config sets; '' if it sets none."""
-    return next((str(config[key]).rstrip('/') for key in keys if config.get(key)), '')
+    return next((str(flat[key]).rstrip('/') for key in keys if flat.get(key)), '')
 
 
 def _words(key: str, values: Sequence[Any], keys: Collection[str]) -> list[str]:
