@@ -17,7 +17,7 @@ from jitm.layers import cnn
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.conftest import ROOT
-from tests.importers import test_clip_weights as published
+from tests.support import clip as published
 from tests.support.configs import write_config
 from tests.support.pages import commands, fences, jitm_arguments, shorten
 from tests.support.runs import NETWORK, draw, make_config
@@ -164,7 +164,7 @@ def page(tmp_path, monkeypatch):
     for name in ('train', 'dev'):
         photos.write(scenes.load(name), 'data/f8k_photos')
     (tmp_path / 'models').mkdir()
-    published.write_published(tmp_path / 'models' / 'clip-vit-base-patch32', published.SIZE)
+    published.write_published(tmp_path / 'models' / 'clip-vit-base-patch32')
     return tmp_path
 
 

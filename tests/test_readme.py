@@ -17,7 +17,7 @@ from jitm.commands import cli
 from jitm.evaluation import published
 from jitm.runs.log import read_metrics
 from tests.conftest import ROOT, environment
-from tests.importers.test_clip_weights import write_published
+from tests.support.clip import write_published
 from tests.support.pages import SHELL, commands, expanded, fences, jitm_arguments, shorten, write_modules
 
 README = ROOT / 'README.md'

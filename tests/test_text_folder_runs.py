@@ -15,9 +15,9 @@ from jitm.errors import UserError
 from jitm.runs.run import load_run
 from jitm.training import loop
 from tests.conftest import make_tiny_config
-from tests.importers.text_folders import write_folder
 from tests.support.configs import write_config
 from tests.support.runs import draw, make_config, make_head
+from tests.support.text_folders import write_folder
 
 pytestmark = pytest.mark.slow
 SIZES = {'train': 12, 'dev': 6}

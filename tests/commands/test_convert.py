@@ -10,13 +10,14 @@ from PIL import Image
 
 import jitm
 from jitm.commands.cli import main
+from jitm.data.text.pieces import BPE
 from jitm.devices import parallel
 from jitm.importers.clip_weights import load_clip
 from jitm.runs.run import load_run
 from jitm.serving.loaded_run import LoadedRun
 from jitm.training.setup import set_up
-from tests.importers import test_blip_weights, test_siglip_weights
-from tests.importers import test_clip_weights as published
+from tests.support import blip, siglip
+from tests.support import clip as published
 
 DATA = [f'--config.data.{name}_images={count}' for name, count in (('train', 16), ('dev', 10), ('test', 10))]
 SIZE, LENGTH = 64, 16  # pixels of scenes, and ids of captions
@@ -39,7 +40,7 @@ def converted(folder, tmp_path_factory):
 def test_the_run_holds_the_published_model(folder, converted):
     run = load_run(converted)
     chex.assert_trees_all_equal(run.variables, load_clip(folder).variables)
-    pieces = published.BPE.of(published.MERGES, LENGTH)
+    pieces = BPE.of(published.MERGES, LENGTH)
     assert (run.step, run.vocabulary, run.image_size) == (0, pieces, (SIZE, SIZE))
     assert run.config['candidates']['same_image'] == 'ignored'
 
@@ -130,8 +131,8 @@ def test_the_default_config_gets_the_size_of_the_images(folder, tmp_path, capsys
 
 @pytest.mark.slow
 def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
-    sizes = {'vision_config__image_size': SIZE, 'text_config__max_position_embeddings': 32}
-    folder, _ = test_siglip_weights.write(tmp_path / 'siglip', test_siglip_weights.siglip_config(**sizes))
+    sizes = {'vision_config.image_size': SIZE, 'text_config.max_position_embeddings': 32}
+    folder, _ = siglip.write(tmp_path / 'siglip', siglip.siglip_config(sizes))
     run = str(tmp_path / 'run')
     arguments = ['--from', 'siglip', folder, '--out', run, '--config', 'siglip:scenes', *DATA]
     assert main(['convert', *arguments]) == 0, capsys.readouterr().err
@@ -152,11 +153,11 @@ def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_siglip_reads_whole_photos(tmp_path):
-    folder, _ = test_siglip_weights.write(tmp_path / 'siglip', test_siglip_weights.siglip_config())
+    folder, _ = siglip.write(tmp_path / 'siglip', siglip.siglip_config())
     assert main(['convert', '--from', 'siglip', folder, '--out', str(tmp_path / 'run')]) == 0
     run = jitm.load(tmp_path / 'run')
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
-    size = (test_siglip_weights.SIZE, test_siglip_weights.SIZE)
+    size = (siglip.SIZE, siglip.SIZE)
     whole = np.asarray(photo.resize(size, Image.Resampling.BICUBIC))
     np.testing.assert_array_equal(run.encode_image([photo]), run.encode_image(whole[None]))
     vectors = run.encode_text(['a dog', 'A dog!', 'a ball'])
@@ -166,7 +167,7 @@ def test_a_siglip_reads_whole_photos(tmp_path):
 
 @pytest.mark.slow
 def test_a_blip_reranks_its_own_results(tmp_path, capsys):
-    folder, run = test_blip_weights.write_published(tmp_path / 'blip', SIZE, max_length=40), str(tmp_path / 'run')
+    folder, run = blip.write_published(tmp_path / 'blip', SIZE, max_length=40), str(tmp_path / 'run')
     arguments = ['--from', 'blip', folder, '--out', run, '--config', 'clip:scenes', *DATA]
     assert main(['convert', *arguments]) == 0, capsys.readouterr().err
     config = load_run(run).config
@@ -195,7 +196,7 @@ def test_a_blip_reranks_its_own_results(tmp_path, capsys):
         np.testing.assert_allclose([one['score'] for one in found], scores[order], rtol=1e-5)
 
     # Its vectors are fine-tuned, and the head stays.
-    (tmp_path / 'vocab.txt').write_text('\n'.join(test_blip_weights.WORDS) + '\n')
+    (tmp_path / 'vocab.txt').write_text('\n'.join(blip.WORDS) + '\n')
     config['members']['target']['init_from'] = run
     config['optimizer']['factors'] = dict.fromkeys(('cross_attention', 'cross_norm', 'itm_head'), 0.0)
     config |= {'batch_size': 8, 'epochs': 1, 'vocabulary': {'path': str(tmp_path / 'vocab.txt'), 'min_count': 1}}

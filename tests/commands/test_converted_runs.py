@@ -12,7 +12,7 @@ from jitm.data import scenes
 from jitm.data.text.word_level import Vocabulary
 from jitm.runs.run import load_run
 from jitm.training.setup import set_up
-from tests.importers import authors_checkpoints as theirs
+from tests.support import authors as theirs
 
 SIZES = {'train': 16, 'dev': 10, 'test': 10}
 DATA = [f'--config.data.{name}_images={count}' for name, count in SIZES.items()]
@@ -23,15 +23,13 @@ FILES = {'scan': 'scan:t2i,avg,scenes', 'vsepp': 'demo'}
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
     """The run directories of a SCAN and a VSE++."""
-    folder, rng = tmp_path_factory.mktemp('converted'), np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp('converted')
     words = Vocabulary.build(scenes.load('train', train_images=SIZES['train']).captions, min_count=1).words
     vocabulary = theirs.write_vocabulary(folder, words)
     made = {}
     for name, file in FILES.items():
-        _, texts = theirs.encoders(rng, bidirectional=name == 'scan')
-        texts['embed.weight'] = theirs.random(rng, len(words), theirs.W)
-        modules = [theirs.linear(rng, 'fc', theirs.D, REGION_FEATURES), texts]
-        path = theirs.write_checkpoint(folder / f'{name}.pth.tar', modules, {'data_name': 'f30k_precomp'})
+        tensors = theirs.tensors_of(name, file, REGION_FEATURES, len(words))
+        path = theirs.write_checkpoint(folder / f'{name}.pth.tar', tensors, {'data_name': 'f30k_precomp'})
         made[name] = folder / name
         arguments = ['--vocabulary', vocabulary, '--out', str(made[name]), '--config', file, *DATA]
         assert main(['convert', '--from', name, path, *arguments]) == 0

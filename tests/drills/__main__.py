@@ -6,6 +6,7 @@ python -m tests.drills --minutes 30 --seed 7 --only kills
 
 import argparse
 import collections
+import itertools
 import random
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from tests.drills import disks, features, flips, inputs, kills, photos, processes, runs
 
 SHARES = {'inputs': 0.2, 'disks': 0.1, 'flips': 0.2, 'kills': 0.35, 'processes': 0.15}  # of the time
-Counts = collections.Counter
+Outcomes = Iterator[tuple[str, str | None]]  # what was tried and how it ends, and what is wrong
 
 
 def _until(seconds: float, at_least: int = 0) -> Iterator[int]:
@@ -29,12 +30,16 @@ def _until(seconds: float, at_least: int = 0) -> Iterator[int]:
         number += 1
 
 
-def _fail(text: str) -> str:
-    print(f'FAILED {text}', flush=True)
-    return 'failed'
+def _problem(check: Callable, *arguments: object) -> str | None:
+    """Returns the end of the traceback of a failed assertion."""
+    try:
+        check(*arguments)
+    except AssertionError:
+        return traceback.format_exc()[-600:]
+    return None
 
 
-def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Tries the whole table once, in random order, and then random damage until the time is over."""
     bases = {'photos': folder / 'photos', 'features of photos': folder / 'features'}
     photos.write_base(bases['photos'])
@@ -42,76 +47,56 @@ def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> 
     sections = inputs.sections(base) | {'photos': [*photos.rows()], 'features of photos': [*features.rows()]}
     table = [(section, row) for section, rows in sections.items() for row in rows]
     rng.shuffle(table)
-    counts = Counts()
     for number in _until(seconds, len(table)):
         section, row = table[number] if number < len(table) else ('cuts of features', inputs.random_row(rng, base))
         start = bases.get(section, base)
         problem = inputs.check(row, start, folder / f'copy of {start.name}')
-        counts['tried'] += 1
-        counts[_fail(f'{section}, {row.name}: {problem}') if problem else f'one sentence: {section}'] += 1
-    return counts
+        yield f'one sentence: {section}', problem and f'{row.name}: {problem}'
 
 
-def try_disks(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+def try_disks(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Fills a small disk at random."""
-    counts = Counts()
     with disks.small_disk(folder, 8192) as reason:
         if reason:
             print(f'full disk: skipped, {reason}')
-            return counts
+            return
         for _ in _until(seconds):
             argv = rng.choice(disks.COMMANDS)
             room = rng.randrange(1500 if argv == runs.TRAIN else 4)
             problem = disks.check(base, folder, room, argv)
-            counts['tried'] += 1
-            counts[_fail(f'{argv[0]}, {room} KiB: {problem}') if problem else 'one sentence, then resumed'] += 1
+            yield 'one sentence, then resumed', problem and f'{argv[0]}, {room} KiB: {problem}'
             shutil.rmtree(folder / 'work')
             (folder / 'filler').unlink(missing_ok=True)
-    return counts
 
 
-def try_flips(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+def try_flips(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Damages each file of a run directory in turn, for each command at least once."""
-    drill, names, counts = flips.Drill(base, folder), flips.files(base), Counts()
-    commands = sorted(flips.COMMANDS)
-    for number in _until(seconds, len(names) * len(commands)):
-        turn, command = divmod(number, len(commands))
-        flip = flips.random_flip(names[turn % len(names)], base, rng)
-        outcome = drill.outcome(commands[command], flip)
-        counts['tried'] += 1
-        wrong = outcome.startswith(flips.WRONG)
-        counts[_fail(f'{flip}: {outcome}') if wrong else f'{commands[command]}: {outcome}'] += 1
-    return counts
+    drill = flips.Drill(base, folder)
+    cases = [*itertools.product(flips.files(base), sorted(flips.COMMANDS))]
+    for number in _until(seconds, len(cases)):
+        name, command = cases[number % len(cases)]
+        flip = flips.random_flip(name, base, rng)
+        outcome = drill.outcome(command, flip)
+        yield f'{command}: {outcome}', f'{flip}: {outcome}' if outcome.startswith(flips.WRONG) else None
 
 
-def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Kills each command in turn, at least once."""
-    drill, names, counts = kills.Drill(base, folder), list(kills.SCENARIOS), Counts()
+    drill, names = kills.Drill(base, folder), [*kills.SCENARIOS]
     for number in _until(seconds, len(names)):
         name = names[number % len(names)]
-        try:
-            counts[f'kills of {name}'] += drill.survives(name, rng)
-            counts[f'{name} to the same end'] += 1
-        except AssertionError:
-            counts[_fail(f'{name}: {traceback.format_exc()[-600:]}')] += 1
-    return counts
+        yield f'{name} to the same end', _problem(drill.survives, name, rng)
 
 
-def try_processes(base: Path, folder: Path, rng: random.Random, seconds: float) -> Counts:
+def try_processes(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Trains each system by several processes, by each number of them and of devices at least once."""
-    drill, counts = processes.Drill(folder), Counts()
+    drill = processes.Drill(folder)
     for number in _until(seconds, len(processes.CASES)):
-        system, *numbers = case = processes.CASES[number % len(processes.CASES)]
-        counts['tried'] += 1
-        try:
-            drill.check(*case)
-            counts[f'the same bytes of {system}'] += 1
-        except AssertionError:
-            counts[_fail(f'{system} by {numbers}: {traceback.format_exc()[-600:]}')] += 1
-    return counts
+        case = processes.CASES[number % len(processes.CASES)]
+        yield f'the same bytes of {case[0]}', _problem(drill.check, *case)
 
 
-DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Counts]] = {
+DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Outcomes]] = {
     'inputs': try_inputs,
     'disks': try_disks,
     'flips': try_flips,
@@ -134,7 +119,12 @@ def main() -> int:
         runs.write_base(base)
         for name in flags.only:
             rng, seconds = random.Random(f'{flags.seed} {name}'), SHARES[name] / shares * 60 * flags.minutes
-            counts = DRILLS[name](base, Path(folder) / name, rng, seconds)
+            counts = collections.Counter()
+            for outcome, problem in DRILLS[name](base, Path(folder) / name, rng, seconds):
+                counts['tried'] += 1
+                counts['failed' if problem else outcome] += 1
+                if problem:
+                    print(f'FAILED {outcome}, {problem}', flush=True)
             failed += counts['failed']
             print(f'{name}: {", ".join(f"{count} {what}" for what, count in counts.items())}', flush=True)
     return int(bool(failed))

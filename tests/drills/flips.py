@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jitm.runs.checkpoint import Checkpoints
@@ -62,15 +63,12 @@ def _same_training(folder: Path, base: Path) -> bool:
 
 def _same_models(folder: Path, base: Path) -> bool:
     """Whether the best checkpoints have the same parameters."""
-    with Checkpoints(folder / 'run') as one, Checkpoints(base / 'run') as other:
-        steps = one.best_step(), other.best_step()
-        params = [runs_.read(step)[0]['members'] for runs_, step in zip((one, other), steps, strict=True)]
-    flat = [[np.asarray(x).tobytes() for x in _leaves(tree)] for tree in params]
-    return steps[0] == steps[1] and flat[0] == flat[1]
-
-
-def _leaves(tree: dict) -> list:
-    return [leaf for _, node in sorted(tree.items()) for leaf in (_leaves(node) if isinstance(node, dict) else [node])]
+    with Checkpoints(folder / 'run') as damaged, Checkpoints(base / 'run') as whole:
+        step = whole.best_step()
+        if damaged.best_step() != step:
+            return False
+        members = [jax.tree.leaves(checkpoints.read(step)[0]['members']) for checkpoints in (damaged, whole)]
+    return all(np.array_equal(*leaves) for leaves in zip(*members, strict=True))
 
 
 class Drill:

@@ -79,17 +79,6 @@ def make_config(**sections: Any) -> dict[str, Any]:
     return config | copy.deepcopy(sections)
 
 
-def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Returns a copy of a config with another value of a dotted key."""
-    config = copy.deepcopy(dict(config))
-    *sections, last = key.split('.')
-    node = config
-    for section in sections:
-        node = node[section]
-    node[last] = value
-    return config
-
-
 def without(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Returns a copy of a config without a dotted key."""
     config = copy.deepcopy(dict(config))

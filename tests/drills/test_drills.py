@@ -31,10 +31,8 @@ def test_tables_are_long_and_without_repetition(base):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('every', [20, pytest.param(1, marks=pytest.mark.slow)])
-def test_wrong_inputs_are_one_sentence(base, tmp_path, every):
-    rows = [row for row in inputs.rows(base) if not row.job]
-    refuse(rows[::every], base, tmp_path / 'copy')
+def test_wrong_inputs_are_one_sentence(base, tmp_path):
+    refuse((row for row in inputs.rows(base) if not row.job), base, tmp_path / 'copy')
 
 
 @pytest.mark.slow

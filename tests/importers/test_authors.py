@@ -1,7 +1,5 @@
 """Checkpoints of the authors' training scripts; tests/parity compares scores with the authors' networks."""
 
-import pickle
-
 import chex
 import jax
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from jitm import configs
-from jitm.commands.cli import main
 from jitm.commands.convert import CONFIGS
 from jitm.config import build as config_lib
 from jitm.configs import vse_infinity
@@ -20,69 +17,11 @@ from jitm.importers.tensors import export
 from jitm.models.make import make_model
 from jitm.runs.run import load_run
 from jitm.types import Images, Texts
-from tests.importers import authors_checkpoints as theirs
-from tests.importers.test_torch_files import Canary
-from tests.importers.torch_pickles import Call, Global, write_legacy, write_zip
+from tests.support import authors as theirs
+from tests.support.authors import SCAN, SYSTEMS, convert, tensors_of, write_checkpoint, write_preset
+from tests.support.torch_pickles import write_legacy, write_zip
 
-RNG = np.random.default_rng(0)
-SCAN = {
-    'cross_attn': 'i2t',
-    'agg_func': 'LogSumExp',
-    'lambda_softmax': 4.0,
-    'lambda_lse': 5,
-    'raw_feature_norm': 'clipped_l2norm',
-}
-BFAN = {'focal_type': 'prob', 'lambda_softmax': 20.0, 'raw_feature_norm': 'clipped_l2norm'}
-VSE = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False}
-ORDER = {'measure': 'order', 'no_imgnorm': False, 'use_abs': True}
-ONE_DIRECTION = theirs.encoders(RNG, bidirectional=False)
-SYSTEMS = {  # name -> --from, modules, options, keys of the model
-    'vsepp': ('vsepp', ONE_DIRECTION, VSE, {'name': 'vse.VSE', 'normalize_images': True, 'text.bidirectional': False}),
-    'vse0': ('vsepp', ONE_DIRECTION, VSE | {'no_imgnorm': True}, {'normalize_images': False, 'absolute': False}),
-    'order0': ('vsepp', ONE_DIRECTION, ORDER, {'name': 'vse.OrderEmbedding', 'absolute': True}),
-    'scan': (
-        'scan',
-        theirs.encoders(RNG),
-        SCAN,
-        {'direction': 'i2t', 'aggregation': 'LogSumExp', 'lambda_softmax': 4.0, 'lambda_lse': 5.0},
-    ),
-    'bfan': ('bfan', theirs.encoders(RNG), BFAN, {'focal': 'prob', 'lambda_softmax': 20.0, 'text.bidirectional': True}),
-    'sgr': (
-        'sgraf',
-        theirs.sgraf(RNG, 'SGR'),
-        {},
-        {'reasoning.steps': 3, 'alignment_dim': theirs.M, 'image_whole.slots': theirs.SLOTS},
-    ),
-    'saf': ('sgraf', theirs.sgraf(RNG, 'SAF'), {}, {'reasoning.name': 'alignment.AttentionFiltration'}),
-    'dbl': ('dbl', theirs.dbl(RNG), {'no_simnorm': False}, {'alignment_dim': theirs.M, 'activation': 'tanh'}),
-    'naaf': ('naaf', theirs.naaf(RNG), {'thres': 0.1, 'thres_safe': 0.25}, {'embed_dim': theirs.D}),
-    'vsrn_f30k': (
-        'vsrn',
-        theirs.vsrn(RNG),
-        {},
-        {'graph_layers': 2, 'batch_norm': True, 'normalize_before_graph': False},
-    ),
-    'vsrn_coco': (
-        'vsrn',
-        theirs.vsrn(RNG, batch_norm=False),
-        {},
-        {'batch_norm': False, 'normalize_before_graph': True},
-    ),
-    'vse_infinity': (
-        'vse_infinity',
-        theirs.pooled(RNG, 'gpo', theirs.F),
-        {},
-        {'image_pooling': 'gpo', 'image.mlp': 'residual_on_input'},
-    ),
-    'esa': (
-        'esa',
-        theirs.pooled(RNG, 'esa', theirs.F),
-        {},
-        {'text_pooling': 'esa', 'image.mlp': 'residual_on_input', 'text.dropout': 0.1},
-    ),
-    'rvsepp': ('rvsepp', theirs.pooled(RNG, 'gpo', theirs.D), {}, {'image_pooling': 'gpo', 'image.mlp': 'residual'}),
-}
-SGR, WIDE = SYSTEMS['sgr'][1], np.zeros((3, 3), np.float32)
+WIDE = np.zeros((3, 3), np.float32)
 
 
 @pytest.fixture
@@ -90,43 +29,25 @@ def vocabulary(tmp_path) -> str:
     return theirs.write_vocabulary(tmp_path)
 
 
-def convert(system, path, out, *arguments) -> int:
-    return main(['convert', '--from', system, path, '--out', str(out), *arguments])
-
-
 def load(system, path, vocabulary):
     return load_checkpoint(system, path, vocabulary, configs.load(CONFIGS.get(system, system)).model.to_dict())
 
 
-@pytest.mark.parametrize('name', SYSTEMS)
-def test_options_and_bits_are_read(tmp_path, vocabulary, capsys, name):
-    system, modules, options, keys = SYSTEMS[name]
-    path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, options)
+@pytest.mark.parametrize('preset', SYSTEMS)
+def test_options_are_read(tmp_path, vocabulary, capsys, preset):
+    system, options, keys = SYSTEMS[preset]
+    path = write_preset(tmp_path / 'model_best.pth.tar', preset)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     assert 'assumed' not in capsys.readouterr().out
     first = load_run(tmp_path / 'run')
     model = first.config['model']
     assert config_lib.flatten(model).items() >= keys.items()
-    theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, opt=None, args={'model': options})
+    write_checkpoint(tmp_path / 'model_best.pth.tar', tensors_of(system, preset), opt=None, args={'model': options})
     again = load_checkpoint(system, path, vocabulary, model)
     stated = config_lib.flatten(config_lib.to_json(again.model))
     assert stated.items() <= config_lib.flatten(model).items()  # which also has defaults
     assert not again.assumed
     chex.assert_trees_all_equal(again.variables, first.variables)
-    want = {f'model.{n}.{key}': x for n, tensors in enumerate(modules) for key, x in tensors.items()}
-    names = systems.SYSTEMS[system].names
-    for name, x in export(first.variables, names).items():
-        if name in want and system != 'vsrn':  # whose tensors are prepared
-            np.testing.assert_array_equal(x, want[name], err_msg=name)
-
-
-def weight_norm(modules, names):
-    """The images' layer as torch stores it with weight normalization, and without."""
-    images, *others = modules
-    weight = images['fc.weight']
-    parts = {f'fc.{name}': x for name, x in zip(names, (np.float32([1.7]), weight), strict=True)}
-    scaled = {**images, 'fc.weight': weight * 1.7 / np.linalg.norm(weight)}
-    return [{'fc.bias': images['fc.bias'], **parts}, *others], [scaled, *others]
 
 
 @pytest.mark.parametrize(
@@ -137,80 +58,75 @@ def weight_norm(modules, names):
     ],
 )
 def test_checkpoints_of_other_ages_and_of_several_devices(tmp_path, vocabulary, names, write):
-    stored, scaled = weight_norm(SYSTEMS['scan'][1], names)
-    got = load('scan', theirs.write_checkpoint(tmp_path / 'x.pth', stored, SCAN, write, 'module.'), vocabulary)
-    want = load('scan', theirs.write_checkpoint(tmp_path / 'y.pth', scaled, SCAN), vocabulary)
+    """As torch stores weight normalization, and without it."""
+    stored = dict(tensors_of('scan', 'scan:i2t,lse,f30k'))
+    weight = stored.pop('model.0.fc.weight')
+    scaled = {**stored, 'model.0.fc.weight': weight * 1.7 / np.linalg.norm(weight)}
+    stored |= {f'model.0.fc.{name}': x for name, x in zip(names, (np.float32([1.7]), weight), strict=True)}
+    got = load('scan', write_checkpoint(tmp_path / 'x.pth', stored, SCAN, write, 'module.'), vocabulary)
+    want = load('scan', write_checkpoint(tmp_path / 'y.pth', scaled, SCAN), vocabulary)
     chex.assert_trees_all_close(got.variables, want.variables, rtol=1e-6)
 
 
 def test_what_nothing_states_is_that_of_the_config_and_printed(tmp_path, vocabulary, capsys):
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['bfan'][1])
+    path = write_checkpoint(tmp_path / 'x.pth', tensors_of('bfan', 'bfan:prob,f30k'))
     config = ('--config', 'bfan:prob,f30k')
     assert convert('bfan', path, tmp_path / 'run', '--vocabulary', vocabulary, *config) == 0
     assert 'assumed      lambda_softmax=20.0, focal=prob  (' in capsys.readouterr().out
     assert load_run(tmp_path / 'run').config['model']['focal'] == 'prob'
 
 
-@pytest.mark.parametrize('name', ['dbl', 'esa'])
-def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path, name):
-    system, modules, options, *_ = SYSTEMS[name]
+@pytest.mark.parametrize('preset', ['dbl:baseline,max,alone,f30k', 'vse_infinity:esa,gru,f30k'])
+def test_a_vocabulary_that_lacks_the_mask_gets_it(tmp_path, preset):
     vocabulary = theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1])
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
-    assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    path = write_preset(tmp_path / 'x.pth', preset)
+    assert convert(SYSTEMS[preset][0], path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     run = load_run(tmp_path / 'run')
     assert run.vocabulary.words == (*theirs.WORDS[:-1], '<mask>')
     assert (run.feature_size, run.data_hash, run.config['model']['text']['word_dim']) == (theirs.F, '', theirs.W)
 
 
-@pytest.mark.parametrize('name', ['vsepp', 'scan', 'bfan', 'sgr', 'naaf', 'vsrn_f30k'])
-def test_one_word_less_is_refused_of_systems_without_a_mask(tmp_path, name):
-    system, modules, options, *_ = SYSTEMS[name]
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+@pytest.mark.parametrize('preset', ['vsepp', 'scan', 'bfan', 'sgraf', 'naaf', 'vsrn'])
+def test_one_word_less_is_refused_of_systems_without_a_mask(tmp_path, preset):
+    preset = next(name for name in SYSTEMS if name.startswith(f'{preset}:'))
+    path = write_preset(tmp_path / 'x.pth', preset)
     count = len(theirs.WORDS)
     with pytest.raises(UserError, match=f'has {count - 1} words, but {path} has {count}: give the vocabulary it came'):
-        load(system, path, theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1]))
+        load(SYSTEMS[preset][0], path, theirs.write_vocabulary(tmp_path, theirs.WORDS[:-1]))
 
 
-def write_one_dict(path, modules, names, options, **others) -> str:
+def write_one_dict(path, tensors, options, **others) -> str:
     """Writes a checkpoint whose model is not a list."""
-    flat = {f'module.{m}{k}': x for m, tensors in zip(names, modules, strict=True) for k, x in tensors.items()}
-    return theirs.write_checkpoint(path, [], options, model=flat, **others)
+    flat = {}
+    for name, tensor in tensors.items():
+        for prefix, module in (('model.0.', 'img_enc.'), ('model.1.', 'txt_enc.'), ('model.2.', 'sim_enc.')):
+            name = name.replace(prefix, module)
+        flat[f'module.{name.removeprefix("model.")}'] = tensor
+    return write_checkpoint(path, {}, options, model=flat, **others)
 
 
 def test_dbl_is_one_dict_with_an_average_beside_it(tmp_path, vocabulary):
-    system, modules, options, _ = SYSTEMS['dbl']
-    names, average = ('img_enc.', 'txt_enc.', 'sim_enc.'), {'module.x': WIDE}
-    path = write_one_dict(tmp_path / 'checkpoint_1.pth.tar', modules, names, options, model_t=average)
-    want = load(system, theirs.write_checkpoint(tmp_path / 'x.pth', modules, options), vocabulary)
-    chex.assert_trees_all_equal(load(system, path, vocabulary).variables, want.variables)
+    tensors = tensors_of('dbl', 'dbl:baseline,max,alone,f30k')
+    path = write_one_dict(tmp_path / 'checkpoint_1.pth.tar', tensors, {}, model_t={'module.x': WIDE})
+    want = load('dbl', write_checkpoint(tmp_path / 'x.pth', tensors), vocabulary)
+    chex.assert_trees_all_equal(load('dbl', path, vocabulary).variables, want.variables)
 
 
 IMRAM = {'model_mode': 'full_IMRAM', 'iteration_step': 3, 'lambda_softmax': 9.0, 'no_IMRAM_norm': True}
 IMRAM |= {'raw_feature_norm': 'clipped_l2norm'}
-MEMORIES = ('img_enc.', 'txt_enc.', '')
 
 
 @pytest.mark.parametrize(
-    ('options', 'missing', 'message'),
-    [
-        ({}, None, ('both', 3)),
-        ({'model_mode': 'text_IMRAM', 'iteration_step': 2}, None, ('t2i', 2)),
-        ({'model_mode': 'image_IMRAM', 'iteration_step': 1}, None, ('i2t', 1)),
-        ({'no_IMRAM_norm': False}, None, 'was trained with no_IMRAM_norm=False, but IMRAM has True here'),
-        ({'model_mode': 'half'}, None, "has the option model_mode='half'"),
-        ({}, 'gate_i2t.bias', r'lacks tensors \(model.gate_i2t.bias\)'),
-    ],
+    ('mode', 'steps', 'direction'), [('full_IMRAM', 3, 'both'), ('text_IMRAM', 2, 't2i'), ('image_IMRAM', 1, 'i2t')]
 )
-def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabulary, options, missing, message):
-    *encoders, memories = theirs.imram(np.random.default_rng(1))
-    memories.pop(missing, None)
-    path = write_one_dict(tmp_path / 'x.pth', [*encoders, memories], MEMORIES, IMRAM | options)
-    if isinstance(message, tuple):
-        model = load('imram', path, vocabulary).model
-        assert (model['direction'], model['steps']) == message
-    else:
-        with pytest.raises(UserError, match=message):
-            load('imram', path, vocabulary)
+def test_imram_is_one_dict_with_the_memories_of_both_directions(tmp_path, vocabulary, mode, steps, direction):
+    options = IMRAM | {'model_mode': mode, 'iteration_step': steps}
+    path = write_one_dict(tmp_path / 'x.pth', tensors_of('imram', 'imram:both,f30k'), options)
+    model = load('imram', path, vocabulary).model
+    assert (model['direction'], model['steps']) == (direction, steps)
+    write_one_dict(tmp_path / 'x.pth', tensors_of('imram', 'imram:both,f30k'), options | {'no_IMRAM_norm': False})
+    with pytest.raises(UserError, match='was trained with no_IMRAM_norm=False, but IMRAM has True here'):
+        load('imram', path, vocabulary)
 
 
 @pytest.mark.slow
@@ -233,42 +149,36 @@ def test_a_model_with_bert_is_read(tmp_path):
 
 
 def test_vsrn_has_no_captioner_and_no_term_for_it(tmp_path, vocabulary):
-    captioner = {'decoder.weight': WIDE}  # which only the files of AOQ have
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', [*SYSTEMS['vsrn_f30k'][1], captioner])
+    captioner = {'model.2.decoder.weight': WIDE}  # which only the files of AOQ have
+    path = write_checkpoint(tmp_path / 'x.pth', tensors_of('vsrn', 'vsrn:f30k') | captioner)
     assert convert('vsrn', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     config = load_run(tmp_path / 'run').config
     assert (list(config['terms']), config['model']['caption']) == (['ranking'], False)
 
 
-def changed(modules, number, **tensors):
-    """The modules with other tensors in one of them, `__` for a dot; None removes one."""
-    tensors = {name.replace('__', '.'): x for name, x in tensors.items()}
-    merged = {name: x for name, x in (modules[number] | tensors).items() if x is not None}
-    return [merged if n == number else module for n, module in enumerate(modules)]
+SGR, RVSE = 'sgraf:sgr,f30k', 'vse:rvse,f30k'
+REFUSED = [  # --from, preset, other tensors, other options, message
+    ('sgraf', SGR, {'model.2.sim_tranloc_w.bias': None}, {}, 'lacks tensors (model.2.sim_tranloc_w.bias)'),
+    ('sgraf', SGR, {'model.1.extra.weight': WIDE}, {}, 'has unknown tensors (model.1.extra.weight)'),
+    ('sgraf', SGR, {'model.2.sim_eval_w.weight': WIDE[0]}, {}, "has no tensor 'model.2.sim_eval_w.weight' with 2"),
+    ('scan', 'scan:i2t,lse,f30k', {}, {'cross_attn': 't2t'}, "'model.direction'"),
+    ('scan', 'scan:i2t,lse,f30k', {}, {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
+    ('vsepp', 'vsepp:vsepp,f30k', {}, {'measure': 'l2'}, "has the option measure='l2'"),
+    ('naaf', 'naaf:f30k', {}, {'thres_safe': 'x'}, 'lacks tensors (opt.thres_safe)'),
+    ('vsrn', 'vsrn:f30k', {'model.0.Rs_GCN_1.W.0.bias': WIDE[0]}, {}, 'of shape [0] where'),
+    ('esa', 'vse_infinity:gru,f30k', {}, {}, 'lacks tensors (model.0.linear1.bias, '),
+    ('vse_infinity', RVSE, {}, {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
+    ('scan', 'scan:i2t,lse,f30k', {}, {'raw_feature_norm': 'l2norm'}, "with raw_feature_norm='l2norm'"),
+    ('scan', 'scan:i2t,lse,f30k', {'model.0.fc.bias': np.full(6, np.nan, np.float32)}, {}, 'that are not finite'),
+    ('dbl', 'dbl:baseline,max,alone,f30k', {}, {'no_simnorm': True}, 'with no_simnorm=True, but DBL has False here'),
+]
 
 
-@pytest.mark.parametrize(
-    ('system', 'modules', 'options', 'message'),
-    [
-        ('sgraf', changed(SGR, 2, sim_tranloc_w__bias=None), {}, 'lacks tensors (model.2.sim_tranloc_w.bias)'),
-        ('sgraf', changed(SGR, 1, extra__weight=WIDE), {}, 'has unknown tensors (model.1.extra.weight)'),
-        ('sgraf', changed(SGR, 1, cap_rnn__weight_hh_l0=WIDE[:2]), {}, 'of shape [2, 3] where the model has [6, 6]'),
-        ('sgraf', changed(SGR, 2, sim_eval_w__weight=WIDE[0]), {}, "has no tensor 'model.2.sim_eval_w.weight' with 2"),
-        ('scan', SYSTEMS['scan'][1], SCAN | {'cross_attn': 't2t'}, "'model.direction'"),
-        ('scan', SYSTEMS['scan'][1], SCAN | {'lambda_lse': 'six'}, "has the option lambda_lse='six'"),
-        ('vsepp', SYSTEMS['vsepp'][1], {'measure': 'l2'}, "has the option measure='l2'"),
-        ('naaf', SYSTEMS['naaf'][1], {'thres': 0.1, 'thres_safe': 'x'}, 'lacks tensors (opt.thres_safe)'),
-        ('vsrn', changed(SYSTEMS['vsrn_f30k'][1], 0, Rs_GCN_1__W__0__bias=WIDE[0]), {}, 'of shape [0] where'),
-        ('esa', SYSTEMS['vse_infinity'][1], {}, 'lacks tensors (model.0.linear1.bias, '),
-        ('vse_infinity', SYSTEMS['rvsepp'][1], {}, "'model.0.mlp.layers.0.weight' of shape [3, 6] where"),
-        ('scan', SYSTEMS['scan'][1], SCAN | {'raw_feature_norm': 'l2norm'}, "with raw_feature_norm='l2norm'"),
-        ('scan', changed(SYSTEMS['scan'][1], 0, fc__bias=np.full(6, np.nan, np.float32)), SCAN, 'that are not finite'),
-        ('dbl', SYSTEMS['dbl'][1], {'no_simnorm': True}, 'was trained with no_simnorm=True, but DBL has False here'),
-        ('scan', [], SCAN, "has no tensors of SCAN: all names start with 'optimizer"),
-    ],
-)
-def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system, modules, options, message):
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', modules, options)
+@pytest.mark.parametrize(('system', 'preset', 'tensors', 'options', 'message'), REFUSED)
+def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system, preset, tensors, options, message):
+    stored, common, _ = SYSTEMS[preset]
+    tensors = {name: x for name, x in (tensors_of(stored, preset) | tensors).items() if x is not None}
+    path = write_checkpoint(tmp_path / 'x.pth', tensors, common | options)
     assert convert(system, path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -281,41 +191,13 @@ def test_other_checkpoints_are_one_sentence(tmp_path, vocabulary, capsys, system
     [
         ((), '--vocabulary is missing: give the file of the words of'),
         (('--vocabulary', 'missing.json'), 'missing.json cannot be read'),
-        (('--vocabulary', 'LONG'), 'has 14 words, but'),
         (('--vocabulary', 'x.txt'), 'x.txt'),
-        (
-            ('--vocabulary', 'WORDS', '--config', 'scan'),
-            "--config has the model 'scan.SCAN', which is not VSE++",
-        ),
+        (('--vocabulary', 'WORDS', '--config', 'scan'), "--config has the model 'scan.SCAN', which is not VSE++"),
     ],
 )
-def test_other_vocabularies_are_one_sentence(tmp_path, capsys, arguments, message):
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', SYSTEMS['vsepp'][1], SYSTEMS['vsepp'][2])
-    (tmp_path / 'long').mkdir()
-    places = {
-        'WORDS': theirs.write_vocabulary(tmp_path),
-        'LONG': theirs.write_vocabulary(tmp_path / 'long', (*theirs.WORDS, 'i', 'j')),
-    }
-    assert convert('vsepp', path, tmp_path / 'run', *(places.get(word, word) for word in arguments)) == 2
+def test_other_vocabularies_are_one_sentence(tmp_path, vocabulary, capsys, arguments, message):
+    path = write_preset(tmp_path / 'x.pth', 'vsepp:vsepp,f30k')
+    words = (vocabulary if word == 'WORDS' else word for word in arguments)
+    assert convert('vsepp', path, tmp_path / 'run', *words) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.parametrize('write', [write_zip, write_legacy])
-def test_nothing_in_a_hostile_checkpoint_runs(tmp_path, vocabulary, capsys, write):
-    canary = tmp_path / 'canary'
-    code = Call(Global('os', 'system'), (f'touch {canary}',))
-    hostile = [
-        {'model': [{'fc.weight': code}]},
-        {'opt': code},
-        {'opt': code, 'model': SYSTEMS['vsepp'][1]},
-        {'opt': {'measure': code}, 'model': SYSTEMS['vsepp'][1]},
-    ]
-    for content in hostile:
-        path = write(tmp_path / 'x.pth', content)
-        assert convert('vsepp', path, tmp_path / 'run', '--vocabulary', vocabulary) == 2
-        assert "an object of 'os.system', which is" in capsys.readouterr().err
-    (tmp_path / 'y.pth').write_bytes(pickle.dumps(Canary(canary)))
-    assert convert('vsepp', str(tmp_path / 'y.pth'), tmp_path / 'run', '--vocabulary', vocabulary) == 2
-    assert not canary.exists()
     assert not (tmp_path / 'run').exists()

@@ -1,14 +1,15 @@
-"""Our CLIP under Hugging Face's names, against the table of test_clip.py and against transformers."""
+"""Our CLIP under Hugging Face's names, against transformers."""
 
 import chex
 import numpy as np
 import pytest
 from safetensors.numpy import load as load_tensors
 
+from jitm.data.text.pieces import BPE
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.importers.clip_weights import export_clip, load_clip
-from tests.importers import test_clip_weights as published
+from tests.support import clip as published
 
 
 def write_files(folder, files):
@@ -24,9 +25,9 @@ def export(model):
 
 @pytest.fixture(scope='module')
 def vit(tmp_path_factory):
-    changes = {'text_config__hidden_act': 'gelu', 'vision_config__hidden_act': 'gelu'}
+    gelu = {'text_config.hidden_act': 'gelu', 'vision_config.hidden_act': 'gelu'}
     folder = tmp_path_factory.mktemp('published') / 'vit'
-    written = published.write(folder, published.hugging_face(), published.hugging_face_config(**changes))
+    written = published.write(folder, published.hugging_face(), published.hugging_face_config(gelu))
     (folder / 'preprocessor_config.json').write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.25, 0.5, 1]}')
     return load_clip(written)
 
@@ -61,7 +62,7 @@ def test_transformers_reads_the_folder(tmp_path, vit):
     import torch
     import transformers
 
-    words = published.BPE.of(published.full_size_merges())  # which the tokenizer of transformers needs
+    words = BPE.of(published.full_size_merges())  # which the tokenizer of transformers needs
     params = vit.variables['params']
     embedding = np.random.default_rng(0).normal(size=(len(words), published.WIDTH)).astype(np.float32)
     text = params['text'] | {'words': {'embedding': embedding}}
@@ -71,10 +72,11 @@ def test_transformers_reads_the_folder(tmp_path, vit):
     read, info = transformers.CLIPModel.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values())
     example = published.Example.make(published.SIZE, len(words), published.LENGTH)
-    photos = torch.tensor(np.ascontiguousarray(example.pixels.transpose(0, 3, 1, 2)))
+    photos = torch.tensor(example.pixels.transpose(0, 3, 1, 2))
+    mask = torch.tensor(np.arange(published.LENGTH) < example.lengths[:, None])
     pixels = transformers.CLIPImageProcessor.from_pretrained(folder)(photos, return_tensors='pt')['pixel_values']
     with torch.no_grad():
-        out = read(input_ids=torch.tensor(example.ids), attention_mask=example.mask(), pixel_values=pixels)
+        out = read(input_ids=torch.tensor(example.ids), attention_mask=mask.long(), pixel_values=pixels)
     published.assert_agree(example.encode(model), out.image_embeds, out.text_embeds, 100.0)
     tokenizer = transformers.CLIPTokenizer.from_pretrained(folder)
     caption = 'A dog, on the GRASS!'

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from jitm.errors import UserError
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import KeyMap
-from tests.importers.torch_pickles import Build, Call, Global, write_legacy, write_zip
+from tests.support.torch_pickles import Build, Call, Global, write_legacy, write_zip
 
 NAMES = KeyMap({'image': 'visual.conv1', 'text/block_*': 'blocks.*.mlp', 'norm': 'ln'}, {'scale': 'scale'})
 MODEL = {

@@ -14,9 +14,8 @@ from jitm.importers.authors import load_checkpoint
 from jitm.importers.tensors import export
 from jitm.layers import cnn
 from jitm.runs.run import load_run
-from tests.importers import authors_checkpoints as theirs
-from tests.importers.test_authors import convert, vocabulary  # noqa: F401
 from tests.layers.test_cnn import tiny_resnets  # noqa: F401
+from tests.support import authors as theirs
 from tests.support.networks import network
 
 OPTIONS = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False, 'cnn_type': 'vgg19', 'finetune': True}
@@ -26,6 +25,11 @@ MODEL = vsepp.get_config().model.to_dict()
 @pytest.fixture(autouse=True)
 def tiny_vgg(monkeypatch):
     monkeypatch.setattr(cnn, 'VGG19_STAGES', tuple((2, layers) for _, layers in cnn.VGG19_STAGES))
+
+
+@pytest.fixture
+def vocabulary(tmp_path) -> str:
+    return theirs.write_vocabulary(tmp_path)
 
 
 def random_network(kind):
@@ -40,24 +44,17 @@ def random_network(kind):
     return variables, tensors | {name: np.zeros((), np.int64) for name in counters}
 
 
-def as_stored(tensors):
-    """The names in a checkpoint: VGG's features or a whole ResNet are wrapped for several devices."""
-    if 'conv1.weight' in tensors:
-        return {f'cnn.module.{name}': x for name, x in tensors.items()}
-    return {f'cnn.{name.replace("features.", "features.module.")}': x for name, x in tensors.items()}
+def checkpoint_of(tensors, features):
+    """The tensors of a checkpoint, in which VGG's features or a whole ResNet are wrapped for several devices."""
+    wrapped = 'cnn.module.' if 'conv1.weight' in tensors else 'cnn.'
+    stored = {f'model.0.{wrapped}{name.replace("features.", "features.module.")}': x for name, x in tensors.items()}
+    return theirs.tensors_of('vsepp', 'vsepp:vsepp,f30k', features) | stored
 
 
-def modules_of(tensors, features):
-    images, texts = theirs.encoders(np.random.default_rng(1), bidirectional=False)
-    images |= theirs.linear(np.random.default_rng(2), 'fc', theirs.D, features)
-    return [images | as_stored(tensors), texts]
-
-
-def test_a_resnet_is_read(tmp_path, vocabulary, capsys):  # noqa: F811
+def test_a_resnet_is_read(tmp_path, vocabulary, capsys):
     variables, tensors = random_network('resnet-10')
-    modules = modules_of(tensors, 512)
-    path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', modules, OPTIONS)
-    assert convert('vsepp', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
+    path = theirs.write_checkpoint(tmp_path / 'model_best.pth.tar', checkpoint_of(tensors, 512), OPTIONS)
+    assert theirs.convert('vsepp', path, tmp_path / 'run', '--vocabulary', vocabulary) == 0
     assert 'assumed' not in capsys.readouterr().out
     run = load_run(tmp_path / 'run')
     chex.assert_trees_all_equal(run.variables['params']['image']['network'], variables['params'])
@@ -69,14 +66,13 @@ def test_a_resnet_is_read(tmp_path, vocabulary, capsys):  # noqa: F811
     assert set(run.config['initialize'].values()) == {''}
 
 
-def test_a_vgg_of_before_2017_is_read(tmp_path, vocabulary):  # noqa: F811
+def test_a_vgg_of_before_2017_is_read(tmp_path, vocabulary):
     variables, tensors = random_network('vgg19')
-    images, texts = modules_of(tensors, 4096)
+    stored = checkpoint_of(tensors, 4096)
     # The classifier then started with dropout.
-    images = {re.sub('(?<=classifier.)[03]', lambda n: str(int(n[0]) + 1), name): x for name, x in images.items()}
-    assert 'cnn.classifier.4.weight' in images
-    flat = {f'model.{n}.{name}': x for n, part in enumerate((images, texts)) for name, x in part.items()}
-    np.savez(tmp_path / 'x.npz', **flat)
+    stored = {re.sub('(?<=classifier.)[03]', lambda n: str(int(n[0]) + 1), name): x for name, x in stored.items()}
+    assert 'model.0.cnn.classifier.4.weight' in stored
+    np.savez(tmp_path / 'x.npz', **stored)
     published = load_checkpoint('vsepp', str(tmp_path / 'x.npz'), vocabulary, MODEL)
     chex.assert_trees_all_equal(published.variables['params']['image']['network'], variables['params'])
     assert published.model['image']['network'] == {
@@ -88,32 +84,32 @@ def test_a_vgg_of_before_2017_is_read(tmp_path, vocabulary):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ('change', 'message'),
+    ('name', 'message'),
     [
-        (lambda x: x | {'cnn.module.layer1.1.conv1.weight': np.zeros(2, np.float32)}, 'has a ResNet with (2, 1, 1, 1)'),
-        (lambda x: x | {'cnn.module.bn1.weight': np.zeros(2, np.float32)}, "cnn.bn1.weight' of shape [2] where"),
-        (
-            lambda x: x | {'cnn.module.fc.weight': np.zeros(2, np.float32)},
-            'has unknown tensors (model.0.cnn.fc.weight)',
-        ),
-        (
-            lambda x: {k: v for k, v in x.items() if '.bn2.bias' not in k},
-            'lacks tensors (model.0.cnn.layer1.0.bn2.bias',
-        ),
-        (lambda x: {k: v for k, v in x.items() if '.conv1.' not in k}, 'has unknown tensors (model.0.cnn.bn1.bias'),
+        ('layer1.1.conv1.weight', 'has a ResNet with (2, 1, 1, 1)'),
+        ('bn1.weight', "cnn.bn1.weight' of shape [2] where"),
+        ('fc.weight', 'has unknown tensors (model.0.cnn.fc.weight)'),
     ],
 )
-def test_other_networks_are_one_sentence(tmp_path, vocabulary, change, message):  # noqa: F811
-    images, texts = modules_of(random_network('resnet-10')[1], 512)
-    flat = {f'model.{n}.{name}': x for n, part in enumerate((change(images), texts)) for name, x in part.items()}
-    np.savez(tmp_path / 'x.npz', **flat)
+def test_other_networks_are_one_sentence(tmp_path, vocabulary, name, message):
+    stored = checkpoint_of(random_network('resnet-10')[1], 512) | {
+        f'model.0.cnn.module.{name}': np.zeros(2, np.float32)
+    }
+    np.savez(tmp_path / 'x.npz', **stored)
     with pytest.raises(UserError, match=re.escape(message)):
         load_checkpoint('vsepp', str(tmp_path / 'x.npz'), vocabulary, MODEL)
 
 
-def test_data_of_another_kind_are_refused(tmp_path, vocabulary, capsys):  # noqa: F811
+def test_a_network_without_its_first_layer_is_none(tmp_path, vocabulary):
+    stored = checkpoint_of(random_network('resnet-10')[1], 512)
+    np.savez(tmp_path / 'x.npz', **{name: x for name, x in stored.items() if '.conv1.' not in name})
+    with pytest.raises(UserError, match=r'has unknown tensors \(model.0.cnn.bn1.bias'):
+        load_checkpoint('vsepp', str(tmp_path / 'x.npz'), vocabulary, MODEL)
+
+
+def test_data_of_another_kind_are_refused(tmp_path, vocabulary, capsys):
     photos = ('--vocabulary', vocabulary, '--config', 'vsepp:vsepp,vgg19,f30k')
-    path = theirs.write_checkpoint(tmp_path / 'x.pth', theirs.encoders(np.random.default_rng(0), bidirectional=False))
-    assert convert('vsepp', path, tmp_path / 'run', *photos) == 2
+    path = theirs.write_checkpoint(tmp_path / 'x.pth', theirs.tensors_of('vsepp', 'vsepp:vsepp,f30k'))
+    assert theirs.convert('vsepp', path, tmp_path / 'run', *photos) == 2
     assert "the model reads regions, which the data of --config ('photos.load') do not have" in capsys.readouterr().err
     assert not (tmp_path / 'run').exists()

@@ -16,7 +16,7 @@ import pytest
 
 from jitm.errors import UserError
 from jitm.importers import containers, torch_files
-from tests.importers.torch_pickles import (
+from tests.support.torch_pickles import (
     LEGACY_HEAD,
     Build,
     Call,
@@ -24,7 +24,6 @@ from tests.importers.torch_pickles import (
     Storage,
     dense,
     modules,
-    state_dict,
     tensor,
     write_legacy,
     write_zip,
@@ -198,7 +197,7 @@ def test_tensors_stay_within_their_storage(tmp_path, write, content):
 @WRITERS
 def test_truncated_files(tmp_path, write):
     whole = tmp_path / 'whole.pth'
-    write(whole, state_dict({'a': MATRIX, 'b': MATRIX}))
+    write(whole, {'a': MATRIX, 'b': MATRIX})
     content, path = whole.read_bytes(), tmp_path / 'x.pth'
     for size in range(0, len(content), 7):
         path.write_bytes(content[:size])
@@ -208,11 +207,11 @@ def test_truncated_files(tmp_path, write):
 
 def test_flipped_bytes_are_found_in_a_zip(tmp_path):
     path = tmp_path / 'x.pth'
-    write_zip(path, state_dict({'a': MATRIX}))
+    write_zip(path, {'a': MATRIX})
     content = path.read_bytes()
     position = content.index(MATRIX.tobytes()) + 5
     path.write_bytes(content[:position] + b'\x7f' + content[position + 1 :])
-    with pytest.raises(UserError, match='archive/data/0 has another checksum than stated'):
+    with pytest.raises(UserError, match='archive/data/array 0 has another checksum than stated'):
         read_all(path)
 
 
@@ -224,7 +223,7 @@ def test_flipped_bytes_are_found_in_a_zip(tmp_path):
     ],
 )
 def test_other_zip_files(tmp_path, options, message):
-    path = write_zip(tmp_path / 'x.pth', state_dict({'a': MATRIX}), **options)
+    path = write_zip(tmp_path / 'x.pth', {'a': MATRIX}, **options)
     with pytest.raises(UserError, match=message):
         torch_files.load(path)
 
@@ -239,7 +238,7 @@ def test_other_legacy_files(tmp_path):
         write_legacy(path, {}, head=head)
         with pytest.raises(UserError, match='it has no header of torch'):
             torch_files.load(path)
-    write_legacy(path, state_dict({'a': MATRIX}), keys=[])
+    write_legacy(path, {'a': MATRIX}, keys=[])
     with pytest.raises(UserError, match='a storage is missing'):
         torch_files.load(path)
 
@@ -248,7 +247,7 @@ def test_other_legacy_files(tmp_path):
 def test_archives_of_checkpoints_are_refused(tmp_path, mode):
     """The last checkpoint in an archive would be found too, as the directory of a zip is searched from the end."""
     path, names = tmp_path / 'runs.tar', ['a/model_best.pth.tar', 'b/model_best.pth.tar']
-    member = write_zip(tmp_path / 'x.pth', state_dict({'a': MATRIX}))
+    member = write_zip(tmp_path / 'x.pth', {'a': MATRIX})
     with zipfile.ZipFile(path, 'w') if mode == 'zip' else tarfile.open(path, mode) as archive:
         for name in names:
             (archive.write if mode == 'zip' else archive.add)(member, name)

@@ -261,8 +261,6 @@ REFUSED = {
     'left': (lambda: [pooling()], {'tokenizer': {'padding_side': 'left'}}, "'padding_side' 'left'; it must be right"),
     'cut': (lambda: [pooling()], {'tokenizer': {'truncation_side': 'left'}}, "'truncation_side' 'left'; it must"),
     'query': (lambda: [pooling()], {'transformer': {'query_length': 8}}, "has 'query_length' 8; it must be None"),
-    'decoder': (lambda: [pooling()], {'is_decoder': True}, "has 'is_decoder' True; it must be False"),
-    'activation': (lambda: [pooling()], {'hidden_act': 'mish'}, "has 'hidden_act' 'mish'; use one of gelu"),
     'unknown': (lambda: [pooling()], {'rope_theta': 3.0}, f"has 'rope_theta' 3.0, {KNOWN}"),
 }
 

@@ -12,18 +12,15 @@ from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.runs.run import describe_runs, load_run
 from tests.conftest import state_of
-from tests.importers import authors_checkpoints as theirs
-from tests.importers.test_authors import SYSTEMS, convert
+from tests.support import authors as theirs
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
     """A run of NAAF, whose batch statistics are scalars."""
     folder = tmp_path_factory.mktemp('naaf')
-    system, modules, options, *_ = SYSTEMS['naaf']
-    path = theirs.write_checkpoint(folder / 'x.pth', modules, options)
-    vocabulary = theirs.write_vocabulary(folder)
-    assert convert(system, path, folder / 'run', '--vocabulary', vocabulary) == 0
+    path = theirs.write_preset(folder / 'x.pth', 'naaf:f30k')
+    assert theirs.convert('naaf', path, folder / 'run', '--vocabulary', theirs.write_vocabulary(folder)) == 0
     return folder / 'run'
 
 

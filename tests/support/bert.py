@@ -12,19 +12,15 @@ from jitm.types import Texts
 H, FFN, V, POSITIONS = 6, 10, 11, 8
 BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_positions=POSITIONS), 0.1)
 TEXTS = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
+PARAMS = jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']
 
 
-def shapes_of(bert):
-    return jax.eval_shape(bert.init, jax.random.key(0), TEXTS)['params']
-
-
-PARAMS = shapes_of(BERT_TINY)
-
-
-def drawn(params, names, dtype=np.float32) -> dict[str, np.ndarray]:
+def drawn(params, names, dtype=np.float32, scale=1.0) -> dict[str, np.ndarray]:
     """Random tensors under published names, which the comparisons with PyTorch verify."""
     rng = np.random.default_rng(0)
-    return export({'params': jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(dtype), params)}, names)
+    return export(
+        {'params': jax.tree.map(lambda leaf: rng.normal(scale=scale, size=leaf.shape).astype(dtype), params)}, names
+    )
 
 
 def published(dtype=np.float32) -> dict[str, np.ndarray]:

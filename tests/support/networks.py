@@ -1,13 +1,18 @@
-"""Tiny image networks with random weights."""
+"""Tiny image networks with random weights, and their comparison with those of PyTorch."""
 
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jitm.importers.cnn_weights import NAMES, load_network
+from jitm.importers.tensors import export
 from jitm.layers import cnn, convolutions
+from tests.parity.bounds import assert_within
 
 OPTIONS = {'pooled': True, 'dtype': 'float32', 'remat': False}
+ROWS = {'vgg19': 'VGG19', 'squeezenet': 'SqueezeNet', 'resnet': 'ResNet', 'lite': 'EfficientNet-Lite'}  # of the bounds
 TINY = {10: (1, 1, 1, 1), 99: (1, 1, 1, 1)}  # depth -> blocks of tiny ResNets, plain and with bottlenecks
 
 
@@ -23,8 +28,8 @@ def network(kind, **options):
         'resnet': (cnn.ResNet, 'depth'),
         'lite': (cnn.EfficientNetLite, 'number'),
     }[name]
-    own = {key: int(number[0]), 'train_norm': False} if number else {}
-    return make(**OPTIONS | own | options)
+    size = {key: int(number[0]), 'train_norm': False} if number else {}
+    return make(**OPTIONS | size | options)
 
 
 def draw(model, inputs):
@@ -54,3 +59,53 @@ def apply(model, given, x, train=False):
 
 def unit(x):
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+@functools.cache
+def shapes(kind, pooled=True):
+    made = jax.eval_shape(network(kind, pooled=pooled).init, jax.random.key(0), np.zeros((1, 64, 64, 3), np.float32))
+    return made['params'], made.get('batch_stats', {})
+
+
+def load(path, kind, pooled=True):
+    return load_network(str(path), *shapes(kind, pooled))
+
+
+@functools.cache
+def published():
+    """Tensors of SqueezeNet 1.1 as torchvision names them."""
+    return export(variables('squeezenet'), NAMES) | {'classifier.1.bias': np.zeros(1000, np.float32)}
+
+
+def randomize(model):
+    """Gives a network of torch random statistics, so that its features neither vanish nor explode."""
+    import torch
+
+    torch.manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.normal_(module.bias)
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+        elif isinstance(module, torch.nn.Conv2d) and module.bias is not None:
+            torch.nn.init.normal_(module.bias, std=0.1)
+    return model.eval()
+
+
+def theirs(model, x, ours=cnn.SqueezeNet):
+    import torch
+
+    with torch.no_grad():
+        normalized = convolutions.normalize_pixels(jnp.asarray(x), ours.mean, ours.deviation).transpose(0, 3, 1, 2)
+        return model(torch.tensor(np.asarray(normalized))).numpy()
+
+
+def check_parity(path, kind, want, x, pooled=True):
+    """Compares unit vectors with those of another implementation, [I, F] or [I, F, H, W]."""
+    if want.ndim == 4:
+        want = want.reshape(*want.shape[:2], -1).transpose(0, 2, 1)
+    got = np.asarray(apply(network(kind, pooled=pooled), load(path, kind, pooled), x))
+    assert want.std() > 0
+    row = ROWS[kind.split('-')[0]]
+    assert_within(row, unit(got[:, 0] if want.ndim == 2 else got), unit(want))

@@ -26,9 +26,9 @@ from jitm.training import stages
 from jitm.training.source import Context, Source
 from jitm.training.sources import mined
 from tests.configs.settings import load
-from tests.importers.test_cnn_weights import published
 from tests.support.configs import write_config
 from tests.support.mining import make_lists, make_split, save_lists
+from tests.support.networks import published
 from tests.training.models import drawing
 
 OFF = Augmentation(0.0, 0.0, False, 1)

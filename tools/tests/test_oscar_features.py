@@ -8,7 +8,7 @@ import pytest
 
 from jitm.data import precomp
 from jitm.errors import UserError
-from tests.importers.torch_pickles import write_zip
+from tests.support.torch_pickles import write_zip
 from tools.oscar_features import write
 
 F = 5

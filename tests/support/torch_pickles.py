@@ -105,11 +105,6 @@ def dense(values: np.ndarray, key: str, kind: str = 'FloatStorage', function='_r
     return tensor(Storage(key, values.ravel(), kind), values.shape, strides, function=function)
 
 
-def state_dict(tensors: dict[str, np.ndarray]) -> dict[str, Call]:
-    """Tensors as the parameters of a model."""
-    return {name: dense(values, str(n)) for n, (name, values) in enumerate(tensors.items())}
-
-
 def modules(tensors: dict[str, np.ndarray], kind: str = 'FloatStorage') -> Module:
     """Tensors as the attributes of nested modules, as `torch.jit.save` writes a model."""
     root = Module('Model', {'training': False})

@@ -32,14 +32,14 @@ def write_config(folder, kind, **changes):
     return read_size(folder / 'config.json')[1]
 
 
-def tensors_of(kind, size, vocab_size, fill=None):
-    """The tensors of a model; `fill(number, name, shape)` makes each, by default at random."""
-    rng, texts = np.random.default_rng(0), Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
+def tensors_of(kind, size, vocab_size):
+    """Random tensors of a model."""
+    rng = np.random.default_rng(0)
+    texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
     shapes = jax.eval_shape(BERT(vocab_size, size, 0.1).init, jax.random.key(0), texts)['params']
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    tensors = export({'params': zeros}, VARIANTS[kind].names)
-    draw = fill or (lambda number, name, shape: rng.normal(scale=0.3, size=shape) + ('orm.weight' in name))
-    return {name: draw(n, name, tensors[name].shape).astype(np.float32) for n, name in enumerate(sorted(tensors))}
+    params = jax.tree.map(lambda leaf: rng.normal(scale=0.3, size=leaf.shape).astype(np.float32), shapes)
+    tensors = export({'params': params}, VARIANTS[kind].names)
+    return {name: tensor + np.float32('orm.weight' in name) for name, tensor in tensors.items()}
 
 
 def write_tokenizer(folder, words):
@@ -69,16 +69,18 @@ def write_folder(folder, words, kind='mpnet', prefix='', pooling=None, **changes
     return str(folder)
 
 
-def write_dense(folder, activation, inputs=16, size=6, bias=True):
-    """Writes the folder 2_Dense of a linear layer, and returns its weights and its bias, None without one."""
-    rng, path = np.random.default_rng(1), folder / '2_Dense'
+def write_dense(folder, activation, inputs=16, size=6):
+    """Writes the folder 2_Dense of a linear layer, and returns its weights and its bias."""
+    rng = np.random.default_rng(1)
+    path = folder / '2_Dense'
     path.mkdir()
-    weight, added = (rng.normal(size=shape).astype(np.float32) for shape in ((size, inputs), size))
-    config = {'in_features': inputs, 'out_features': size, 'bias': bias, 'activation_function': activation}
+    weight = rng.normal(size=(size, inputs)).astype(np.float32)
+    bias = rng.normal(size=size).astype(np.float32)
+    config = {'in_features': inputs, 'out_features': size, 'bias': True, 'activation_function': activation}
     (path / 'config.json').write_text(json.dumps(config))
-    save_file({'linear.weight': weight} | ({'linear.bias': added} if bias else {}), path / 'model.safetensors')
+    save_file({'linear.weight': weight, 'linear.bias': bias}, path / 'model.safetensors')
     write_modules(folder, {'Transformer': '', 'Pooling': '1_Pooling', 'Dense': '2_Dense', 'Normalize': '3_Normalize'})
-    return weight, added if bias else None
+    return weight, bias
 
 
 def write_modules(folder, paths):
