@@ -247,21 +247,3 @@ def test_vectors_of_another_tower_are_refused(root, clip_tower, tmp_path, capsys
     config = make_head(other / 'tokens')
     with pytest.raises(UserError, match='data'):
         loop.train_and_evaluate(config, tmp_path / 'run')  # resumes on other data
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--config', 'clip:f8k'], '--texts is not read without --workdir'),
-        (['--workdir', 'run', '--images', 'photos'], '--texts needs captions, which --images has not'),
-        (['--workdir', 'run', '--text_encoder', 'x'], '--texts and --text_encoder both name a text encoder; give one'),
-    ],
-)
-def test_wrong_flags_are_one_sentence(tmp_path, capsys, arguments, message):
-    assert cli.main(['encode', '--texts', '--out', str(tmp_path / 'out'), *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_run_without_a_tower_is_refused(finished, tmp_path, capsys):
-    assert cli.main(['encode', '--texts', '--workdir', str(finished), '--out', str(tmp_path / 'out')]) == 2
-    assert 'has no text encoder whose vectors of tokens can be written (VSE as configured)' in capsys.readouterr().err

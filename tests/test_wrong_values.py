@@ -19,6 +19,7 @@ from jitm.training import optimizer, stages
 from jitm.training.loop import train_and_evaluate
 from jitm.training.objective import RankingTerm
 from tests.configs.settings import load, one_of_each_word
+from tests.support.configs import changed
 from tests.training.models import make_terms
 
 
@@ -27,16 +28,6 @@ def test_names_are_not_empty():
     for key, wrong in (('terms', {'': {}}), ('members', {'target': {'': 1}})):
         with pytest.raises(UserError, match=r"config key '\w+\.(target\.)?' has an empty name"):
             schema.check({**config, key: wrong})
-
-
-def changed(config: dict, key: str, value: object) -> dict:
-    """The config with one dotted key changed."""
-    *sections, last = key.split('.')
-    section = config
-    for name in sections:
-        section = section.setdefault(name, {})
-    section[last] = value
-    return config
 
 
 @pytest.mark.parametrize('start', [train_and_evaluate, stages.train, stages.check])
@@ -55,7 +46,7 @@ def changed(config: dict, key: str, value: object) -> dict:
 )
 def test_bad_values_are_refused_before_writing(tiny_config, tmp_path, start, key, value, sentence):
     with pytest.raises(UserError, match=sentence):
-        start(changed(tiny_config, key, value), tmp_path / 'run')
+        start(changed(tiny_config, {key: value}), tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
 
 
@@ -76,11 +67,12 @@ WRONG_ARGUMENTS = [
 
 @pytest.mark.parametrize(('setting', 'key', 'value', 'sentence'), WRONG_ARGUMENTS)
 def test_wrong_arguments_of_models(setting, key, value, sentence):
-    section = changed(load(setting)['model'], key, value)
+    section = changed(load(setting)['model'], {key: value})
     with pytest.raises(UserError, match=re.escape(sentence)):
         make_model(section, vocab_size=10)
 
 
+TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
 WRONG_TERMS = [
     ('ranking.max_of_hinges', {'margin': -1}, 'terms.ranking.margin', 'is -1; it must be at least 0'),
     ('ranking.max_of_hinges', {'margin': 'wide'}, 'terms.ranking.margin', "is 'wide'; it must be a number"),
@@ -94,15 +86,14 @@ WRONG_TERMS = [
 
 @pytest.mark.parametrize(('loss', 'arguments', 'key', 'sentence'), WRONG_TERMS)
 def test_wrong_arguments_of_losses(loss, arguments, key, sentence):
-    common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
     with pytest.raises(UserError, match=re.escape(f"'{key}' {sentence}")):
-        make_terms({'ranking': {'loss': loss, **common, **arguments}})
+        make_terms({'ranking': {'loss': loss, **TERM, **arguments}})
 
 
 def test_thresholds_and_margins_of_the_ladder_are_as_many():
-    common = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'loss': 'noisy.ladder'}
     scores, positives = np.zeros((2, 2)), np.eye(2, dtype=bool)
-    loss = make_terms({'ladder': common | {'thresholds': (0.5, 7.0)}})['ladder'].loss  # of CIDEr, up to 10
+    ladder = TERM | {'loss': 'noisy.ladder', 'thresholds': (0.5, 7.0)}  # of CIDEr, up to 10
+    loss = make_terms({'ladder': ladder})['ladder'].loss
     with pytest.raises(UserError, match=r"'terms.ladder.ladder_margins' has 1 margins for 2 thresholds: give one for"):
         loss(scores, positives, relevance=scores)
 
@@ -120,26 +111,25 @@ def numbers_without_range(function, section: dict) -> list[str]:
 
 @pytest.mark.slow
 def test_every_number_of_a_setting_has_a_range():
-    found = set()
+    unbounded = set()
+    functions = {'augmentation': Augmentation, 'masking': Masking, 'synthesis': Synthesis, 'offline': OfflineNegatives}
     for setting in one_of_each_word():
         config = load(setting)
         assert schema.check(config) == json.loads(json.dumps(config))
+        sections = [(functions[name], config[name]) for name in functions]
         models = [(config['model'], 'jitm.models')]
         for section, package in models:  # which grows by the sections within
-            found.update(numbers_without_range(names.resolve(package, section['name'], where=''), section))
-            models += [(one, 'jitm.layers') for one in section.values() if isinstance(one, dict)]
+            sections.append((names.resolve(package, section['name'], where=''), section))
+            models += [(inner, 'jitm.layers') for inner in section.values() if isinstance(inner, dict)]
         for term in config['terms'].values():
-            found.update(numbers_without_range(names.resolve('jitm.losses', term['loss'], where=''), term))
-            found.update(numbers_without_range(RankingTerm, term))
+            sections += [(names.resolve('jitm.losses', term['loss'], where=''), term), (RankingTerm, term)]
         rule = names.resolve('jitm.training.optimizer', config['optimizer']['name'], where='')
         constants = {key: value for key, value in config['optimizer'].items() if key != 'learning_rate'}
-        found.update(numbers_without_range(rule, constants))  # whose rate is a schedule
-        source = names.resolve('jitm.data', config['data']['source'], where='')
-        for function, section in ((optimizer.optimizer, 'optimizer'), (source, 'data'), (Augmentation, 'augmentation')):
-            found.update(numbers_without_range(function, config[section]))
-        for function, section in ((Masking, 'masking'), (Synthesis, 'synthesis'), (OfflineNegatives, 'offline')):
-            found.update(numbers_without_range(function, config[section]))
-    assert not found
+        sections += [(rule, constants), (optimizer.optimizer, config['optimizer'])]  # the rate of a rule is a schedule
+        sections.append((names.resolve('jitm.data', config['data']['source'], where=''), config['data']))
+        for function, section in sections:
+            unbounded.update(numbers_without_range(function, section))
+    assert not unbounded
 
 
 @pytest.mark.parametrize('config', [None, [], 'configs/demo.py'])

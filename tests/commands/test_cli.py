@@ -162,10 +162,8 @@ def old_run(tmp_path):
     return tmp_path / 'run'
 
 
-@pytest.mark.parametrize('command', ['eval', 'mine --out x', 'words --perturbations swap'])
-def test_runs_of_an_older_format_are_refused(old_run, tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([*command.split(), '--workdir', str(old_run)]) == 2
+def test_runs_of_an_older_format_are_refused(old_run, capsys):
+    assert cli.main(['eval', '--workdir', str(old_run)]) == 2
     error = capsys.readouterr().err
     assert 'checkpoints/3 was written by another version of jitm; train it again with this one' in error
     assert len(error.splitlines()) == 1

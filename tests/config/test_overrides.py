@@ -46,11 +46,11 @@ LOSS = 'terms.ranking.loss=my_own.my_hinge'
 
 
 def test_arguments_of_an_own_loss_are_keys():
-    """Those of the former loss that it does not have, here epsilon, are left out."""
-    given = LOSS, *(f'terms.ranking.{one}' for one in ('gamma=3', 'needed=(1, 2)', 'kind=x', 'soft=True'))
-    ranking = override(*given)['terms']['ranking']
-    own = {'loss': 'my_own.my_hinge', 'gamma': 3.0, 'needed': (1, 2), 'kind': 'x', 'soft': True}
-    assert ranking == own | {'margin': 0.2, 'rankings': ('i2t', 't2i')} | SCHEDULE
+    """Those of the preset's loss that it does not have, here epsilon, are left out."""
+    arguments = (f'terms.ranking.{argument}' for argument in ('gamma=3', 'needed=(1, 2)', 'kind=x', 'soft=True'))
+    ranking = override(LOSS, *arguments)['terms']['ranking']
+    expected = {'loss': 'my_own.my_hinge', 'gamma': 3.0, 'needed': (1, 2), 'kind': 'x', 'soft': True}
+    assert ranking == expected | {'margin': 0.2, 'rankings': ('i2t', 't2i')} | SCHEDULE
     assert isinstance(ranking['gamma'], float)
 
 

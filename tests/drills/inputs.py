@@ -124,103 +124,7 @@ def config_rows() -> Iterator[Row]:
         yield Row(f'{key} is misspelled', (*NEW, misspelled), None, r"config key '.*' is unknown")
 
 
-POSITIVE, NOT_NEGATIVE, COUNT = 'must be above 0', 'must be at least 0', 'must be at least 1'
-SHARE, PART = 'must be at least 0 and below 1', 'must be at least 0 and at most 1'
-RANGES = {  # what the message says, and values; NaN is not finite anywhere
-    'seed': ('must be at least 0 and below 4294967296', -1, 2**32),
-    'epochs': (COUNT, 0, -1),
-    'batch_size': ('must be at least 2', 0, -1, 1),
-    'length_multiple': (COUNT, 0, -1),
-    'vocabulary.min_count': (COUNT, -1),
-    'augmentation.drop_regions': (SHARE, -0.1, 1, 1.0, math.nan),
-    'augmentation.change_words': (SHARE, -0.1, 1.0, math.nan),
-    'augmentation.num_views': (COUNT, 0, -1),
-    'model.embed_dim': (COUNT, 0, -1),
-    'model.text.word_dim': (COUNT, 0, -1),
-    'model.text.dropout': (SHARE, -0.1, 1.0, math.nan),
-    'terms.ranking.margin': (NOT_NEGATIVE, -1.0, math.nan),
-    'terms.ranking.weight': (NOT_NEGATIVE, -1.0, math.nan),
-    'terms.later.start_epoch': (NOT_NEGATIVE, -1),
-    'optimizer.learning_rate': (POSITIVE, -1, 0.0, math.nan, math.inf),
-    'optimizer.weight_decay': (NOT_NEGATIVE, -0.01, math.nan),
-    'optimizer.decay_epochs': (COUNT, 0, -1),
-    'optimizer.clip_norm': (POSITIVE, 0, -1.0, math.nan),
-    'evaluation.every_steps': (COUNT, 0, -1),
-    'run.log_every': (COUNT, 0, -1),
-    'run.checkpoint_every': (COUNT, 0, -1),
-    'run.prefetch': (COUNT, 0, -1),
-    'run.memory_mb': (COUNT, 0, -1),
-    'masking.num_views': (NOT_NEGATIVE, -1),
-    'masking.rate': (PART, 3.0),
-    'masking.mask_prob': (PART, -0.1),
-    'synthesis.temperature': (POSITIVE, 0),
-    'synthesis.num_samples': (COUNT, 0),
-    'stages.top_h_texts': (NOT_NEGATIVE, -1),
-    'data.dev_images': (COUNT, 0),
-}
 ADAPTIVE = kills.HINGE | {'loss': 'ranking.adaptive_margin'}
-VALUES = [  # other values, and what the message says
-    ('optimizer.learning_rate', 'fast', "'optimizer.learning_rate' is 'fast'; it must be a number"),
-    ('optimizer.decay_epochs', 1.5, 'is 1.5; it must be an integer'),
-    ('optimizer.factors', [1], r'is \[1\]; it must be a dict'),
-    ('optimizer.factors', {'text': None}, "'optimizer.factors.text' is None; it must be a number"),
-    ('terms.ranking.weight', True, 'is True; it must be a number'),
-    ('terms.ranking.end_epoch', '0', "is '0'; it must be an integer or None"),
-    ('terms.ranking.loss', None, 'is None; it must be a string'),
-    ('terms.ranking', 3, 'is 3; it must be a dict'),
-    ('terms', [{'loss': 'x'}], r"is \[\{'loss': 'x'\}\]; it must be a dict"),
-    ('trems', {}, "is unknown, did you mean 'terms'"),
-    ('batch_size', 1000, 'data/train has 40 texts, fewer than batch_size 1000'),
-    ('drop_last', 'no', "is 'no'; it must be True or False"),
-    ('vocabulary.path', 'nowhere.json', 'nowhere.json cannot be read'),
-    ('vocabulary.min_count', 10**6, "lower config key 'vocabulary.min_count'"),
-    ('model', 'vse.VSE', "is 'vse.VSE'; it must be a dict"),
-    ('model.text_pooling', 'x', "is 'x'; use one of mean, mean_sqrt, weighted_mean, max, first"),
-    ('members.target', 'gradient', "is 'gradient'; it must be a dict"),
-    ('members.target.learn_from', 'target', "is 'target'; it must be a tuple of names"),
-    ('candidates.same_image', 'negativ', 'use one of negative, positive, ignored'),
-    ('candidates.source', 'shortlist', "config key 'candidates.num_negatives' is unknown"),
-    ('evaluation.dtype', 'float16', "is 'float16'; use one of float32, bfloat16"),
-    ('evaluation.precision', 'fast', "is 'fast'; use one of default, high, highest"),
-    ('evaluation.split', '../tiny/dev', "the split is '../tiny/dev'; give the name of one"),
-    ('evaluation.member', 'x', "'evaluation.member' is 'x', not one of"),
-    ('precision', None, 'is None; use one of default, high, highest'),
-    ('stages', [], r'is \[\]; it must be a dict'),
-    ('stages', {'first': 'x'}, "'stages.first' is 'x'; it must be a dict"),
-    ('scene_graphs.source', 'typo', "'scene_graphs.source' is 'typo', but names of jitm.data have the form"),
-    ('scene_graphs.source', 'scene_graphs.ruls', "has no 'ruls', did you mean 'rules'"),
-    ('terms.ranking.loss', 'rnking', "'terms.ranking.loss' is 'rnking', but names of jitm.losses have"),
-    ('terms.ranking.loss', 'rnking.max_of_hinges', "no module jitm.losses.rnking, did you mean 'ranking'"),
-    ('terms.ranking.start_epoch', 1, "no term is active in epoch 0 of 1 for 'members.target': change the start_epoch"),
-    ('relevance', {'source': 'cider.from_captions'}, 'is set but unused: add a term whose loss takes relevance'),
-    ('relevance', {'path': 'x.npy'}, "'relevance.source' is missing"),
-    ('relevance', {'source': 'cider.from_capitons'}, "has no 'from_capitons', did you mean 'from_captions'"),
-    ('relevance', {'source': 'cider.from_file'}, "'relevance.path' is missing"),
-    ('terms.ranking', ADAPTIVE, "'terms.ranking' needs relevance: set relevance.source, such as 'cider.from_captions'"),
-]
-TOGETHER = {  # assignments, and what the message says
-    'vocabulary.min_count=1 vocabulary.path=config.py': (
-        "'vocabulary.min_count' is not read where 'vocabulary.path' is 'config.py': change that, or leave it out"
-    ),
-    'masking.rate=0.3': "'masking.rate' is not read unless 'masking.num_views' is set: set both, or",
-    'offline.top_h_texts=7': "'offline.top_h_texts' is not read unless 'offline.path' is set",
-    'synthesis.num_hard=3': "'synthesis.num_hard' is not read unless 'synthesis.generator' is set",
-    'augmentation.keep_special_tokens=True': "is not read unless 'augmentation.change_words' is set",
-    'model.image.norm_padding=True': "is not read where 'model.image.mlp' is 'none'",
-    'model.text.bidirectional=True model.text.recurrent=False': (
-        "'model.text.bidirectional' is not read where 'model.text.recurrent' is False"
-    ),
-    'scene_graphs.source=scene_graphs.rules': "'scene_graphs.source' is set but unused: add masked captions",
-    'initialize.word_vectors=x members.target.init_from=run': (
-        "'initialize.word_vectors' is set but unused: 'members.target' is initialized from run; set it to ''"
-    ),
-    'data.root=absent': 'absent is not a folder',
-    'data.root=run': r"run has no split 'train': it holds no \*_ims.npy file",
-    'evaluation.split=val': "data has no split 'val': its splits are dev, train",
-    'epochs=many': 'epochs',
-    'data.sed=1': "'data.sed' is unknown",
-    'optimizer.lerning_rate=1': "did you mean 'optimizer.learning_rate'",
-}
 MARGINS = {  # of captions of 8 images
     'absent': (lambda path: None, 'margins.npy cannot be read'),
     'small': (
@@ -234,7 +138,7 @@ MARGINS = {  # of captions of 8 images
 def range_rows() -> Iterator[Row]:
     """Yields each number with values out of its range."""
     config = runs.make_config()
-    for key, (bounds, *values) in RANGES.items():
+    for key, (bounds, *values) in runs.VALUES['ranges'].items():
         for value in values:
             sentence = f"'{key}' is {value}; it {bounds if math.isfinite(value) else 'must be finite'}"
             yield Row(f'{key} is {value}', NEW, _configured(changed(config, {key: value})), sentence)
@@ -250,46 +154,20 @@ def _with_margins(config: Mapping[str, Any], write: Callable[[Path], None]) -> C
     return spoil
 
 
-STAGED = {  # assignments of a preset of two stages
-    'stages.first.seed=7': "both stages have 'seed' of the config",
-    'stages.first.data.root=x': "both stages have 'data' of the config",
-    'stages.first.masking.rate=.3': "not read unless 'masking.num_views' is set",
-    'stages.first.offline.top_h_texts=7': "not read unless 'offline.path' is set",
-}
-
-
 def value_rows() -> Iterator[Row]:
     """Yields wrong values of one key, and keys that contradict each other."""
-    config = runs.make_config()
-    for key, value, sentence in VALUES:
-        yield Row(f'{key} is {value!r}', NEW, _configured(changed(config, {key: value})), sentence)
-    for given, sentence in TOGETHER.items():
-        yield Row(given, (*NEW, *(f'--config.{assignment}' for assignment in given.split())), None, sentence)
-    for assignment, sentence in STAGED.items():
-        preset = '--config', 'aoq:vsepp,adapoffquin,f8k', f'--config.{assignment}'
-        yield Row(' '.join(preset), ('train', *preset, '--workdir', 'new'), None, sentence)
-    stages = kills.two_stages()
-    for key, value, sentence in (
-        ('offline.path', 'absent', 'uses the negatives that the first stage mines: set it'),
-        ('stages.first.seed', 77, "does not exist: both stages have 'seed' of the config; leave it out"),
-        ('stages.first.data', config['data'], "both stages have 'data' of the config"),
-        ('stages.first.run', config['run'], "both stages have 'run' of the config"),
-        ('stages.first.stages', {}, "both stages have 'stages' of the config"),
-        ('stages.first.epochs', -1, 'is -1; it must be at least 1'),
-    ):
-        spoil = _configured(changed(stages, {key: value}))
-        yield Row(f'{key} with two stages', NEW, spoil, f"config key '{key}.*{sentence}")
+    config, stages = runs.make_config(), kills.two_stages()
+    tuned = changed(stages, {'stages.fine_tune': True, 'stages.top_h_texts': 0, 'stages.top_h_images': 0})
+    tuned['terms'] = config['terms']
+    for kind, start in (('values', config), ('two stages', stages), ('fine-tuning', tuned)):
+        for key, value, sentence in runs.VALUES[kind]:
+            yield Row(f'{kind}: {key} is {value!r}', NEW, _configured(changed(start, {key: value})), sentence)
+    for kind, preset in (('together', 'config.py'), ('a preset of two stages', 'aoq:vsepp,adapoffquin,f8k')):
+        for line, sentence in runs.VALUES[kind].items():
+            argv = 'train', '--config', preset, '--workdir', 'new', *(f'--config.{word}' for word in line.split())
+            yield Row(line, argv, None, sentence)
     lacking = runs.without(stages, 'stages.first.terms')
     yield Row('a first stage without terms', NEW, _configured(lacking), "'stages.first.terms' is missing")
-    tuned = changed(stages, {'stages.fine_tune': True}) | {'terms': config['terms']}
-    tuned['stages'] |= {'top_h_texts': 0, 'top_h_images': 0}
-    for key, value, sentence in (
-        ('members.target.init_from', 'absent', 'uses the model that the first stage trains'),
-        ('initialize.word_vectors', 'absent', "'members.target' is initialized from .*/stage1; set it to ''"),
-        ('evaluation.member', 'targte', "is 'targte', which is not a member, did you mean 'target'"),
-    ):
-        spoil = _configured(changed(tuned, {key: value}))
-        yield Row(f'{key} with fine-tuning', NEW, spoil, f"config key '{key}.*{sentence}")
     adaptive = changed(config, {'terms.ranking': ADAPTIVE})
     adaptive['relevance'] = {'source': 'cider.from_file', 'path': 'margins.npy'}
     for name, (write, sentence) in MARGINS.items():
@@ -317,34 +195,9 @@ def own_rows() -> Iterator[Row]:
         yield Row(f'own.{name}', argv, lambda folder: (folder / 'own.py').write_text(OWN), sentence)
 
 
-CHANGED = 'from jitm.configs import default\ndef get_config():\n    c = default.get_config()\n    {}\n    return c\n'
-CONFIG_TEXTS = {
-    'empty': ('', 'config.py has no get_config'),
-    'no Python': ('def get_config(:', 'config.py cannot be run: SyntaxError'),
-    'bytes': ('\0\1', 'cannot be run'),
-    'an unknown import': (
-        'import no_such_module',
-        "cannot be run: ModuleNotFoundError: No module named 'no_such_module'",
-    ),
-    'raises': ('def get_config():\n    return 1 / 0', 'ZeroDivisionError|division'),
-    'returns None': ('def get_config():\n    return None', 'get_config returns NoneType; return a ConfigDict'),
-    'returns a list': ('def get_config():\n    return [1]', 'get_config returns list; return a ConfigDict'),
-    'returns a dict': ('def get_config():\n    return {1: 2}', 'get_config returns dict; return a ConfigDict'),
-    'exits': ('raise SystemExit(3)', 'config.py cannot be run: SystemExit: 3'),
-    'exits inside': ('def get_config():\n    raise SystemExit("stop")', ': stop'),
-    'raises with two lines': (
-        'def get_config():\n    raise ValueError("no such\\nsetting")',
-        'config.py: no such setting',
-    ),
-    'a number as a key': (CHANGED.format('c[3] = 4'), "config.py: .*'int' and 'str'"),
-    'an unknown attribute': (CHANGED.format('c.optimzer = 3'), "'optimzer' is unknown, did you mean 'optimizer'"),
-    'an unknown item': (CHANGED.format('c["sed"] = 3'), "'sed' is unknown, did you mean 'seed'"),
-}
-
-
 def config_file_rows() -> Iterator[Row]:
     """Yields config files that are none."""
-    for name, (text, sentence) in CONFIG_TEXTS.items():
+    for name, (text, sentence) in runs.VALUES['config files'].items():
         yield Row(f'config file: {name}', NEW, lambda folder, t=text: (folder / 'config.py').write_text(t), sentence)
     yield Row('config file: a pipe', NEW, make_pipe('config.py'), 'config.py is not a regular file')
 
@@ -459,17 +312,6 @@ BESIDE = {  # other files of the split: an array, or text
     f'tags.jsonl: {line}': ('[]\n' + f'{line}\n' * 7, 'line 2 is not a list of tags with their scores')
     for line in ('{"dog": 0.9}', '["dog"]', '[["dog", "high"]]', 'dog', '7', '[["dog", 0.9], 1]')
 }
-CC152K = 'is not an image id, a tab and a caption: write these two, without other columns'
-PAIRS = {  # the third line of a file of ids and captions
-    '88 a bus': CC152K,
-    '88\t ': CC152K,
-    '\ta bus': CC152K,
-    '88': CC152K,
-    '88\ta bus\thttp://a.b/c.jpg': CC152K,
-    '88\t\ta bus': CC152K,
-    '': 'is blank',
-    '1\ta\n2\tb': 'train_ims.npy has 8 images for 9 captions',
-}
 
 
 def _write_beside(name: str, content: np.ndarray | str) -> Callable[[Path], object]:
@@ -535,7 +377,7 @@ def data_rows() -> Iterator[Row]:
         yield Row(f'data/train_{suffix}: a pipe', NEW, make_pipe(f'data/train_{suffix}'), 'it is not a regular file')
     for name, (content, sentence) in BESIDE.items():
         yield Row(f'data/train_{name}', NEW, _write_beside(name.partition(':')[0], content), sentence)
-    for line, sentence in PAIRS.items():
+    for line, sentence in runs.VALUES['ids and captions'].items():
         yield Row(f'data/train_caps.tsv: {line!r}', NEW, _write_pairs(line), sentence)
     yield Row('data/train_ims.npy: a folder', NEW, _make_folder, r'cannot be read \(Is a directory\)')
 
@@ -568,38 +410,6 @@ def foreign_rows() -> Iterator[Row]:
         yield Row(f'{name}: a file of somebody else', argv, foreign.write, sentence)
     for name, argv in foreign.READ.items():
         yield Row(f'{name}: something of somebody else', argv, foreign.write, '.')
-
-
-SIMS = 'report', 'panels', 'evaluated/sims.npy'
-REPORTS = {  # metrics.json beside similarities
-    'of other similarities': (
-        '{"protocol": {"data": "", "split": "", "runs": []}, "identity": {"captions": ""}, "files": {"sims.npy": ""}}',
-        'sims.npy is not from the evaluation in metrics.json beside it',
-    ),
-    'a list': ('[]', 'is not a report of jitm eval'),
-    'nested too deeply': ('[' * 10**5, 'is not a report of jitm eval'),
-    'of another version': ('{"protocol": {"data": "", "split": "", "runs": []}}', 'is not a report of jitm eval'),
-}
-
-
-def _saved(report: str | None) -> Callable[[Path], None]:
-    """Returns a function that writes similarities; with a report also the image of each text."""
-
-    def spoil(folder: Path) -> None:
-        (folder / 'evaluated').mkdir()
-        np.save(folder / 'evaluated' / 'sims.npy', np.eye(2, dtype=np.float32))
-        if report is not None:
-            np.save(folder / 'evaluated' / 'image_of_text.npy', np.arange(2))
-            (folder / 'evaluated' / 'metrics.json').write_text(report)
-
-    return spoil
-
-
-def saved_rows() -> Iterator[Row]:
-    """Yields similarities that are not known to be of the report beside them."""
-    yield Row('similarities without images', SIMS, _saved(None), r'needs image_of_text\.npy beside it')
-    for name, (report, sentence) in REPORTS.items():
-        yield Row(f'the report beside similarities: {name}', SIMS, _saved(report), sentence)
 
 
 COMMANDS = {  # a correct command of each
@@ -722,7 +532,6 @@ def sections(base: Path) -> dict[str, list[Row]]:
         'data': [*data_rows(), *other_data_rows()],
         'untrusted files': [*untrusted_rows()],
         'files of somebody else': [*foreign_rows()],
-        'saved results': [*saved_rows()],
         'flags and arguments': [
             *flag_rows(),
             *(Row(line, (*shlex.split(line),), None, sentence) for line, sentence in runs.LISTED['commands'].items()),

@@ -30,6 +30,9 @@ REPORT = ('report', 'run', '--output', 'reported/page.html', '--rows', 'reported
 
 # Commands, and what their messages say, or what their names are.
 LISTED = json.loads(Path(__file__).with_name('commands.json').read_text())
+# Values of keys, assignments, config files, and third lines of ids and captions, and what their messages say. Of ranges
+# this comes first, and NaN is not finite anywhere.
+VALUES = json.loads(Path(__file__).with_name('values.json').read_text())
 
 
 class Result(NamedTuple):

@@ -117,6 +117,8 @@ def test_a_clip_is_read(tmp_path, kind):
     assert_within('CLIP', vectors_by_jitm(load_clip(folder)), vectors_by_transformers(folder, True))
 
 
+NEW = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
+NEW |= {'id': 518, 'content': '<new>'}
 START = {'bos_token': '<|endoftext|>'}
 LEFT = {'direction': 'Left', 'max_length': LENGTH, 'strategy': 'LongestFirst', 'stride': 0}
 
@@ -134,7 +136,7 @@ LEFT = {'direction': 'Left', 'max_length': LENGTH, 'strategy': 'LongestFirst', '
         ({}, 'tokenizer.json', {'pre_tokenizer': {'type': 'Whitespace'}}, "has 'pre_tokenizer' {'type': 'Whitespace'}"),
         ({}, 'tokenizer.json', {'post_processor': None}, "has 'post_processor' None; it must be"),
         ({}, 'tokenizer.json', {'truncation': LEFT}, "has 'truncation.direction' 'Left'; it must be Right"),
-        ({}, 'tokenizer.json', {'added_tokens': [{'id': 518, 'content': '<new>'}]}, "adds the token '<new>'"),
+        ({}, 'tokenizer.json', {'added_tokens': [NEW]}, "adds the token '<new>'"),
         ({}, 'adapter_config.json', {'peft_type': 'LORA'}, 'has an adapter (adapter_config.json) beside its weights'),
     ],
 )

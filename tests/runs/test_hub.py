@@ -120,20 +120,20 @@ def flip(folder):
     path.write_bytes(content)
 
 
-def checksum(folder, name):
-    """Adds the right checksum of a file."""
-    known = json.loads((folder / 'config.json').read_text())['sha256']
-    change(folder, sha256=known | {name: hash_file(folder / name)})
+def write_words(text):
+    """Returns a function that writes the vocabulary with its checksum."""
+
+    def damage(folder):
+        (folder / 'vocabulary.json').write_text(text)
+        digests = json.loads((folder / 'config.json').read_text())['sha256']
+        change(folder, sha256=digests | {'vocabulary.json': hash_file(folder / 'vocabulary.json')})
+
+    return damage
 
 
-def write_words(folder, text):
-    (folder / 'vocabulary.json').write_text(text)
-    checksum(folder, 'vocabulary.json')
-
-
-def put_a_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
+def put_a_pipe(folder):
+    (folder / 'vocabulary.json').unlink()
+    os.mkfifo(folder / 'vocabulary.json')
 
 
 @pytest.mark.parametrize(
@@ -141,25 +141,22 @@ def put_a_pipe(path):
     [
         (flip, 'model.safetensors differs from its checksum'),
         (lambda folder: (folder / 'vocabulary.json').unlink(), 'is damaged'),
-        (lambda folder: (folder / 'vocabulary.json').write_text('['), 'is damaged'),
-        (
-            lambda folder: (folder / 'vocabulary.json').write_text('{"kind": "words", "words": ["a"]}'),
-            'vocabulary.json differs',
+        (lambda folder: (folder / 'vocabulary.json').write_text('{}'), 'vocabulary.json differs'),
+        (put_a_pipe, 'is damaged .*not a regular file'),
+        *(
+            (write_words(text), 'is damaged')
+            for text in ('[' * 10**5, '{"kind": "songs", "words": ["a"]}', '{"kind": "words", "words": [1]}')
         ),
-        (lambda folder: (folder / 'config.json').write_text('{'), 'is damaged'),
-        (lambda folder: (folder / 'config.json').write_text('[1]'), 'is damaged'),
+        *(
+            (lambda folder, text=text: (folder / 'config.json').write_text(text), 'is damaged')
+            for text in ('{', '[1]', '[' * 10**5)
+        ),
         (lambda folder: change(folder, model_type='bert'), 'is not a model of jitm'),
         (lambda folder: change(folder, format=9), 'has format 9'),
         (lambda folder: change(folder, data=None), 'is damaged'),
         (lambda folder: change(folder, step='7'), 'step in config.json has another type'),
         (lambda folder: change(folder, sha256=[1]), 'is damaged'),
         (lambda folder: (change(folder, sha256={}), flip(folder)), 'is damaged'),
-        (lambda folder: write_words(folder, '[' * 10**5), 'is damaged'),
-        (lambda folder: write_words(folder, '{"kind": "songs", "words": ["a"]}'), 'is damaged'),
-        (lambda folder: write_words(folder, '{"kind": "words", "words": 7}'), 'is damaged'),
-        (lambda folder: write_words(folder, '{"kind": "words", "words": [[]]}'), 'is damaged'),
-        (lambda folder: put_a_pipe(folder / 'vocabulary.json'), 'is damaged .*not a regular file'),
-        (lambda folder: (folder / 'config.json').write_text('[' * 10**5), 'is damaged'),
         (lambda folder: change(folder, data={'hash': '', 'regions': 7}), 'has a damaged config'),
         (lambda folder: change(folder, config={}), 'config.json is damaged'),
         (lambda folder: (folder / 'model.safetensors').unlink(), 'is not a run directory'),
@@ -172,8 +169,8 @@ def test_damaged_folders_are_one_sentence(copy, damage, message):
 
 
 def test_files_are_read_by_their_names_only(copy):
-    known = json.loads((copy / 'config.json').read_text())['sha256']
-    change(copy, sha256={'/dev/zero': ''} | known)
+    digests = json.loads((copy / 'config.json').read_text())['sha256']
+    change(copy, sha256={'/dev/zero': ''} | digests)
     assert load_run(copy).step == 0
 
 

@@ -33,9 +33,9 @@ from jitm.serving.explorer.explored import DOUBTFUL, MAX_CHARACTERS, Explored, e
 from jitm.serving.explorer.pages import Site
 from jitm.serving.loaded_run import LoadedRun
 from jitm.types import Texts
-from tests.commands.test_search import DATA, names_of, search
 from tests.support.html import Page
 from tests.support.matchers import DIM, make_scan
+from tests.support.search import DATA, names_of, search
 
 HTML = '<script>document.title="broken"</script><b>a red ring</b>'
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), 'chromium')
