@@ -80,17 +80,20 @@ FILES = {
 }
 
 
-def _rows_of(change: Callable[[list[dict]], object]) -> Callable[[bytes], bytes]:
-    """Returns a function that changes the rows of `metadata.jsonl`."""
+def _changed_row(number: int | None, changes: Mapping[str, object]) -> Callable[[bytes], bytes]:
+    """Returns a function that changes a row of `metadata.jsonl`, or all of them."""
 
     def apply(data: bytes) -> bytes:
         rows = [json.loads(line) for line in data.splitlines()]
-        change(rows)
+        for row in rows if number is None else [rows[number]]:
+            row.update(changes)
         return '\n'.join(map(json.dumps, rows)).encode()
 
     return apply
 
 
+# Rows of `metadata.jsonl`, files instead of it, and keys of the config, with what the messages say.
+LISTED = json.loads(Path(__file__).with_name('photos.json').read_text())
 CAPTIONS = {
     'missing': (None, "has no captions of the split 'train'"),
     'empty': (lambda data: b'', 'has no images'),
@@ -99,24 +102,8 @@ CAPTIONS = {
     'deep': (lambda data: b'[' * 100000, 'line 1 is not a JSON object'),
     'a list': (lambda data: b'[1]\n' + data, 'line 1 is not a JSON object'),
     'Latin-1': (lambda data: data.replace(b'dog', b'd\xf6g', 1), 'is not UTF-8'),
-    'no file_name': (_rows_of(lambda rows: rows[2].pop('file_name')), "line 3 has no valid 'file_name'"),
-    'no captions': (
-        _rows_of(lambda rows: [row.update(captions=[None]) for row in rows]),
-        'line 1 has no captions, nor',
-    ),
-    'a number': (_rows_of(lambda rows: rows[2].update(captions=[7])), 'line 3 has the caption 7, which is not a text'),
-    'an unknown file': (_rows_of(lambda rows: rows[2].update(file_name='x.jpg')), 'x.jpg cannot be read'),
     'all unknown': (lambda data: data.replace(b'.jpg', b'.gif'), 'names 0.gif, which is not in'),
-    'a long name': (_rows_of(lambda rows: rows[0].update(file_name='x' * 300)), 'x, which is not in .*: add the file'),
-    'a long name later': (_rows_of(lambda rows: rows[2].update(file_name='x' * 300)), 'cannot be read .File name too'),
-    'a NUL': (_rows_of(lambda rows: rows[2].update(file_name='\0.jpg')), 'is not a path within its folder'),
-    'half a surrogate': (_rows_of(lambda rows: rows[2].update(file_name='\ud800.jpg')), 'is not UTF-8: rename'),
-    'a line break': (_rows_of(lambda rows: rows[2].update(file_name='a\n.jpg')), 'has control characters'),
-    'its folder': (_rows_of(lambda rows: rows[2].update(file_name='.')), 'not a path within its folder'),
-    'a file above': (_rows_of(lambda rows: rows[2].update(file_name='../dev/0.jpg')), 'not a path within its folder'),
-    'an absolute path': (_rows_of(lambda rows: rows[2].update(file_name='/etc/x.jpg')), 'is an absolute path'),
-    'an empty name': (_rows_of(lambda rows: rows[2].update(file_name='')), 'not a path within its folder'),
-    'few captions': (_rows_of(lambda rows: rows.__delitem__(slice(3, None))), 'fewer than batch_size'),
+    'few captions': (lambda data: data[: data.index(b'3.jpg')].rpartition(b'\n')[0], 'fewer than batch_size'),
 }
 
 
@@ -154,25 +141,15 @@ ODD_FILES = {
 }
 
 
-def _instead(name: str, text: str, *others: tuple[str, str]) -> Callable[[Path], None]:
+def _instead(files: Mapping[str, str]) -> Callable[[Path], None]:
     """Returns a function that writes other files of captions instead of `metadata.jsonl`."""
 
     def spoil(folder: Path) -> None:
         (folder / METADATA).unlink()
-        for path, content in ((name, text), *others):
-            (folder / 'photos' / path).write_text(content)
+        for name, content in files.items():
+            (folder / 'photos' / name).write_text(content)
 
     return spoil
-
-
-def _karpathy(**image: object) -> str:
-    whole = {'filename': '0.jpg', 'split': 'train', 'sentences': [{'raw': 'a dog'}]} | image
-    return json.dumps({'images': [whole]})
-
-
-def _coco(*images: dict, **annotation: object) -> str:
-    whole = {'image_id': 1, 'caption': 'a dog'} | annotation
-    return json.dumps({'images': images or [{'id': 1, 'file_name': '0.jpg'}], 'annotations': [whole]})
 
 
 def _move_dev(*names: str) -> Callable[[Path], None]:
@@ -190,66 +167,12 @@ def _write_second(folder: Path) -> None:
     (folder / 'photos' / 'train' / 'metadata.csv').write_text('file_name,text\n0.jpg,a cat\n')
 
 
-LIST = 'train.txt', '0.jpg\n'
-OTHER_FILES = {
-    'CSV without captions': (
-        _instead('train/metadata.csv', 'file_name\n0.jpg\n'),
-        "train/metadata.csv starts with 'file_name'; name",
-    ),
-    'CSV with an open quote': (
-        _instead('train/metadata.csv', 'file_name,text\n0.jpg,"a\n'),
-        'has a field with an open quote',
-    ),
-    'CSV with a comma': (
-        _instead('train/metadata.csv', 'file_name,caption_0,caption_1\n0.jpg,a dog,a cat\n1.jpg,a dog, running,b\n'),
-        'metadata.csv, line 3 has 4 fields, but the header has 3: add what is missing, or put quotes around a caption',
-    ),
+TWICE = {
     'two files of metadata': (_write_second, 'has train/metadata.csv and train/metadata.jsonl: leave one of them'),
     'two folders of dev': (
         _move_dev('val', 'validation'),
         'has val/metadata.jsonl and validation/metadata.jsonl: leave one of them',
     ),
-    'karpathy: no images': (_instead('dataset_x.json', '[]'), r'dataset_x.json has \[\]; name'),
-    'karpathy: no split': (_instead('dataset_x.json', _karpathy(split=None)), "no valid 'split'"),
-    'karpathy: other split': (_instead('dataset_x.json', _karpathy(split='tarin')), "no images of the split 'train'"),
-    'karpathy: no raw': (_instead('dataset_x.json', _karpathy(sentences=[{}])), 'has no captions, nor'),
-    'karpathy: two files': (_instead('dataset_x.json', _karpathy(), ('y.json', _karpathy())), 'leave one of them'),
-    'coco: no JSON': (_instead('captions_train2017.json', '{'), 'line 1 is not a JSON object'),
-    'coco: no annotations': (_instead('captions_train2017.json', '{"images": {}}'), "has no list 'images'"),
-    'coco: another image': (_instead('captions_train2017.json', _coco(image_id=2)), 'image_id 2'),
-    'coco: no caption': (_instead('captions_train2017.json', _coco(caption=None)), 'has no captions, nor'),
-    'coco: a list as id': (
-        _instead('captions_train2017.json', _coco({'id': [1], 'file_name': '0.jpg'})),
-        r"images.0. has no valid 'id'",
-    ),
-    'coco: no id': (_instead('captions_train2017.json', _coco({'file_name': '0.jpg'})), "no valid 'id'"),
-    'coco: an id twice': (
-        _instead('captions_train2017.json', _coco(*({'id': 1, 'file_name': f'{n}.jpg'} for n in range(2)))),
-        r'images.1. has the id 1 of another image',
-    ),
-    'coco: a list as image_id': (
-        _instead('captions_train2017.json', _coco(image_id=[1])),
-        r"annotations.0. has no valid 'image_id'",
-    ),
-    'coco: no ids': (
-        _instead('captions_train2017.json', _coco({'file_name': '0.jpg'}, image_id=None)),
-        "no valid 'id'",
-    ),
-    'flickr: no list': (_instead('captions.txt', 'image,caption\n0.jpg,a\n'), 'has 0 files that list the images'),
-    'flickr: no comma': (
-        _instead('captions.txt', '0.jpg a dog\n', LIST),
-        "captions.txt starts with '0.jpg a dog'",
-    ),
-    'flickr: no tab': (_instead('a.token', '0.jpg#0 a dog\n', LIST), "a.token starts with '0.jpg#0 a dog'"),
-    'flickr: no captions': (_instead('captions.txt', 'image,caption\n', LIST), 'has no caption of 0.jpg'),
-}
-KEYS = {
-    'image_size=64': 'it must be at least 64',
-    'short_side=31': 'short_side is 31; it must be at least 32|short_side.* 31',
-    'interpolation=cubic': 'interpolation',
-    'crop=center': 'did you mean',
-    'min_area=0.0': 'min_area',
-    'root=absent': 'is not a folder',
 }
 
 
@@ -261,9 +184,13 @@ def rows() -> Iterator[Row]:
         yield Row(f'{PHOTO}: {name}', NEW, spoil, sentence)
     for name, (change, sentence) in CAPTIONS.items():
         yield Row(f'{METADATA}: {name}', NEW, edit(METADATA, change), sentence)
-    for name, (spoil, sentence) in OTHER_FILES.items():
+    for name, (number, changes, sentence) in LISTED['rows'].items():
+        yield Row(f'{METADATA}: {name}', NEW, edit(METADATA, _changed_row(number, changes)), sentence)
+    for name, (files, sentence) in LISTED['files'].items():
+        yield Row(name, NEW, _instead(files), sentence)
+    for name, (spoil, sentence) in TWICE.items():
         yield Row(name, NEW, spoil, sentence)
-    for key, sentence in KEYS.items():
+    for key, sentence in LISTED['keys'].items():
         yield Row(f'data.{key}', (*NEW, f'--config.data.{key}'), None, sentence)
     yield Row(f'{METADATA}: a pipe', NEW, make_pipe(METADATA), 'it is not a regular file')
     yield Row('a model of regions', NEW, None, 'has pixels and no region features')

@@ -99,9 +99,10 @@ def change(folder, files):
             file.write_text(json.dumps(content))
 
 
-def write(tmp_path, *layers, settings=None, transformer=None, files=None, **encoder):
-    """Writes a folder by sentence-transformers with these layers after the encoder, and returns its path."""
+def write(tmp_path, *, layers=(), settings=None, transformer=None, files=None, **encoder):
+    """Writes a folder by sentence-transformers, by default with a mean after the encoder, and returns its path."""
     path = write_encoder(tmp_path / 'encoder', **encoder)
+    layers = layers or [pooling()]
     first = modules.Transformer(path, **(transformer or {}))
     sentence_transformers.SentenceTransformer(modules=[first, *layers], **(settings or {})).save(
         str(tmp_path / 'saved')
@@ -143,48 +144,50 @@ OF_MPNET = {'vocab.txt': '\n'.join(word_pieces((*SPECIAL, '[UNK]', '<mask>'))), 
 ONE_ADDED = ONLY_WORDS | {'added_tokens.json': {'past the': len(WORDS) + len(BERT_SPECIAL)}}
 SPECIAL_MAP = {'tokenizer_config.json': '{}', 'special_tokens_map.json': {'cls_token': '[MASK]'}}
 
-READ = {
-    'mean': lambda: ([pooling(), modules.Normalize()], {}),
-    'cls': lambda: ([pooling('cls')], {}),
-    'max': lambda: ([pooling('max'), modules.Normalize()], {}),
-    'last': lambda: ([pooling('lasttoken')], {}),
-    'mean_sqrt': lambda: ([pooling('mean_sqrt_len_tokens')], {}),
-    'weighted_mean': lambda: ([pooling('weightedmean'), modules.Normalize()], {}),
-    'mean_sqrt_dense': lambda: ([pooling('mean_sqrt_len_tokens'), dense()], {}),
-    'relu': lambda: ([pooling(), dense('ReLU'), modules.Normalize()], {}),
-    'gelu': lambda: ([pooling('cls'), dense('GELU', bias=False)], {}),
-    'silu': lambda: ([pooling('max'), dense('SiLU')], {}),
-    'sigmoid': lambda: ([pooling('weightedmean'), dense('Sigmoid')], {}),
-    'identity': lambda: ([pooling(), dense('Identity', size=32)], {}),
-    'dropout': lambda: ([pooling(), modules.Dropout(0.3), dense(), modules.Normalize(), modules.Normalize()], {}),
-    'length': lambda: ([pooling()], {'transformer': {'max_seq_length': 6}}),
-    'tokenizer_length': lambda: ([pooling()], {'tokenizer': {'model_max_length': 7}}),
-    'prompts': lambda: ([pooling()], {'settings': {'prompts': {'query': 'the dog '}}}),
-    'distilbert': lambda: ([pooling()], {'kind': 'distilbert', 'activation': 'relu'}),
-    'mpnet': lambda: ([pooling(), dense()], {'kind': 'mpnet', 'hidden_act': 'gelu_new'}),
-    'mpnet_words': lambda: ([pooling()], {'kind': 'mpnet', 'files': OF_MPNET}),
-    'camembert': lambda: ([pooling()], {'kind': 'camembert'}),
-    'roberta': lambda: ([pooling('cls')], {'kind': 'roberta', 'type_vocab_size': 1}),
-    'prefix_space': lambda: ([pooling()], {'kind': 'roberta', 'tokenizer': {'add_prefix_space': True}}),
-    'more_rows': lambda: ([pooling(), modules.Normalize()], {'kind': 'xlm-roberta', 'rows': 35}),
-    'padded_rows': lambda: ([pooling()], {'rows': 64 - len(WORDS) - len(BERT_SPECIAL)}),
-    'cased': lambda: ([pooling()], {'tokenizer': {'do_lower_case': False}}),
-    'accents': lambda: ([pooling()], {'tokenizer': {'strip_accents': False, 'tokenize_chinese_chars': False}}),
-    'added': lambda: ([pooling()], {'added': ['<e>', 'past the'], 'rows': 3}),
-    'added_file': lambda: ([pooling()], {'rows': 1, 'files': ONE_ADDED}),
-    'shards': lambda: ([pooling()], {'shard': '20KB', 'layer_norm_eps': 1e-3, 'type_vocab_size': 3}),
-    'class_of_model': lambda: ([pooling()], CASED | {'files': ONLY_WORDS | {'tokenizer_config.json': None}}),
-    'special_map': lambda: ([pooling('cls')], {'files': ONLY_WORDS | SPECIAL_MAP}),
-    'lengths': lambda: ([pooling()], {'files': {'sentence_roberta_config.json': {'max_seq_length': 3}}}),
-    'other_padding': lambda: ([pooling()], {'tokenizer': {'pad_token': '!'}, 'pad_token_id': 3}),
-    'half': lambda: ([pooling()], {'dtype': torch.float16, 'hidden_act': 'silu'}),
+LAYERS = {  # after an encoder
+    'mean': [pooling(), modules.Normalize()],
+    'cls': [pooling('cls')],
+    'max': [pooling('max'), modules.Normalize()],
+    'last': [pooling('lasttoken')],
+    'mean_sqrt': [pooling('mean_sqrt_len_tokens')],
+    'weighted_mean': [pooling('weightedmean'), modules.Normalize()],
+    'mean_sqrt_dense': [pooling('mean_sqrt_len_tokens'), dense()],
+    'relu': [pooling(), dense('ReLU'), modules.Normalize()],
+    'gelu': [pooling('cls'), dense('GELU', bias=False)],
+    'silu': [pooling('max'), dense('SiLU')],
+    'sigmoid': [pooling('weightedmean'), dense('Sigmoid')],
+    'identity': [pooling(), dense('Identity', size=32)],
+    'dropout': [pooling(), modules.Dropout(0.3), dense(), modules.Normalize(), modules.Normalize()],
 }
+ENCODERS = {  # before a mean
+    'length': {'transformer': {'max_seq_length': 6}},
+    'tokenizer_length': {'tokenizer': {'model_max_length': 7}},
+    'prompts': {'settings': {'prompts': {'query': 'the dog '}}},
+    'distilbert': {'kind': 'distilbert', 'activation': 'relu'},
+    'mpnet': {'kind': 'mpnet', 'hidden_act': 'gelu_new'},
+    'mpnet_words': {'kind': 'mpnet', 'files': OF_MPNET},
+    'camembert': {'kind': 'camembert'},
+    'roberta': {'kind': 'roberta', 'type_vocab_size': 1},
+    'prefix_space': {'kind': 'roberta', 'tokenizer': {'add_prefix_space': True}},
+    'more_rows': {'kind': 'xlm-roberta', 'rows': 35},
+    'padded_rows': {'rows': 64 - len(WORDS) - len(BERT_SPECIAL)},
+    'cased': {'tokenizer': {'do_lower_case': False}},
+    'accents': {'tokenizer': {'strip_accents': False, 'tokenize_chinese_chars': False}},
+    'added': {'added': ['<e>', 'past the'], 'rows': 3},
+    'added_file': {'rows': 1, 'files': ONE_ADDED},
+    'shards': {'shard': '20KB', 'layer_norm_eps': 1e-3, 'type_vocab_size': 3},
+    'class_of_model': CASED | {'files': ONLY_WORDS | {'tokenizer_config.json': None}},
+    'special_map': {'files': ONLY_WORDS | SPECIAL_MAP, 'layers': [pooling('cls')]},
+    'lengths': {'files': {'sentence_roberta_config.json': {'max_seq_length': 3}}},
+    'other_padding': {'tokenizer': {'pad_token': '!'}, 'pad_token_id': 3},
+    'half': {'dtype': torch.float16, 'hidden_act': 'silu'},
+}
+READ = {name: {'layers': layers} for name, layers in LAYERS.items()} | ENCODERS
 
 
 @pytest.mark.parametrize('name', READ)
 def test_vectors_are_those_of_the_library(tmp_path, name):
-    layers, arguments = READ[name]()
-    path = write(tmp_path, *layers, **arguments)
+    path = write(tmp_path, **READ[name])
     model = sentence_transformers.SentenceTransformer(path, device='cpu').to(torch.float32)
     expected = model.encode(list(CAPTIONS), normalize_embeddings=True)
     np.testing.assert_allclose(vectors_by_jitm(path), expected, atol=3e-6)
@@ -197,7 +200,6 @@ def test_activations_are_those_of_transformers(name):
     np.testing.assert_allclose(ACTIVATIONS[bert_weights.ACTIVATIONS[name]](x), expected, atol=1e-6)
 
 
-KNOWN = 'which jitm does not know'
 TEMPLATE = [{part: {'id': name, 'type_id': 1}} for part, name in (('SpecialToken', '[CLS]'), ('Sequence', 'A'))]
 TEMPLATE = {'post_processor.single': [*TEMPLATE, {'SpecialToken': {'id': '[SEP]', 'type_id': 1}}]}
 FAST = {'tokenizer_class': 'PreTrainedTokenizerFast'}
@@ -206,68 +208,73 @@ CUT = {'direction': 'Left', 'max_length': 9, 'strategy': 'LongestFirst', 'stride
 GAP = {word: number + (number > 9) for word, number in word_pieces(BERT_SPECIAL).items()}
 
 
-def json_refused(message, tokenizer=(), config=(), arguments=(), **files):
-    """A row of `REFUSED` with other keys in tokenizer.json and tokenizer_config.json."""
-    changed = {
-        'tokenizer.json': dict(tokenizer),
-        'tokenizer_config.json': config if config is None else dict(config),
-    } | files
-    return lambda: [pooling()], {'files': changed} | dict(arguments), message
-
-
-REFUSED = {
-    'no_config': json_refused('.tokenizer_class, BertTokenizer, and .* stand for True', config=None, arguments=CASED),
-    'class': json_refused(
-        "'normalizer.lowercase' True, .*Tokenizer, .* stand for False", config={'do_lower_case': False}
-    ),
-    'blank': json_refused(
-        "'pre_tokenizer.add_prefix_space' False",
-        config={'tokenizer_class': 'RobertaTokenizer', 'add_prefix_space': True},
-        arguments={'kind': 'roberta'},
-    ),
-    'splits': json_refused("'pre_tokenizer.type' 'Whi", {'pre_tokenizer': {'type': 'WhitespaceSplit'}}),
-    'long_words': json_refused("'model.max_input_chars_per_word' 4,", {'model.max_input_chars_per_word': 4}),
-    'padding': json_refused("'padding.direction' 'Left'", {'padding': LEFT}),
-    'truncation': json_refused("'truncation.direction' 'Left'", {'truncation': CUT}),
-    'gap': json_refused('20 distinct pieces with ids up to 20', {'model.vocab': GAP}),
-    'types': json_refused(r'gives tokens the types \[1, 1, 1\]', TEMPLATE, FAST),
-    'no_mask': json_refused("without a mask by 'model_input_names'", config={'model_input_names': ['input_ids']}),
-    'pad': json_refused(
-        "'<pad>' where .* states the pad_token '<s>'", config={'pad_token': '<s>'}, arguments={'kind': 'roberta'}
-    ),
-    'lower': json_refused("'normalizer.type' 'Sequence', .* stand for 'BertNormalizer'", arguments=CASED | LOWER),
-    'lower_bytes': json_refused("'Sequence', .* stand for None", arguments={'kind': 'roberta'} | LOWER),
-    'adapter': json_refused('has an adapter', **{'adapter_config.json': '{}'}),
-    'model': json_refused(r"has the model_type '\['bert'\]'", **{'config.json': {'model_type': ['bert']}}),
-    'residual': (lambda: [pooling(), dense(size=32, use_residual=True)], {}, "has 'use_residual' True; it must be"),
-    'output': (lambda: [pooling(), dense(module_output_name='x')], {}, "has 'module_output_name' 'x'; use one of"),
-    'words': (lambda: [dense(module_input_name='token_embeddings', size=32), pooling()], {}, 'Transformer Dense Pooli'),
-    'two': (lambda: [pooling(['cls', 'mean'])], {}, 'states the pooling cls and mean'),
-    'denses': (lambda: [pooling(), dense(), dense(inputs=24)], {}, 'modules Transformer Pooling Dense Dense'),
-    'unit_dense': (lambda: [pooling(), modules.Normalize(), dense()], {}, 'Pooling Normalize Dense, which are'),
-    'norm': (lambda: [pooling(), modules.LayerNorm(32)], {}, 'Transformer Pooling LayerNorm'),
-    'recurrent': (lambda: [modules.LSTM(32, 16), modules.Pooling(32)], {}, 'Transformer LSTM Pooling'),
-    'mish': (lambda: [pooling(), dense('Mish')], {}, "'torch.nn.modules.activation.Mish'; use one of"),
-    'unit_words': (
-        lambda: [modules.Normalize(module_input_name='token_embeddings'), pooling()],
-        {},
-        'Transformer Normalize Pooling',
-    ),
-    'prompt': (
-        lambda: [pooling()],
-        {'settings': {'prompts': {'query': 'dog: '}, 'default_prompt_name': 'query'}},
-        "puts the prompt 'dog: ' before each text",
-    ),
-    'left': (lambda: [pooling()], {'tokenizer': {'padding_side': 'left'}}, "'padding_side' 'left'; it must be right"),
-    'cut': (lambda: [pooling()], {'tokenizer': {'truncation_side': 'left'}}, "'truncation_side' 'left'; it must"),
-    'query': (lambda: [pooling()], {'transformer': {'query_length': 8}}, "has 'query_length' 8; it must be None"),
-    'unknown': (lambda: [pooling()], {'rope_theta': 3.0}, f"has 'rope_theta' 3.0, {KNOWN}"),
+OF_ROBERTA = {'kind': 'roberta'}
+UNIT_WORDS = modules.Normalize(module_input_name='token_embeddings')
+PROMPTS = {'prompts': {'query': 'dog: '}, 'default_prompt_name': 'query'}
+REFUSED_LAYERS = {
+    'residual': ([pooling(), dense(size=32, use_residual=True)], "has 'use_residual' True; it must be"),
+    'output': ([pooling(), dense(module_output_name='x')], "has 'module_output_name' 'x'; use one of"),
+    'words': ([dense(module_input_name='token_embeddings', size=32), pooling()], 'Transformer Dense Pooli'),
+    'two': ([pooling(['cls', 'mean'])], 'states the pooling cls and mean'),
+    'denses': ([pooling(), dense(), dense(inputs=24)], 'modules Transformer Pooling Dense Dense'),
+    'unit_dense': ([pooling(), modules.Normalize(), dense()], 'Pooling Normalize Dense, which are'),
+    'norm': ([pooling(), modules.LayerNorm(32)], 'Transformer Pooling LayerNorm'),
+    'recurrent': ([modules.LSTM(32, 16), modules.Pooling(32)], 'Transformer LSTM Pooling'),
+    'mish': ([pooling(), dense('Mish')], "'torch.nn.modules.activation.Mish'; use one of"),
+    'unit_words': ([UNIT_WORDS, pooling()], 'Transformer Normalize Pooling'),
 }
+REFUSED_ENCODERS = {
+    'lower': (CASED | LOWER, "'normalizer.type' 'Sequence', .* stand for 'BertNormalizer'"),
+    'lower_bytes': (OF_ROBERTA | LOWER, "'Sequence', .* stand for None"),
+    'prompt': ({'settings': PROMPTS}, "puts the prompt 'dog: ' before each text"),
+    'left': ({'tokenizer': {'padding_side': 'left'}}, "'padding_side' 'left'; it must be right"),
+    'cut': ({'tokenizer': {'truncation_side': 'left'}}, "'truncation_side' 'left'; it must"),
+    'query': ({'transformer': {'query_length': 8}}, "has 'query_length' 8; it must be None"),
+    'unknown': ({'rope_theta': 3.0}, "has 'rope_theta' 3.0, which jitm does not know"),
+    'no_config': (
+        CASED | {'files': {'tokenizer_config.json': None}},
+        '.tokenizer_class, BertTokenizer, and .* stand for True',
+    ),
+}
+BLANK = {'tokenizer_class': 'RobertaTokenizer', 'add_prefix_space': True}
+REFUSED_FILES = {  # keys of files, kind of the encoder, message
+    'class': ({'tokenizer_config.json': {'do_lower_case': False}}, 'bert', "'normalizer.lowercase' True, .* for False"),
+    'blank': ({'tokenizer_config.json': BLANK}, 'roberta', "'pre_tokenizer.add_prefix_space' False"),
+    'no_mask': (
+        {'tokenizer_config.json': {'model_input_names': ['input_ids']}},
+        'bert',
+        "without a mask by 'model_input_names'",
+    ),
+    'pad': ({'tokenizer_config.json': {'pad_token': '<s>'}}, 'roberta', "'<pad>' where .* states the pad_token '<s>'"),
+    'types': (
+        {'tokenizer.json': TEMPLATE, 'tokenizer_config.json': FAST},
+        'bert',
+        r'gives tokens the types \[1, 1, 1\]',
+    ),
+    'splits': (
+        {'tokenizer.json': {'pre_tokenizer': {'type': 'WhitespaceSplit'}}},
+        'bert',
+        "'pre_tokenizer.type' 'Whi",
+    ),
+    'long_words': (
+        {'tokenizer.json': {'model.max_input_chars_per_word': 4}},
+        'bert',
+        "'model.max_input_chars_per_word' 4,",
+    ),
+    'padding': ({'tokenizer.json': {'padding': LEFT}}, 'bert', "'padding.direction' 'Left'"),
+    'truncation': ({'tokenizer.json': {'truncation': CUT}}, 'bert', "'truncation.direction' 'Left'"),
+    'gap': ({'tokenizer.json': {'model.vocab': GAP}}, 'bert', '20 distinct pieces with ids up to 20'),
+    'adapter': ({'adapter_config.json': '{}'}, 'bert', 'has an adapter'),
+    'model': ({'config.json': {'model_type': ['bert']}}, 'bert', r"has the model_type '\['bert'\]'"),
+}
+REFUSED = {name: ({'layers': layers}, message) for name, (layers, message) in REFUSED_LAYERS.items()}
+REFUSED |= {name: ({'files': files, 'kind': kind}, message) for name, (files, kind, message) in REFUSED_FILES.items()}
+REFUSED |= REFUSED_ENCODERS
 
 
 @pytest.mark.parametrize('name', REFUSED)
 def test_what_is_not_read_is_named(tmp_path, name):
-    layers, arguments, message = REFUSED[name]
-    path = write(tmp_path, *layers(), **arguments)
+    arguments, message = REFUSED[name]
+    path = write(tmp_path, **arguments)
     with pytest.raises(UserError, match=message):  # before any state is computed
         load_text_encoder(path), read_pooling(path)
