@@ -218,19 +218,22 @@ def test_files_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, name, mess
     assert not (tmp_path / 'run').exists()
 
 
+PERTURBED = {'source': 'perturbed', 'same_image': 'negative', 'perturbations': ('swap',)}
+
+
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
         ({'data': {'token_vectors': False}}, 'the model reads vectors of tokens, which only captions of a data set'),
         ({'vocabulary': {'path': 'vocab.txt'}}, "'vocabulary.path' is 'vocab.txt', but vectors of tokens come with"),
         ({'augmentation': {'change_words': 0.2}}, "change_words' must be 0.0 where 'data.token_vectors' is True"),
-        ({'candidates': {'source': 'perturbed', 'perturbations': ('swap',)}}, 'its captions have no vectors of tokens'),
+        ({'candidates': PERTURBED}, 'its captions have no vectors of tokens'),
     ],
 )
 def test_configs_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, changes, message):
     config = make_head(clip_tower / 'tokens')
     for section, values in changes.items():
-        config[section] = config[section] | values
+        config[section] = values if values == PERTURBED else config[section] | values
     with pytest.raises(UserError, match=message):
         loop.train_and_evaluate(config, tmp_path / 'run')
 

@@ -37,13 +37,12 @@ def root(tmp_path_factory):
     return draw(tmp_path_factory.mktemp('photos') / 'drawn', SIZES)
 
 
-@pytest.mark.parametrize('factor', [0.1, 0])
-def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
+def test_a_run_does_not_need_its_folder(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / 'mpnet')
     published = load_file(path / 'model.safetensors')['encoder.layer.1.output.dense.bias']
     config = make_tiny_config()
     config['model'] |= {'text': {'name': 'text.BERTEncoder', 'path': str(path)}, 'text_pooling': 'published'}
-    config['optimizer'] |= {'factors': {'bert': factor}, 'learning_rate': 1e-3}
+    config['optimizer'] |= {'factors': {'bert': 0.1}, 'learning_rate': 1e-3}
     config |= {'epochs': 1, 'length_multiple': 36}
     config['terms'].pop('later')
     result = loop.train_and_evaluate(config, tmp_path / 'run')
@@ -67,7 +66,7 @@ def test_a_run_does_not_need_its_folder(folder, tmp_path, factor):
     assert run.search(data.captions[0], run.encode_image(data.images), top_k=3)
     bert = load_run(tmp_path / 'run', 10).variables['params']['text']['bert']
     moved = np.abs(bert['encoder']['block_1']['mlp_out']['bias'] - published).max()
-    assert 1e-5 < moved < 10 * 1e-4 * 1.01 if factor else moved == 0
+    assert 1e-5 < moved < 10 * 1e-4 * 1.01
 
 
 def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys):

@@ -104,26 +104,18 @@ def test_vgg_cells_equal_torchvision(tmp_path):
 
 @pytest.mark.needs('torchvision', 'timm')
 @pytest.mark.slow
-@pytest.mark.parametrize('source', ['before 2017', 'timm'])
-def test_vgg_vectors_equal_torchvision(tmp_path, source):
+def test_vgg_vectors_under_names_of_timm_equal_torchvision(tmp_path):
+    import timm
     import torchvision
 
     model, x = randomize(torchvision.models.vgg19()), pixels((224, 224), 1)
-    tensors = {name: value.numpy() for name, value in model.state_dict().items()}
-    if source == 'before 2017':
-        tensors = {re.sub('(?<=classifier.)[03]', lambda n: str(int(n[0]) + 1), k): v for k, v in tensors.items()}
-    path = tmp_path / 'x.safetensors'
-    save_file(tensors, path)
-    if source == 'timm':
-        import timm
-
-        other = timm.create_model('vgg19', pretrained=False).eval()
-        state = other.state_dict()
-        for name, value in zip(state, model.state_dict().values(), strict=True):
-            state[name] = value.reshape(state[name].shape)
-        save_file({name: value.numpy() for name, value in state.items()}, path)
+    shapes = timm.create_model('vgg19', pretrained=False).state_dict()
+    tensors = {}
+    for (name, tensor), value in zip(shapes.items(), model.state_dict().values(), strict=True):
+        tensors[name] = value.reshape(tensor.shape).numpy()
+    save_file(tensors, tmp_path / 'x.safetensors')
     model.classifier = model.classifier[:5]
-    check_parity(path, 'vgg19', theirs(model, x), x)
+    check_parity(tmp_path / 'x.safetensors', 'vgg19', theirs(model, x), x)
 
 
 @pytest.mark.needs('transformers')
