@@ -377,8 +377,8 @@ def test_files_written_by_torch(tmp_path, legacy, protocol):
     path = tmp_path / 'model_best.pth.tar'
     torch.save(checkpoint, path, _use_new_zipfile_serialization=not legacy, pickle_protocol=protocol)
     got = read_all(path)
-    for name, tensor in tensors.items():
-        want = (tensor.float() if name == 'bfloat16' else tensor).detach().numpy()
+    for name, value in tensors.items():
+        want = (value.float() if name == 'bfloat16' else value).detach().numpy()
         np.testing.assert_array_equal(got[f'model.0.{name}'].astype(want.dtype), want)
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(got[f'model.1.{name}'], value.numpy())
