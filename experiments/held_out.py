@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('--data_root', required=True, help='a *_precomp folder with train and dev')
     parser.add_argument('--pool', type=int, default=1, help='the side of the squares of cells that are averaged')
-    parser.add_argument('--scale', type=float, default=1.0, help='what every feature is multiplied by')
+    parser.add_argument('--scale', type=float, default=1.0, help='a factor of every feature')
     parser.add_argument('--out', type=Path, required=True, help='the folder to write')
 
 
