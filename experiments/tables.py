@@ -91,9 +91,7 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
         found = differences(table, line, runs) if line.pair else []
         row['difference'] = mean_and_deviation(found, '+.1f') if found else ''
         if 'each' in table.flags or len(seeds) >= MIN_SEEDS:
-            test = _test(table, line, runs)
-            row['p'] = probability(p_value(found) if test in q else None)
-            row['q'] = probability(q.get(test))
+            row['q'] = probability(q.get(_test(table, line, runs)))
     return row
 
 
