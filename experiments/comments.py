@@ -37,7 +37,7 @@ PAPERS = {
 PAGES = {
     name: DOCS / f'{name}.md'
     for name in (
-        *(f'results/{one}' for one in (*PAPERS, 'networks')),
+        *(f'results/{paper}' for paper in (*PAPERS, 'networks')),
         'recipes',
         'noise',
         'choices',
@@ -116,12 +116,13 @@ class Table:
           UserError: If an experiment has no row, or no seed is common.
         """
         names = {*line.names} if 'each' in self.flags else self.names
-        if missing := names - {name for name, _ in runs}:
-            raise UserError(f'{min(missing)} has no row; train it with python -m experiments flickr8k {min(missing)}')
-        found = set.intersection(*({seed for name, seed in runs if name == one} for one in names))
-        if not found:
+        untrained = min(names - {name for name, _ in runs}, default='')
+        if untrained:
+            raise UserError(f'{untrained} has no row; train it with python -m experiments flickr8k {untrained}')
+        common = set.intersection(*({seed for name, seed in runs if name == experiment} for experiment in names))
+        if not common:
             raise UserError(f'{", ".join(sorted(names))} have no seed in common; train one')
-        return tuple(sorted(found))
+        return tuple(sorted(common))
 
 
 def read_line(text: str, size: str) -> Line:
@@ -134,10 +135,10 @@ def read_line(text: str, size: str) -> Line:
     Raises:
       UserError: If it has another form.
     """
-    if not (found := LINE.fullmatch(text)):
+    if not (match := LINE.fullmatch(text)):
         raise UserError(f"'{text}' in a comment above a table; write NAME: LABEL or NAME - CONTROL: LABEL")
-    star, own, name, control, published, label = found.groups()
-    size = catalog.size(own == 'small') if own else size
+    star, file, name, control, published, label = match.groups()
+    size = catalog.size(file == 'small') if file else size
     return Line(name, control or '', float(published) if published else None, label, bool(star), size)
 
 

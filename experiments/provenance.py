@@ -126,15 +126,15 @@ def of_pairs(runs: Mapping[tuple[str, str, int], Mapping[str, Any]], pairs: Iter
     for size, pair, metric in itertools.product(SIZES, pairs, (*METRICS, 'last')):
         values = {
             (name, seed): row['rsum_by_epoch'][-1][1] if metric == 'last' else row['metrics'][metric]
-            for (of, name, seed), row in runs.items()
-            if of == size and name in pair
+            for (size_of_row, name, seed), row in runs.items()
+            if size_of_row == size and name in pair
         }
         by_seed = intervals.differences(values, *pair)
-        found = [*by_seed.values()]
-        for cell in (found, *([values[name, seed] for seed in by_seed] for name in pair)):
+        by_seeds = [*by_seed.values()]
+        for cell in (by_seeds, *([values[name, seed] for seed in by_seed] for name in pair)):
             cells |= _cells(cell, _digits(metric))
-        if metric == 'rsum' and len(found) > 1:
-            cells.add(f'{detectable(found):.1f}')
+        if metric == 'rsum' and len(by_seeds) > 1:
+            cells.add(f'{detectable(by_seeds):.1f}')
     return cells
 
 
@@ -147,7 +147,7 @@ def of_references(page: str) -> set[str]:
     """Returns the published numbers, and those of commands that train nothing; of benchmarks if a page names them."""
     rows = [row.metrics for row in published.load()]
     commands = measured() | (benchmarks.tables() if 'python -m benchmarks' in page else {})
-    made = [row for found in commands.values() for row in found]
+    made = [row for rows_of_command in commands.values() for row in rows_of_command]
     cells = {results.format_cell(cell) for row in made for cell in row.values()}
     cells |= {f'{row["R@1 i2t"]} / {row["R@1 t2i"]}' for row in made if 'R@1 i2t' in row}
     return cells | {f'{row["rsum"]:.1f}' for row in rows if 'rsum' in row}.union(*map(_both_ways, rows))
@@ -165,13 +165,13 @@ def scope(section: str, source: Source) -> tuple[Source, set[tuple[str, str]]]:
       UserError: If it names an experiment without a row.
     """
     lines = [line for table in comments.read_tables(section) for line in table.lines]
-    given = [(line.name, line.control) for line in lines]
-    given += [found for text in SCOPE.findall(section) for found in ROWS.findall(text)]
-    named = {name for pair in given for name in pair if name}
+    listed = [(line.name, line.control) for line in lines]
+    listed += [named_pair for text in SCOPE.findall(section) for named_pair in ROWS.findall(text)]
+    named = {name for pair in listed for name in pair if name}
     if unknown := named - source.names - catalog.GROUPS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment with rows')
-    experiments = {name for one in named for name in catalog.GROUPS.get(one, (one,))}
-    pairs = {pair for pair in given if all(pair)}
+    experiments = {name for entry in named for name in catalog.GROUPS.get(entry, (entry,))}
+    pairs = {pair for pair in listed if all(pair)}
     return (source.of(experiments), pairs) if named else (source, set())
 
 
@@ -184,12 +184,13 @@ def missing(page: str, source: Source) -> Iterator[tuple[str, str]]:
     papers = of_references(page)
     for section in HEADING.split(page):
         rows, pairs = scope(section, source)
-        stated = {*NUMBER.findall(' '.join(STATED.findall(section)))}
-        known, given = papers | stated | of_intervals(rows.intervals), [*numbers(section)]
-        if not known.issuperset(given):
-            known |= of_runs(rows.runs) | of_pairs(rows.runs, pairs)
-        for number in given:
-            if number not in known:
+        from_comments = {*NUMBER.findall(' '.join(STATED.findall(section)))}
+        stored = papers | from_comments | of_intervals(rows.intervals)
+        quoted = [*numbers(section)]
+        if not stored.issuperset(quoted):
+            stored |= of_runs(rows.runs) | of_pairs(rows.runs, pairs)
+        for number in quoted:
+            if number not in stored:
                 yield section.partition('\n')[0].strip('# '), number
 
 

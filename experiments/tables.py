@@ -58,13 +58,13 @@ def _test(table: Table, line: Line, runs: Runs) -> Test:
 
 def adjusted(tables: Iterable[Table], read: Callable[[str], Runs]) -> dict[Test, float]:
     """Returns the q of each test of some tables; differences with fewer seeds than `MIN_SEEDS` are not tested."""
-    found = {}
+    p_values = {}
     for table in tables:
         for line in table.lines:
             runs = read(line.size)
             if line.pair and len(table.seeds(line, runs)) >= MIN_SEEDS:
-                found[_test(table, line, runs)] = p_value(differences(table, line, runs))
-    return adjust(found)
+                p_values[_test(table, line, runs)] = p_value(differences(table, line, runs))
+    return adjust(p_values)
 
 
 def seeds_of(count: int) -> str:
@@ -77,8 +77,8 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
     seeds = table.seeds(line, runs)
 
     def cell(column: str) -> str:
-        found = [value(runs[line.name, seed], column) for seed in seeds]
-        return mean_and_deviation(found, '.2f' if column == 'mean_distance' else '.1f')
+        values = [value(runs[line.name, seed], column) for seed in seeds]
+        return mean_and_deviation(values, '.2f' if column == 'mean_distance' else '.1f')
 
     recalls = (statistics.mean(value(runs[line.name, seed], way) for seed in seeds) for way in BOTH_WAYS)
     row = {'': line.label, 'R@1 i2t / t2i': ' / '.join(f'{recall:.1f}' for recall in recalls)}
@@ -87,9 +87,9 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
         row |= {'seeds': len(seeds), 'rsum': cell('rsum')}
     else:
         row[f'rsum, {seeds_of(len(seeds))}'] = cell('rsum')
-    if any(other.pair for other in table.lines):
-        found = differences(table, line, runs) if line.pair else []
-        row['difference'] = mean_and_deviation(found, '+.1f') if found else ''
+    if any(shown.pair for shown in table.lines):
+        gains = differences(table, line, runs) if line.pair else []
+        row['difference'] = mean_and_deviation(gains, '+.1f') if gains else ''
         if 'each' in table.flags or len(seeds) >= MIN_SEEDS:
             row['q'] = probability(q.get(_test(table, line, runs)))
     return row
@@ -130,27 +130,29 @@ def decide(table: Table, read: Callable[[str], Runs], q: Mapping[Test, float]) -
     if not deciding:
         seeds = min(len(table.seeds(line, read(line.size))) for line in table.lines)
         return Verdict('Open', '', (), (), seeds) if 'open' in table.flags else None
-    found = [differences(table, line, runs) for line, runs in deciding]
-    claimed = [*map(_negated, found)] if 'less' in table.flags else found
+    gains = [differences(table, line, runs) for line, runs in deciding]
+    claimed = [*map(_negated, gains)] if 'less' in table.flags else gains
     tested = [q.get(_test(table, line, runs)) for line, runs in deciding]
     compared = zip(claimed, tested, [line.published for line, _ in deciding], strict=True)
     word = 'Open' if 'open' in table.flags else intervals.verdict([*compared])
     above = [statistics.mean(values) > 0 for values in claimed]
     direction = 'agrees' if all(above) else 'mixed' if any(above) else 'disagrees'
     direction = '' if 'equal' in table.flags else direction
-    return Verdict(word, direction, found, tested, min(map(len, found)))
+    return Verdict(word, direction, gains, tested, min(map(len, gains)))
 
 
 def made(table: Table, read: Callable[[str], Runs], q: Mapping[Test, float]) -> Iterator[str]:
     """Yields the lines of a table, with its verdict before it."""
-    if found := decide(table, read, q):
-        word = f'**{found.word}**'
-        if found.word == 'Open' and found.direction:
-            word += f', {found.direction}'
-        notes = [seeds_of(found.seeds)]
-        if found.word == 'No difference':
-            notes.append(f'95 % interval {found.ends}')
-        elif tested := [probability(one) for one in found.q if one is not None]:
+    decided = decide(table, read, q)
+    if decided:
+        word = f'**{decided.word}**'
+        if decided.word == 'Open' and decided.direction:
+            word += f', {decided.direction}'
+        notes = [seeds_of(decided.seeds)]
+        tested = [probability(q_value) for q_value in decided.q if q_value is not None]
+        if decided.word == 'No difference':
+            notes.append(f'95 % interval {decided.ends}')
+        elif tested:
             notes.append(f'q {", ".join(dict.fromkeys(tested))}')
         yield from (f'{word} ({", ".join(notes)})', '')
     yield from results.markdown(result(table, line, read(line.size), q) for line in table.lines)
@@ -162,19 +164,20 @@ def verdicts(pages: Mapping[str, str], read: Callable[[str], Runs], q: Mapping[T
         _, *parts = SECTION.split(page)
         rows = []
         for heading, section in zip(parts[::2], parts[1::2], strict=True):
-            decided = (decide(table, read, q) for table in comments.read_tables(section))
-            if found := next(filter(None, decided), None):
+            decisions = (decide(table, read, q) for table in comments.read_tables(section))
+            decision = next(filter(None, decisions), None)
+            if decision:
                 anchor = re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-                shown = ', '.join(mean_and_deviation(values, '+.1f') for values in found.differences)
-                equal = f' {found.ends}' if found.word == 'No difference' else ''
+                shown = ', '.join(mean_and_deviation(values, '+.1f') for values in decision.differences)
+                equal = f' {decision.ends}' if decision.word == 'No difference' else ''
                 rows.append(
                     {
                         'claim': f'[{heading}]({name}.md#{anchor})',
-                        'verdict': found.word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
-                        'direction': ARROWS[found.direction],
+                        'verdict': decision.word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
+                        'direction': ARROWS[decision.direction],
                         'difference': shown + equal,
-                        'seeds': found.seeds,
-                        'q': ', '.join(probability(one) for one in found.q if one is not None),
+                        'seeds': decision.seeds,
+                        'q': ', '.join(probability(q_value) for q_value in decision.q if q_value is not None),
                     }
                 )
         title = f'**[{PAPERS[name]}]({name}.md)**'

@@ -84,9 +84,9 @@ def tables(name: str) -> str:
         if section(row) == name:
             groups[row.dataset, row.protocol].append(row)
     blocks = []
-    for (dataset, protocol), found in groups.items():
+    for (dataset, protocol), page in groups.items():
         title = DATASETS[dataset] if protocol == 'choices' else f'{DATASETS[dataset]}, {protocol}'
-        blocks += [f'### {title}', '', *results.markdown(table(found, presets)), '']
+        blocks += [f'### {title}', '', *results.markdown(table(page, presets)), '']
     return '\n'.join(blocks)
 
 
