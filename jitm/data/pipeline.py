@@ -209,12 +209,9 @@ class Pipeline:
         photos = self.split.pixels
         if 'pixels' not in self.reads or not isinstance(photos, Photos) or not photos.transform.is_random:
             return take_images(self.split, index, self.reads, self.tokens.tags)
-
-        def make_generator(position: int) -> np.random.Generator:
-            return generator(self.seed, step, int(texts[position]), stream=CROP)
-
+        generators = [generator(self.seed, step, text, stream=CROP) for text in texts.tolist()]
         images = take_images(self.split, index, set(self.reads) - {'pixels'}, self.tokens.tags)
-        return images.replace(pixels=photos.sample(index, make_generator))
+        return images.replace(pixels=photos.sample(index, generators))
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation = self.augmentation

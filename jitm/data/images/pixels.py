@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from jitm.data.images.transforms import Photo, Transform, check_image, decode
+from jitm.data.images.transforms import Photo, Transform, check_image, decode, readable
 from jitm.errors import UserError
 from jitm.files import cache_home, hash_arrays, replacing
 
@@ -68,17 +68,17 @@ class Photos:
         selection = self.content_hash and hash_arrays([np.frombuffer(self.content_hash.encode(), np.uint8), rows])
         return dataclasses.replace(self, files=[self.files[row] for row in rows], content_hash=selection)
 
-    def sample(self, index: np.ndarray, make_generator: Callable[[int], np.random.Generator]) -> np.ndarray:
+    def sample(self, index: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
         """Decodes photos as training examples.
 
         Args:
           index: int [N].
-          make_generator: A function that returns the random generator of the example at a position.
+          generators: The N random generators of the examples.
 
         Returns:
           uint8 [N, H, W, 3].
         """
-        views = [functools.partial(self.transform.sample, rng=make_generator(n)) for n in range(len(index))]
+        views = [functools.partial(self.transform.sample, rng=rng) for rng in generators]
         return np.stack(in_threads(lambda n: decode(self.files[index[n]], views[n]), len(index)))
 
     def crops(self, index: np.ndarray) -> np.ndarray:
@@ -102,9 +102,10 @@ def check_files(files: Sequence[str]) -> str:
     """
 
     def check() -> str:
-        terminal = {'disable': None, 'dynamic_ncols': True, 'leave': False}
-        with tqdm.tqdm(desc='checking', total=len(files), unit=' photos', **terminal) as bar:
-            hashes = in_threads(lambda n: (check_image(files[n]), bar.update())[0], len(files))
+        with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
+            checksums = pool.map(check_image, files)
+            terminal = {'disable': None, 'dynamic_ncols': True, 'leave': False}
+            hashes = [*tqdm.tqdm(checksums, desc='checking', total=len(files), unit=' photos', **terminal)]
         return hashlib.sha256(''.join(hashes).encode()).hexdigest()
 
     return remember(files, check)
@@ -123,11 +124,8 @@ def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> 
     """
     digest = hashlib.sha256(what.encode())
     for path in files:
-        try:
+        with readable(path):
             stat = os.stat(path)
-        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
-            reason = getattr(error, 'strerror', None) or error
-            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
         line = f'{os.path.abspath(str(path))} {stat.st_size} {stat.st_mtime_ns}\n'
         digest.update(line.encode(errors='surrogateescape'))
     checked = cache_home() / 'checked_photos' / digest.hexdigest()

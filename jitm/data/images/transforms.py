@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Union
 import numpy as np
 
 from jitm.errors import ArgumentError, UserError, check_choice, require
-from jitm.files import ArchiveMember, open_file
+from jitm.files import ArchiveMember, open_file, read_bytes
 from jitm.types import Count, Index, Share
 
 if TYPE_CHECKING:
@@ -99,6 +99,16 @@ class File(NamedTuple):
 
 
 @contextlib.contextmanager
+def readable(path: str | os.PathLike) -> Iterator[None]:
+    """Turns an error of reading a file within the block into a UserError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError if no file can have that name
+        reason = getattr(error, 'strerror', None) or error
+        raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
+
+
+@contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[File]:
     """Reads an image file once; the bytes count as memory in use until the block ends.
 
@@ -107,21 +117,16 @@ def reading(path: str | os.PathLike) -> Iterator[File]:
     """
     if os.path.splitext(str(path))[1].lower() in RAW:  # Pillow would decode the small preview in some of them
         raise UserError(f'{path} is a RAW file of a camera: convert it to JPEG, or leave it out')
-    with contextlib.ExitStack() as stack:
-        try:
-            with open_file(path) as file:
-                stat = os.fstat(file.fileno())
-                start, size = (path.start, path.size) if isinstance(path, ArchiveMember) else (0, stat.st_size)
-                if not size:
-                    raise UserError(f'{path} is empty: replace the file, or leave it out')
-                if size > MAX_BYTES:
-                    raise UserError(f'{path} has {size} bytes: shrink it to at most {MAX_BYTES} bytes')
-                stack.enter_context(_BYTES.take(size))
-                file.seek(start)
-                data = file.read(size)
-        except (OSError, ValueError) as error:  # a ValueError if no file can have that name
-            reason = getattr(error, 'strerror', None) or error
-            raise UserError(f'{path} cannot be read ({reason}): add the file, or make it readable') from None
+    with readable(path), open_file(path) as file:
+        stat = os.fstat(file.fileno())
+    size = path.size if isinstance(path, ArchiveMember) else stat.st_size
+    if not size:
+        raise UserError(f'{path} is empty: replace the file, or leave it out')
+    if size > MAX_BYTES:
+        raise UserError(f'{path} has {size} bytes: shrink it to at most {MAX_BYTES} bytes')
+    with _BYTES.take(size):
+        with readable(path):
+            data = read_bytes(path)
         yield File(data, stat.st_size, stat.st_mtime_ns)
 
 

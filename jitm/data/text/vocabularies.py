@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import types
 from collections.abc import Mapping, Sequence
@@ -85,30 +84,23 @@ def _read_pickle(path: str) -> Vocabulary:
     try:
         with open_file(path) as file:
             content = _Unpickler(file, os.path.getsize(path), {}, 'utf-8').load()
-        fields = vars(content) if isinstance(content, types.SimpleNamespace) else content
+        fields = _decoded(vars(content) if isinstance(content, types.SimpleNamespace) else content)
         if not isinstance(fields, Mapping) or not fields:
             raise ValueError(f'it has {content!r:.60}')
-        if 'word2idx' in fields and 'idx2word' not in fields:
-            fields = fields['word2idx']
-        elif 'word2idx' in fields:
-            tables = {name: fields[name] for name in ('word2idx', 'idx2word', 'idx') if name in fields}
-            fields = {'idx': len(fields['word2idx'])} | tables
-            words = fields['idx2word']
-            if isinstance(words, list):
-                fields['idx2word'] = dict(enumerate(words))
-        text = json.dumps(_decoded(fields))
     except OSError as error:
         raise UserError(f'{path} cannot be read ({error.strerror}): give the path of a vocabulary') from error
     except Exception as error:  # Unpickling a damaged file can raise anything.
         detail = f'{type(error).__name__}: {error}'.removesuffix(': ')
         raise UserError(f'{path} is not the pickle of a vocabulary ({detail}): give another file') from error
-    return Vocabulary.from_json(text, path)
+    return Vocabulary.from_fields(fields, path)
 
 
 def _decoded(value: Any) -> Any:
     """Returns the contents of a pickle with text in place of bytes."""
     if isinstance(value, Mapping):
         return {_decoded(key): _decoded(word) for key, word in value.items()}
+    if isinstance(value, list):
+        return [*map(_decoded, value)]
     return value.decode() if isinstance(value, bytes) else value
 
 

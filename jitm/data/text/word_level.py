@@ -137,11 +137,21 @@ class Vocabulary:
         """
         try:
             fields = parse_json(text)
-            if fields and 'word2idx' not in fields:
-                fields = {'word2idx': fields, 'idx2word': {i: word for word, i in fields.items()}, 'idx': len(fields)}
-            ids = {word: int(number) for word, number in fields['word2idx'].items()}
-            words_of_ids = {int(number): word for number, word in fields['idx2word'].items()}
-            size = int(fields['idx'])
+        except ValueError:
+            fields = None
+        return cls.from_fields(fields, name)
+
+    @classmethod
+    def from_fields(cls, fields: Any, name: str) -> 'Vocabulary':
+        """Makes the vocabulary of the fields of the layout, see `from_json`; `idx2word` may be a list, or left out."""
+        try:
+            stored = fields if 'word2idx' in fields or not fields else {'word2idx': fields}
+            ids = {word: int(number) for word, number in stored['word2idx'].items()}
+            words_of_ids = stored.get('idx2word', {number: word for word, number in ids.items()})
+            if isinstance(words_of_ids, list):
+                words_of_ids = dict(enumerate(words_of_ids))
+            words_of_ids = {int(number): word for number, word in words_of_ids.items()}
+            size = int(stored.get('idx', len(ids)))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f'{name} is not a vocabulary in the layout {{"word2idx": ..., "idx2word": ..., "idx": ...}} '

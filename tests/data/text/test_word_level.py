@@ -150,7 +150,6 @@ def test_files_that_cannot_be_read(tmp_path):
         '{"word2idx": {"a": "x"}, "idx2word": {}, "idx": 0}',
         '{"word2idx": {"a": null}, "idx2word": {}, "idx": 0}',
         '{"word2idx": {"a": Infinity}, "idx2word": {}, "idx": 0}',
-        '{"word2idx": {}, "idx2word": {}}',
     ],
 )
 def test_other_json(damaged):
