@@ -58,7 +58,8 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(pipeline):
     again = dataclasses.replace(pipeline)
     again.batch(5)
     for step in (0, 6, 2):
-        first, second = pipeline.batch(step), again.batch(step)
+        first = pipeline.batch(step)
+        second = again.batch(step)
         np.testing.assert_array_equal(first.texts.ids, second.texts.ids)
         np.testing.assert_array_equal(first.images.regions, second.images.regions)
         assert first.step == step
@@ -75,7 +76,8 @@ def test_last_batch_holds_the_remaining_texts(pipeline):
         assert [len(batch) for batch in batches] == [8, 8, 8, 8, 3]
         assert sorted(np.concatenate(batches)) == list(range(35))
     np.testing.assert_array_equal(kept.text_index(3), pipeline.text_index(3))
-    whole, shards = kept.batch(9), [kept.batch(9, shard, 3) for shard in range(3)]
+    whole = kept.batch(9)
+    shards = [kept.batch(9, shard, 3) for shard in range(3)]
     assert whole.drawn['relevance'].shape == (3, 3)
     np.testing.assert_array_equal(whole.image_index, pipeline.split.image_of_text[kept.text_index(9)])
     joined = jax.tree.map(lambda *x: np.concatenate(x), *((s.image_index, s.drawn) for s in shards))
@@ -97,7 +99,8 @@ def test_one_pair_needs_no_equal_parts_of_the_extra_pairs(pipeline):
 
 
 def test_images_belong_to_their_texts(pipeline):
-    batch, texts = pipeline.batch(1), pipeline.text_index(1)
+    batch = pipeline.batch(1)
+    texts = pipeline.text_index(1)
     np.testing.assert_array_equal(batch.image_index, pipeline.split.image_of_text[texts])
     np.testing.assert_array_equal(batch.images.regions, pipeline.split.regions[batch.image_index])
     np.testing.assert_array_equal(batch.texts.lengths, pipeline.tokens.lengths[texts])
@@ -114,7 +117,8 @@ def test_relevance_is_of_a_shards_images_and_all_texts(pipeline):
     assert pipeline.batch(2).drawn == {}
     relevance = cider.from_captions(pipeline.split)
     pipeline = drawing(pipeline, with_relevance(Source(None), lambda split: relevance))
-    texts, whole = pipeline.text_index(2), pipeline.batch(2)
+    texts = pipeline.text_index(2)
+    whole = pipeline.batch(2)
     np.testing.assert_array_equal(whole.drawn['relevance'], relevance.phi(whole.image_index, texts))
     assert whole.drawn['relevance'].shape == (8, 8)
     shards = [pipeline.batch(2, shard, 4).drawn['relevance'] for shard in range(4)]
@@ -147,7 +151,8 @@ def test_whole_batches_that_fit_have_a_profile_and_one_length(profiled):
     assert rows[0] == 32
     assert rows == sorted(rows, reverse=True)
     for step in range(6):
-        batch, padded = profiled.batch(step), plain.batch(step)
+        batch = profiled.batch(step)
+        padded = plain.batch(step)
         length = padded.texts.ids.shape[1]
         np.testing.assert_array_equal(batch.texts.ids[:, :length], padded.texts.ids)
         assert not batch.texts.ids[:, length:].any()
@@ -177,7 +182,8 @@ def test_views_of_a_pair_are_as_many_texts_more_of_the_profile(profiled):
 
 
 def test_the_profile_is_as_long_as_texts_that_a_source_draws(profiled):
-    whole, index = profiled.profile[-1].stop, profiled.text_index(0)
+    whole = profiled.profile[-1].stop
+    index = profiled.text_index(0)
     assert profiled.shape(index, whole - 1) == profiled.shape(index) == (whole, profiled.profile)
     padded = bucket(whole + 5, 2)
     assert profiled.shape(index, whole + 5) == (padded, resize(profiled.profile, padded))
@@ -239,7 +245,8 @@ def with_tags(pipeline):
 def test_batches_have_tags_with_an_end_and_without_a_start(pipeline):
     assert pipeline.batch(1).images.tags is None
     reading = with_tags(pipeline)
-    batch, vocabulary = reading.batch(1), pipeline.vocabulary
+    batch = reading.batch(1)
+    vocabulary = pipeline.vocabulary
     tags = batch.images.tags
     assert tags.ids.shape[1] == -(-pipeline.split.num_images // 4) * 4
     for ids, length, image in zip(tags.ids, tags.lengths, batch.image_index, strict=True):
@@ -294,22 +301,26 @@ def test_extra_pairs_depend_on_seed_and_step_alone(pipeline):
 
 
 def test_extra_pairs_are_not_in_the_batch(pipeline):
-    texts, rows = pipeline.split.num_texts, pipeline.text_index(3)
+    texts = pipeline.split.num_texts
+    rows = pipeline.text_index(3)
     sampler = drawing(pipeline, shortlist_source(texts - len(rows), 1)).samplers['shortlist']
     extra, _ = sampler.pick(3, rows)
     np.testing.assert_array_equal(np.sort(np.concatenate([rows, extra])), np.arange(texts))
 
 
 def test_a_mismatched_pair_has_one_side_of_another_image(pipeline):
-    sampling, split = drawing(pipeline, sampled()), pipeline.split
+    sampling = drawing(pipeline, sampled())
+    split = pipeline.split
     captions = [tuple(pipeline.vocabulary.encode(caption).tolist()) for caption in split.captions]
-    replaced, others = [], []
+    replaced = []
+    others = []
     for step in range(2 * sampling.steps_per_epoch):
         batch = sampling.batch(step)
         mismatched, text_replaced = batch.drawn['sampled']
         np.testing.assert_array_equal(batch.image_index, pipeline.batch(step).image_index)
         for n, image in enumerate(batch.image_index):
-            words, length = mismatched.texts.ids[n], mismatched.texts.lengths[n]
+            words = mismatched.texts.ids[n]
+            length = mismatched.texts.lengths[n]
             same_text = np.array_equal(words[:length], batch.texts.ids[n, : batch.texts.lengths[n]])
             same_image = np.array_equal(mismatched.images.regions[n], split.regions[image])
             assert (same_image, same_text) == (text_replaced[n], not text_replaced[n])
@@ -323,17 +334,20 @@ def test_a_mismatched_pair_has_one_side_of_another_image(pipeline):
             replaced.append(text_replaced[n])
     assert 0.3 < np.mean(replaced) < 0.7
     assert len(set(others)) > split.num_images / 2
-    whole, parts = sampling.batch(3), [sampling.batch(3, shard, 2) for shard in range(2)]
+    whole = sampling.batch(3)
+    parts = [sampling.batch(3, shard, 2) for shard in range(2)]
     joined = jax.tree.map(lambda *x: np.concatenate(x), *(part.drawn['sampled'] for part in parts))
     chex.assert_trees_all_equal(joined, whole.drawn['sampled'])
 
 
 def test_batch_has_masked_captions_and_words_of_images(pipeline):
-    split, vocabulary = pipeline.split, pipeline.vocabulary.with_mask()
+    split = pipeline.split
+    vocabulary = pipeline.vocabulary.with_mask()
     source = mask_captions(masking.Masking(num_views=3, rate=0.15, mask_prob=0.8, random_prob=0.1), {})
     plain = dataclasses.replace(pipeline, vocabulary=vocabulary)
     made = drawing(dataclasses.replace(plain, load_scene_graphs=lambda split: split.caption_graphs), source)
-    batch, texts = made.batch(2), pipeline.text_index(2)
+    batch = made.batch(2)
+    texts = pipeline.text_index(2)
     masked, words = batch.drawn['masked']
     assert masked.ids.shape == (8, 3, batch.texts.ids.shape[1])
     shown = np.where(masked.labelled, batch.texts.ids[:, None], masked.ids)
@@ -348,12 +362,14 @@ def test_batch_has_masked_captions_and_words_of_images(pipeline):
 
 
 def test_perturbed_captions_are_false_and_a_function_of_the_step(pipeline):
-    split, vocabulary = pipeline.split, pipeline.vocabulary
+    split = pipeline.split
+    vocabulary = pipeline.vocabulary
     source = candidates_source({'source': 'perturbed', 'same_image': 'ignored', 'perturbations': ('swap',)})
     made = drawing(pipeline, source)
     seen = set()
     for step in range(8):  # two epochs
-        batch, again = made.batch(step), drawing(pipeline, source).batch(step)
+        batch = made.batch(step)
+        again = drawing(pipeline, source).batch(step)
         chex.assert_trees_all_equal(batch, again)
         chex.assert_trees_all_equal(batch.texts.lengths, pipeline.batch(step).texts.lengths)
         captions, is_perturbed = batch.drawn['perturbed']

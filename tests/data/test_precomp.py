@@ -177,7 +177,8 @@ def test_identity_notices_one_changed_image_of_many(root, changed):
 
 def test_identity_is_that_of_the_features_however_they_are_stored(root, monkeypatch):
     monkeypatch.setattr(files, 'PART_BYTES', 50)
-    ims, captions = features(7), [f'caption {n}' for n in range(14)]
+    ims = features(7)
+    captions = [f'caption {n}' for n in range(14)]
     write(root, ims=ims, captions=captions)
     write(root, 'repeated', ims=np.repeat(ims, 2, axis=0), captions=captions)
     once, repeated = (precomp.load(split, root=str(root)).identity for split in ('train', 'repeated'))

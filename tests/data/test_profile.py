@@ -14,7 +14,8 @@ PROFILE = Segment(0, 4, 4), Segment(4, 8, 3), Segment(8, 12, 1)
 
 def quantile(rows, share):
     """The smallest number of captions that a binomial number does not exceed in 99.9 % of the batches."""
-    below, n = 0, -1
+    below = 0
+    n = -1
     while below < 0.999:
         n += 1
         below += comb(rows, n) * share**n * (1 - share) ** (rows - n)
@@ -31,7 +32,8 @@ def test_bounds_are_quantiles_of_binomial_numbers_rounded_up(rows, step):
 
 
 def test_nearly_all_batches_fit_and_have_fewer_tokens():
-    profile, rng = make_profile(LENGTHS, 64), np.random.default_rng(1)
+    profile = make_profile(LENGTHS, 64)
+    rng = np.random.default_rng(1)
     batches = [rng.choice(LENGTHS, (2, 64), replace=False) for _ in range(500)]
     assert np.mean([fits(profile, lengths) for lengths in batches]) > 0.98
     padded = np.mean([64 * 4 * np.ceil(device.max() / 4) for lengths in batches for device in lengths])

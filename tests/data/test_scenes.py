@@ -75,7 +75,8 @@ def read(caption):
 
 def sees(box, place, other):
     """Whether `box` lies there as seen from `other`, well apart."""
-    dx, dy = (box[0] + box[2] - other[0] - other[2]) / 2, (box[1] + box[3] - other[1] - other[3]) / 2
+    dx = (box[0] + box[2] - other[0] - other[2]) / 2
+    dy = (box[1] + box[3] - other[1] - other[3]) / 2
     along, across = (dx, dy) if place in ('left', 'right') else (dy, dx)
     forward = along if place in ('right', 'below') else -along
     return forward >= 8 and forward >= 2 * abs(across)
@@ -85,7 +86,8 @@ def is_true(caption, objects, boxes):
     phrases, relations, total = read(caption)
     if total not in (None, len(objects)):
         return False
-    choices, grouped = [], set()
+    choices = []
+    grouped = set()
     for count, words in phrases:
         fitting = [i for i, thing in enumerate(objects) if words - {None} <= set(thing)]
         if count > 1 and len(fitting) != count:
@@ -305,7 +307,8 @@ def test_captions_of_an_image_single_out_nearly_all_of_it(dev):
 @pytest.mark.slow
 def test_few_captions_fit_another_image_but_their_words_do():
     dev = scenes.load('dev')
-    relevant, same_words = [], []
+    relevant = []
+    same_words = []
     for statement in dev.statements[:: dev.num_texts // 200]:
         relevant.append(sum(scenes.holds(statement, graph) for graph in dev.graphs))
         words = {word for phrase in statement.phrases for word in phrase[:3] if word}

@@ -15,7 +15,11 @@ from jitm.data.text.wordpiece import CLS, SEP, SPECIAL_PIECES, UNK, WordPiece, w
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
-START, PADDING, END, UNKNOWN, MASK = '<s>', '<pad>', '</s>', '<unk>', '<mask>'  # but of a BERT
+START = '<s>'
+PADDING = '<pad>'
+END = '</s>'
+UNKNOWN = '<unk>'
+MASK = '<mask>'  # but of a BERT
 OF_A_BERT = 'normalizer', 'pre_tokenizer', 'model'  # what a tokenizer shares with that of `WordPiece.of`
 OF_WORDS = ('BertTokenizer', 'DistilBertTokenizer', 'MPNetTokenizer')
 OF_BYTES = ('RobertaTokenizer',)

@@ -50,7 +50,8 @@ def load(root, split='train', **changes):
 
 def test_written_scenes_are_read_back(root):
     (root / 'dataset.txt').write_text('coco\n')
-    split, written = load(root, 'dev', image_size=64, short_side=64), scenes.load('dev', dev_images=3)
+    split = load(root, 'dev', image_size=64, short_side=64)
+    written = scenes.load('dev', dev_images=3)
     assert (split.name, split.dataset) == ('drawn/dev', 'coco')
     assert split.captions == written.captions
     np.testing.assert_array_equal(split.image_of_text, written.image_of_text, strict=True)
@@ -88,7 +89,8 @@ def make_pipeline(root, **changes):
 
 
 def test_a_batch_is_a_function_of_seed_and_step(root):
-    pipeline, again = make_pipeline(root), make_pipeline(root)
+    pipeline = make_pipeline(root)
+    again = make_pipeline(root)
     first = pipeline.batch(1)
     np.testing.assert_array_equal(again.batch(1).images.pixels, first.images.pixels, strict=True)
     assert first.images.pixels.shape == (8, 16, 16, 3)

@@ -130,7 +130,8 @@ def test_features_equal_those_of_the_folder(tmp_path, capfd, caplog):
     assert capfd.readouterr().err == ''  # no progress bars
     assert {path.name for path in (tmp_path / 'tfds').iterdir()} == {'.jitm', 'jitm_precomp'}
     for name in ('train', 'dev', 'testall'):
-        ours, theirs = tfds.load(name, root=folder), precomp.load(name, root=str(root))
+        ours = tfds.load(name, root=folder)
+        theirs = precomp.load(name, root=str(root))
         assert ours.identity == theirs.identity
         assert ours.captions_hash == theirs.captions_hash
         np.testing.assert_array_equal(ours.boxes, theirs.boxes, strict=True)

@@ -16,7 +16,8 @@ from jitm.data.images.transforms import Transform, check_image, decode, sample_b
 from jitm.errors import UserError
 from tests.conftest import environment
 
-BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+BILINEAR = Image.Resampling.BILINEAR
+BICUBIC = Image.Resampling.BICUBIC
 
 
 def picture(width=60, height=40, mode='RGB', seed=0):
@@ -38,14 +39,16 @@ def resized(image, short_side, interpolation):
 def test_the_centre_crop_is_a_resize_and_a_crop(width, height, interpolation):
     image = picture(width, height)
     whole = resized(image, 30, Image.Resampling[interpolation.upper()])
-    left, top = round((whole.width - 22) / 2), round((whole.height - 22) / 2)
+    left = round((whole.width - 22) / 2)
+    top = round((whole.height - 22) / 2)
     transform = Transform(22, 30, interpolation, 'random', 0.08, flip=True)
     np.testing.assert_array_equal(transform.evaluate(image), whole.crop((left, top, left + 22, top + 22)))
 
 
 @pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
 def test_without_a_short_side_nothing_is_cut(interpolation):
-    image, transform = picture(60, 40), Transform(22, 0, interpolation, 'centre', 1.0, flip=False)
+    image = picture(60, 40)
+    transform = Transform(22, 0, interpolation, 'centre', 1.0, flip=False)
     want = image.resize((22, 22), Image.Resampling[interpolation.upper()])
     np.testing.assert_array_equal(transform.evaluate(image), want)
     np.testing.assert_array_equal(transform.sample(image, np.random.default_rng(0)), want)
@@ -57,7 +60,8 @@ def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images():
     whole = resized(picture(), 30, BILINEAR)
     want = []
     for view in (whole, ImageOps.mirror(whole)):
-        right, bottom = view.width - 22, view.height - 22
+        right = view.width - 22
+        bottom = view.height - 22
         for left, top in ((0, 0), (right, 0), (0, bottom), (right, bottom), (round(right / 2), round(bottom / 2))):
             want.append(view.crop((left, top, left + 22, top + 22)))
     np.testing.assert_array_equal(crops, want)
@@ -98,7 +102,8 @@ def test_random_boxes_have_the_published_areas_and_aspects():
     assert (boxes >= 0).all()
     assert (boxes[:, 2] <= 400).all()
     assert (boxes[:, 3] <= 300).all()
-    area, aspect = width * height / (400 * 300), width / height
+    area = width * height / (400 * 300)
+    aspect = width / height
     assert 0.079 < area.min() < 0.09
     assert area.max() > 0.9
     assert 0.74 < aspect.min() < 0.77
@@ -119,7 +124,8 @@ def test_a_random_crop_is_a_crop_and_a_resize():
 
 
 def test_half_of_the_examples_are_mirrored():
-    transform, image = Transform(16, 20, 'bilinear', 'centre', 1.0, flip=True), picture()
+    transform = Transform(16, 20, 'bilinear', 'centre', 1.0, flip=True)
+    image = picture()
     plain = transform.evaluate(image)
     samples = [transform.sample(image, np.random.default_rng(seed)) for seed in range(100)]
     mirrored = [np.array_equal(one, plain[:, ::-1]) for one in samples]
@@ -143,13 +149,15 @@ def close(path, image, tolerance):
 
 @pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK', 'YCbCr'])
 def test_jpegs_of_all_kinds_become_red_green_and_blue(mode, tmp_path):
-    image, path = picture(mode=mode), tmp_path / 'one.jpg'
+    image = picture(mode=mode)
+    path = tmp_path / 'one.jpg'
     image.save(path, quality=95)
     assert close(path, image.convert('RGB'), 4)
 
 
 def test_pngs_of_all_kinds_become_red_green_and_blue(tmp_path):
-    image, path = picture(), tmp_path / 'one.png'
+    image = picture()
+    path = tmp_path / 'one.png'
     for mode in ('P', 'L', '1', 'LA', 'RGBA'):
         image.convert(mode).save(path)
         assert close(path, image.convert(mode).convert('RGB'), 0.5)
@@ -168,7 +176,8 @@ def test_transparent_pixels_are_white(tmp_path):
 
 
 def test_images_are_turned_upright(tmp_path):
-    image, exif = picture(), Image.Exif()
+    image = picture()
+    exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: rotate clockwise by 90 degrees
     image.save(tmp_path / 'one.png', exif=exif)
     upright = image.transpose(Image.Transpose.ROTATE_270)
@@ -191,7 +200,8 @@ def test_pillow_keeps_its_protection_against_bombs(tmp_path, monkeypatch):
 
 def odd_photos(folder):
     """Writes photos that are turned, have transparent pixels, 16 bits, CMYK, and a palette with a transparent color."""
-    exif, clear = Image.Exif(), picture(mode='RGBA')
+    exif = Image.Exif()
+    clear = picture(mode='RGBA')
     exif[0x0112] = 6
     clear.putalpha(picture(mode='L', seed=1))
     picture().save(folder / 'turned.jpg', exif=exif)
@@ -220,7 +230,9 @@ def test_threads_hold_a_bounded_number_of_pixels(tmp_path, monkeypatch):
     """Photos of 2,400 and 600 pixels by 8 threads: at most 5,000 at a time, one that is larger alone."""
     monkeypatch.setattr(transforms, '_PIXELS', transforms._Budget(5000))
     sizes = [(60, 40), (30, 20), (90, 60)] * 8
-    held, most, lock = [0], [], threading.Lock()
+    held = [0]
+    most = []
+    lock = threading.Lock()
 
     def view(photo):
         pixels = photo.width * photo.height
@@ -274,7 +286,8 @@ def test_a_failure_gives_its_pixels_back(monkeypatch):
 
 def test_whatever_is_checked_can_be_decoded(tmp_path):
     """For a JPEG with each of many bytes changed: the check and decoding refuse the same files."""
-    data, path = bytearray(encoded(picture(64, 64))), tmp_path / 'one.jpg'
+    data = bytearray(encoded(picture(64, 64)))
+    path = tmp_path / 'one.jpg'
     for position in range(2, len(data), 37):
         path.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
         try:

@@ -23,7 +23,8 @@ class Draws:
     """A generator that says what it is told."""
 
     def __init__(self, *draws, others=8):
-        self.draws, self.others = draws, others
+        self.draws = draws
+        self.others = others
 
     def random(self, size):
         assert size == len(self.draws)
@@ -61,7 +62,8 @@ def test_all_pieces_of_a_word_change_alike():
 
 
 def test_words_change_as_often_as_published():
-    ids, rng = np.arange(100, dtype=np.int32), np.random.default_rng(0)
+    ids = np.arange(100, dtype=np.int32)
+    rng = np.random.default_rng(0)
     changed = [change_words(ids, np.zeros(1000, bool), 999, 0.2, False, rng) for _ in range(300)]
     assert abs(np.mean([len(text) for text in changed]) - 92) < 0.5
     assert abs(np.mean([np.sum(text == 999) for text in changed]) - 10) < 0.5

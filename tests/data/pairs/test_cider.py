@@ -15,7 +15,8 @@ from jitm.errors import UserError
 
 def make_split(captions, image_of_text):
     images = max(image_of_text) + 1
-    regions, counts = np.zeros((images, 1, 1), np.float32), np.ones(images, np.int32)
+    regions = np.zeros((images, 1, 1), np.float32)
+    counts = np.ones(images, np.int32)
     return Split('tiny', regions, counts, tuple(captions), np.array(image_of_text, np.int32), ('',) * images)
 
 
@@ -36,7 +37,8 @@ def cosine(a, b):
 
 def oracle(split):
     """float64 [I, T], one pair, one n-gram and one reference at a time."""
-    tokens, total = [tokenize(caption) for caption in split.captions], np.zeros((split.num_images, split.num_texts))
+    tokens = [tokenize(caption) for caption in split.captions]
+    total = np.zeros((split.num_images, split.num_texts))
     for n in range(1, 5):
         grams = [set(zip(*[words[k:] for k in range(n)], strict=False)) for words in tokens]
         documents = [
@@ -54,14 +56,18 @@ def oracle(split):
 @pytest.mark.parametrize('order', ['together', 'scattered'])
 def test_cider_is_what_dictionaries_say(order):
     train = scenes.load('train', train_images=9)
-    captions, image_of_text = list(train.captions), train.image_of_text.tolist()
+    captions = list(train.captions)
+    image_of_text = train.image_of_text.tolist()
     extra = ['a', 'disc disc disc disc disc', captions[0], 'nothing of the sort', '']
-    captions, image_of_text = captions + extra, [*image_of_text, 3, 3, 0, 1, 2]
+    captions = captions + extra
+    image_of_text = [*image_of_text, 3, 3, 0, 1, 2]
     if order == 'scattered':
         places = np.random.default_rng(0).permutation(len(captions))
-        captions, image_of_text = [captions[p] for p in places], [image_of_text[p] for p in places]
+        captions = [captions[p] for p in places]
+        image_of_text = [image_of_text[p] for p in places]
     split = make_split(captions, image_of_text)
-    got, want = everything(cider.from_captions(split), split), oracle(split)
+    got = everything(cider.from_captions(split), split)
+    want = oracle(split)
     assert got.dtype == np.float32
     assert want.max() > 4
     np.testing.assert_allclose(got, want, atol=2e-6)
@@ -70,7 +76,8 @@ def test_cider_is_what_dictionaries_say(order):
 def test_by_hand():
     split = make_split(['red dog runs', 'red dog', 'red cat', 'cat', 'bird', 'bird bird cat'], [0, 0, 1, 1, 2, 2])
     phi = everything(cider.from_captions(split), split)
-    a, b = math.log(3), math.log(3 / 2)  # of words of one image, and of two: red, cat
+    a = math.log(3)
+    b = math.log(3 / 2)  # of words of one image, and of two: red, cat
     # One reference, 'red dog runs': words (b, a) and (b, a, a), pairs (a) and (a, a), and no more.
     np.testing.assert_allclose(phi[0, 1], 2.5 * (math.sqrt((a**2 + b**2) / (2 * a**2 + b**2)) + 0.5**0.5), rtol=1e-6)
     np.testing.assert_allclose(phi[0, 1], 3.591022, rtol=1e-6)
@@ -99,7 +106,8 @@ def test_words_of_every_image_are_worth_nothing():
 def test_any_images_and_texts_can_be_asked_for_in_any_order():
     split = scenes.load('train', train_images=6)
     relevance = cider.from_captions(split)
-    images, texts = np.array([5, 0, 5]), np.array([29, 3, 0, 29])
+    images = np.array([5, 0, 5])
+    texts = np.array([29, 3, 0, 29])
     got = relevance.phi(images, texts)
     np.testing.assert_array_equal(got, everything(relevance, split)[np.ix_(images, texts)])
 

@@ -63,14 +63,16 @@ def test_words_of_a_vocabulary():
 
 def mask_as_released(ids, phrases, rng, first_word, size, mask):
     """One variant, phrase by phrase in a shuffled order, as the specification says it."""
-    labels, ids = [-1] * len(ids), list(ids)
+    labels = [-1] * len(ids)
+    ids = list(ids)
     shares = collections.Counter(place for phrase in phrases for place in phrase)
     order = [phrases[n] for n in rng.permutation(len(phrases))]
 
     def hide(phrase):
         for place in phrase:
             if labels[place] == -1:
-                labels[place], u = ids[place], rng.random()
+                labels[place] = ids[place]
+                u = rng.random()
                 if u < 0.8:
                     ids[place] = mask
                 elif u < 0.9:
@@ -86,14 +88,16 @@ def mask_as_released(ids, phrases, rng, first_word, size, mask):
 
 @pytest.mark.slow
 def test_frequencies_are_those_of_the_released_procedure():
-    count, phrases = 20000, [[1, 2], [2, 3], [5]]
+    count = 20000
+    phrases = [[1, 2], [2, 3], [5]]
     ids = np.array([2, 6, 7, 8, 9, 10, 3, 0, 0], np.int32)
     masked = Masking(**RELEASED | {'num_views': count}).mask(ids, matrix(7, *phrases), PIECES, np.random.default_rng(0))
     assert masked.ids.shape == masked.labelled.shape == (count, 9)
     assert masked.ids.dtype == np.int32
     rng = np.random.default_rng(1)
     loops = [mask_as_released(ids, phrases, rng, 5, 12, 4) for _ in range(count)]
-    shown, labelled = np.array([i for i, _ in loops]), np.array([labels for _, labels in loops]) >= 0
+    shown = np.array([i for i, _ in loops])
+    labelled = np.array([labels for _, labels in loops]) >= 0
     # Five standard deviations of a difference of two frequencies are at most 0.025.
     for ours, theirs in [(masked.labelled, labelled), (masked.ids == 4, shown == 4), (masked.ids != ids, shown != ids)]:
         np.testing.assert_allclose(ours.mean(axis=0), theirs.mean(axis=0), atol=0.025)
@@ -110,7 +114,8 @@ def test_masks_of_gold_scene_graphs():
     words = sorted({word for caption in dev.captions for word in caption.split()})
     pieces = WordPiece.of((*PIECES.words[:5], *words))
     phrases = masking.find_phrases(dev.captions, pieces, dev.caption_graphs)
-    masks, length = Masking(**RELEASED), 32
+    masks = Masking(**RELEASED)
+    length = 32
     ids = np.zeros((dev.num_texts, length), np.int32)
     for row, caption in zip(ids, dev.captions, strict=True):
         row[: len(caption.split()) + 2] = pieces.encode(caption)
@@ -130,7 +135,8 @@ def test_masks_of_gold_scene_graphs():
 def test_masks_depend_on_seed_step_and_text_alone():
     ids = np.tile(PIECES.encode('a wet snowboarder sits'), (6, 1))
     phrases = masking.find_phrases(['a wet snowboarder sits'] * 6, PIECES, None)
-    masks, texts = Masking(**RELEASED), np.arange(6)
+    masks = Masking(**RELEASED)
+    texts = np.arange(6)
 
     def mask(rows, seed=0, step=0, padding=0):
         padded = np.pad(ids[rows], ((0, 0), (0, padding)))

@@ -109,7 +109,8 @@ def test_concreteness(tmp_path):
     path.write_text('dog 0.9\ncat\t0.7\n\nhot dog 1\nidea 0.1\n')
     assert perturbations.read_concreteness(str(path)) == {'dog': 0.9, 'cat': 0.7, 'hot dog': 1, 'idea': 0.1}
     captions = ('a dog', 'a cat', 'an idea', 'a mat')
-    split, graphs = make_split(*captions, images=4), tuple(map(parse, captions))
+    split = make_split(*captions, images=4)
+    graphs = tuple(map(parse, captions))
     found = perturb(split, graphs, 'noun', seed=0, min_count=1, concreteness=str(path))
     assert found == (('a cat',), ('a dog',), (), ())
     path.write_text('dog many\n')
@@ -120,7 +121,8 @@ def test_concreteness(tmp_path):
 
 
 def test_user_errors():
-    split, graphs = make_split('a dog'), (CaptionGraph(((2, 5),)),)
+    split = make_split('a dog')
+    graphs = (CaptionGraph(((2, 5),)),)
     with pytest.raises(UserError, match="there is no perturbation 'nuon', did you mean 'noun'"):
         perturb(split, graphs, 'nuon', seed=0)
     with pytest.raises(UserError, match='made has 1 nouns that occur 1 times; lower min_count'):

@@ -24,7 +24,8 @@ def published(request, monkeypatch):
     monkeypatch.setattr(module, 'Vocabulary', kind, raising=False)
     made = kind()
     made.word2idx = {word: number for number, word in enumerate(WORDS)}
-    made.idx2word, made.idx = dict(enumerate(WORDS)), len(WORDS)
+    made.idx2word = dict(enumerate(WORDS))
+    made.idx = len(WORDS)
     return made
 
 
@@ -78,7 +79,8 @@ def test_words_and_their_ids_are_enough(tmp_path):
 def test_ids_of_words_are_enough_in_pickles_of_any_name(tmp_path, monkeypatch, name, others):
     kind = type('Vocab', (), {'__module__': '__main__'})
     monkeypatch.setattr(sys.modules['__main__'], 'Vocab', kind, raising=False)
-    made, fields = kind(), {'word2idx': {word: number for number, word in enumerate(CAFE)}, **others}
+    made = kind()
+    fields = {'word2idx': {word: number for number, word in enumerate(CAFE)}, **others}
     vars(made).update(fields)
     for content in (made, fields):
         (tmp_path / name).write_bytes(pickle.dumps(content))
@@ -95,7 +97,8 @@ class Hostile:
 
 @pytest.mark.parametrize('place', ['all', 'idx', 'word2idx', 'other'])
 def test_nothing_in_a_file_runs(tmp_path, published, place):
-    path, canary = tmp_path / 'x.pkl', tmp_path / 'canary'
+    path = tmp_path / 'x.pkl'
+    canary = tmp_path / 'canary'
     setattr(published, place, Hostile(canary))
     path.write_bytes(pickle.dumps(Hostile(canary) if place == 'all' else published))
     if place == 'other':
@@ -124,7 +127,8 @@ def test_damaged_fields_are_one_sentence(tmp_path, published, change, message):
 
 
 def test_truncated_files_and_other_objects_are_one_sentence(tmp_path, published):
-    content, path = pickle.dumps(published), tmp_path / 'x.pkl'
+    content = pickle.dumps(published)
+    path = tmp_path / 'x.pkl'
     others = [pickle.dumps(x) for x in ({}, [], 3, 'words')]
     for damaged in (*(content[:size] for size in range(0, len(content), 11)), *others, b'{"word2idx": {}}'):
         path.write_bytes(damaged)

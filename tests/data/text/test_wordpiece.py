@@ -202,7 +202,8 @@ def test_files_that_are_no_vocabulary(tmp_path, text, message):
 
 
 def test_a_tokenizer_json_has_the_same_pieces(tmp_path, pieces):
-    path, ids = tmp_path / 'tokenizer.json', {word: number for number, word in enumerate(pieces.words)}
+    path = tmp_path / 'tokenizer.json'
+    ids = {word: number for number, word in enumerate(pieces.words)}
     model = {'type': 'WordPiece', 'vocab': dict(reversed(ids.items()))}
     path.write_text(json.dumps({'normalizer': {'type': 'BertNormalizer', 'lowercase': True}, 'model': model}))
     assert load_vocabulary(str(path)) == pieces
