@@ -63,9 +63,13 @@ SENTENCES = {
 }  # fmt: skip
 
 
+def words_of(sentence, spans):
+    return [sentence[slice(*span)] for span in spans]
+
+
 def read(sentence, graph):
     """A scene graph in words."""
-    objects, attributes, relations = ([sentence[slice(*span)] for span in spans] for spans in graph[:3])
+    objects, attributes, relations = (words_of(sentence, spans) for spans in graph[:3])
     return objects, attributes, relations, [f'{objects[thing]} {attributes[a]}' for thing, a in graph.described]
 
 
@@ -129,9 +133,10 @@ def fake_spacy(monkeypatch, tagged, installed='fake_model'):
         assert 'tagger' not in exclude
         if model != installed:
             raise OSError('no such model')
-        return types.SimpleNamespace(
-            pipe=lambda texts: [[Word(text=w, tag_=t, idx=text.index(w)) for w, t in tagged] for text in texts]
-        )
+        return types.SimpleNamespace(pipe=lambda texts: map(read, texts))
+
+    def read(text):
+        return [Word(text=word, tag_=tag, idx=text.index(word)) for word, tag in tagged]
 
     monkeypatch.setitem(sys.modules, 'spacy', types.SimpleNamespace(load=load))
 

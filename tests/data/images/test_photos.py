@@ -132,6 +132,11 @@ def draw(folder, names=CAPTIONS):
         Image.new('RGB', (30, 30), (50 * number, 0, 0)).save(folder / name)
 
 
+def each_caption():
+    for name, captions in CAPTIONS.items():
+        yield from ((name, caption) for caption in captions)
+
+
 def jsonl(root):
     draw(root / 'train')
     rows = [{'file_name': name, 'captions': captions} for name, captions in CAPTIONS.items()]
@@ -140,7 +145,7 @@ def jsonl(root):
 
 def jsonl_of_single_captions(root):
     draw(root / 'train')
-    rows = [{'file_name': name, 'text': caption} for name, captions in CAPTIONS.items() for caption in captions]
+    rows = [{'file_name': name, 'text': caption} for name, caption in each_caption()]
     (root / 'train' / 'metadata.jsonl').write_text('\n'.join(map(json.dumps, rows)))
 
 
@@ -178,15 +183,10 @@ def karpathy(root):
     draw(root / 'train2014', ['b.png'])
     draw(root / 'val2014', ['a.png', 'c.png'])
     rows = (('train2014', 'b.png', 'train'), ('val2014', 'a.png', 'restval'), ('val2014', 'c.png', 'val'))
-    images = [
-        {
-            'filepath': folder,
-            'filename': name,
-            'split': split,
-            'sentences': [{'raw': caption} for caption in CAPTIONS.get(name, ['other', 'captions'])],
-        }
-        for folder, name, split in rows
-    ]
+    images = []
+    for folder, name, split in rows:
+        sentences = [{'raw': caption} for caption in CAPTIONS.get(name, ['other', 'captions'])]
+        images.append({'filepath': folder, 'filename': name, 'split': split, 'sentences': sentences})
     (root / 'dataset_coco.json').write_text(json.dumps({'images': images}))
 
 
@@ -450,7 +450,7 @@ def test_unusual_columns_are_named_in_the_config(tmp_path):
 
 def table(root):
     draw(root / 'Images', CAPTIONS)
-    lines = [f'{name},{caption}' for name, captions in CAPTIONS.items() for caption in captions]
+    lines = [f'{name},{caption}' for name, caption in each_caption()]
     (root / 'train.csv').write_text('\n'.join(['image,caption', *lines]))
 
 
@@ -462,7 +462,7 @@ def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch):
     for old in [*tmp_path.glob('*train*'), *tmp_path.glob('val-*')]:
         old.rename(tmp_path / old.name.replace('train', 'all').replace('val', 'rest'))
     parts = [load(tmp_path, split, held_out=0.2) for split in ('train', 'dev', 'test')]
-    ids = [[os.path.basename(name) for name in part.image_ids] for part in parts]
+    ids = [[*map(os.path.basename, part.image_ids)] for part in parts]
     assert [*map(len, ids)] == [6, 2, 2]
     assert sorted(itertools.chain(*ids)) == names
     assert load(tmp_path, 'val', held_out=0.2).image_ids == parts[1].image_ids
@@ -502,9 +502,11 @@ def annotations_of(*captions):
 
 def sentences_of(*captions):
     """Karpathy's form of a.png, b.png and c.png with lists of captions."""
-    sentences = [[{'raw': caption} for caption in image] for image in captions]
-    images = [{'filename': f'{name}.png', 'split': 'train'} for name in 'abc']
-    return json.dumps({'images': [image | {'sentences': raw} for image, raw in zip(images, sentences, strict=True)]})
+    images = []
+    for name, listed in zip('abc', captions, strict=True):
+        sentences = [{'raw': caption} for caption in listed]
+        images.append({'filename': f'{name}.png', 'split': 'train', 'sentences': sentences})
+    return json.dumps({'images': images})
 
 
 MISSING = {  # b.png has no caption, c.png a missing one and another

@@ -1,6 +1,7 @@
 """CIDEr against hand-computed numbers and dictionaries, and matrices that are given."""
 
 import collections
+import itertools
 import math
 
 import numpy as np
@@ -24,14 +25,19 @@ def everything(relevance, split):
     return relevance.phi(np.arange(split.num_images), np.arange(split.num_texts))
 
 
+def grams(words, n):
+    return zip(*[words[k:] for k in range(n)], strict=False)
+
+
 def vector(tokens, n, documents, images):
     """A caption's n-grams and their tf-idf; `documents` holds for each image its captions' n-grams."""
-    counts = collections.Counter(zip(*[tokens[k:] for k in range(n)], strict=False))
-    return {gram: count * math.log(images / sum(gram in d for d in documents)) for gram, count in counts.items()}
+    counts = collections.Counter(grams(tokens, n))
+    frequencies = collections.Counter(itertools.chain.from_iterable(documents))
+    return {gram: count * math.log(images / frequencies[gram]) for gram, count in counts.items()}
 
 
 def cosine(a, b):
-    lengths = [math.sqrt(sum(value**2 for value in v.values())) for v in (a, b)]
+    lengths = [math.hypot(*v.values()) for v in (a, b)]
     return sum(a[gram] * b[gram] for gram in a.keys() & b.keys()) / math.prod(lengths) if all(lengths) else 0.0
 
 
@@ -40,11 +46,9 @@ def oracle(split):
     tokens = [tokenize(caption) for caption in split.captions]
     total = np.zeros((split.num_images, split.num_texts))
     for n in range(1, 5):
-        grams = [set(zip(*[words[k:] for k in range(n)], strict=False)) for words in tokens]
-        documents = [
-            set().union(*[g for g, i in zip(grams, split.image_of_text, strict=True) if i == image])
-            for image in range(split.num_images)
-        ]
+        documents = [set() for _ in range(split.num_images)]
+        for words, image in zip(tokens, split.image_of_text, strict=True):
+            documents[image].update(grams(words, n))
         vectors = [vector(words, n, documents, split.num_images) for words in tokens]
         for image in range(split.num_images):
             for t in range(split.num_texts):

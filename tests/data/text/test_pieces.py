@@ -127,7 +127,7 @@ def test_agrees_with_open_clip():
 
     tokenizer = SimpleTokenizer(bpe_path=str(ROOT / PUBLISHED))
     published = load_vocabulary(str(ROOT / PUBLISHED))
-    lines = [line for path in REAL for line in (ROOT / path).read_text(encoding='utf-8').splitlines()]
+    lines = '\n'.join((ROOT / path).read_text(encoding='utf-8') for path in REAL).splitlines()
     for caption in [
         *lines[:3000],
         "It's  A Caf\u00e9 &amp; b\u00e4r: 20% OFF!! we'll",
