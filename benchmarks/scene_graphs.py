@@ -17,7 +17,7 @@ from textblob.en import lexicon
 
 from benchmarks.results import Row
 from jitm.data import scene_graphs
-from jitm.data.pairs.perturbations import singular
+from jitm.data.pairs.caption_rules import singular
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.errors import UserError
 

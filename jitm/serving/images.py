@@ -17,9 +17,10 @@ import numpy as np
 
 from jitm.data.arrays import BOXES, are_boxes, open_npy
 from jitm.data.correspondence import name_texts
+from jitm.data.images.image_bytes import reading
 from jitm.data.images.photo_files import list_files
 from jitm.data.images.pixels import Photos
-from jitm.data.images.transforms import Photo, Transform, View, decode, is_photo, reading
+from jitm.data.images.transforms import Photo, Transform, View, decode, is_photo
 from jitm.data.precomp import FEATURES, read_lines
 from jitm.data.splits import Split, check_images, take_images
 from jitm.data.text.vocabularies import tokenize_tags

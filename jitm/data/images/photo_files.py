@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jitm.data.images.caption_files import SUFFIXES, Listed, captions_in
-from jitm.data.images.transforms import RAW
+from jitm.data.images.image_bytes import RAW
 from jitm.errors import UserError, printable
 from jitm.files import ArchiveMember, describe_unread, open_file, parse_json, read_text, split_lines
 

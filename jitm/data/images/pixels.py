@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from jitm.data.images.transforms import Photo, Transform, check_image, decode, readable
+from jitm.data.images.image_bytes import readable
+from jitm.data.images.transforms import Photo, Transform, check_image, decode
 from jitm.errors import UserError
 from jitm.files import cache_home, hash_arrays, replacing
 

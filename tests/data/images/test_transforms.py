@@ -228,7 +228,7 @@ def test_a_file_its_bytes_and_pillow_have_the_same_pixels(name, tmp_path):
 
 def test_threads_hold_a_bounded_number_of_pixels(tmp_path, monkeypatch):
     """Photos of 2,400 and 600 pixels by 8 threads: at most 5,000 at a time, one that is larger alone."""
-    monkeypatch.setattr(transforms, '_PIXELS', transforms._Budget(5000))
+    monkeypatch.setattr(transforms, '_PIXELS', transforms.Budget(5000))
     sizes = [(60, 40), (30, 20), (90, 60)] * 8
     held = [0]
     most = []
@@ -255,7 +255,7 @@ import concurrent.futures, resource, sys
 from jitm.data.images import transforms
 
 path, threads = sys.argv[1], int(sys.argv[2])
-transforms._PIXELS = transforms._Budget(30_000_000)
+transforms._PIXELS = transforms.Budget(30_000_000)
 with concurrent.futures.ThreadPoolExecutor(threads) as pool:
     list(pool.map(lambda _: transforms.decode(path, lambda photo: photo.size), range(threads)))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -275,7 +275,7 @@ def test_threads_do_not_keep_the_memory_of_large_photos(tmp_path):
 
 
 def test_a_failure_gives_its_pixels_back(monkeypatch):
-    monkeypatch.setattr(transforms, '_PIXELS', transforms._Budget(2400))
+    monkeypatch.setattr(transforms, '_PIXELS', transforms.Budget(2400))
     for _ in range(3):
         with pytest.raises(UserError, match='the photo is damaged or cut off'):
             decode(encoded(picture())[:-300], np.asarray)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.pairs import perturbations
+from jitm.data.pairs import caption_rules, perturbations
 from jitm.data.pairs.perturbations import perturb, perturber
 from jitm.data.scene_graphs import CaptionGraph, parse
 from jitm.data.splits import Split
@@ -27,7 +27,7 @@ def test_nouns_by_hand():
     captions = [caption, 'a dog and a toy', 'two puppies in the garden']
     nouns = ['apple', 'apples', 'ball', 'dogs', 'garden', 'toys', 'trees', 'house']
     # The captions contain `trees`, `toys` and `dogs` in the singular or plural; `tree` itself is not in the list.
-    assert list(perturbations.replace_nouns(caption, parse(caption), captions, nouns)) == [
+    assert list(caption_rules.replace_nouns(caption, parse(caption), captions, nouns)) == [
         'Apples chase a ball near a tree',
         'Dogs chase an apple near a tree',
         'Dogs chase a house near a tree',
@@ -36,7 +36,7 @@ def test_nouns_by_hand():
 
 def test_numbers_by_hand():
     caption = 'A small , black dog and two cats by an old bus'
-    found = list(perturbations.change_numbers(caption, parse(caption)))
+    found = list(caption_rules.change_numbers(caption, parse(caption)))
     assert len(found) == len(set(found)) == 3 * 11
     assert 'Two small , black dogs and two cats by an old bus' in found
     assert 'A small , black dog and one cat by an old bus' in found
@@ -46,23 +46,23 @@ def test_numbers_by_hand():
 
 @pytest.mark.parametrize('caption', ['a group of people', 'it is a .', 'people run', 'one of them sits'])
 def test_numbers_without_a_noun_are_kept(caption):
-    assert list(perturbations.change_numbers(caption, parse(caption))) == []
+    assert list(caption_rules.change_numbers(caption, parse(caption))) == []
 
 
 def test_prepositions_by_hand():
     caption = 'a cat sits on top of a box under the table'
-    found = list(perturbations.replace_prepositions(caption, parse(caption)))
+    found = list(caption_rules.replace_prepositions(caption, parse(caption)))
     assert 'a cat sits behind a box under the table' in found
     assert 'a cat sits on top of a box above the table' in found
     kept = {'on', 'onto', 'upon', 'atop', 'over'}
     assert not {f'a cat sits {word} a box under the table' for word in kept} & set(found)
-    distinct = {*itertools.chain(*perturbations.PREPOSITIONS)}
+    distinct = {*itertools.chain(*caption_rules.PREPOSITIONS)}
     assert len(found) == len(set(found)) == 2 * len(distinct) - 6 - 4
 
 
 def test_swaps_by_hand():
     caption = 'A man in a red hat holds the small dog and a cat'
-    found = set(perturbations.swap_objects(caption, parse(caption)))
+    found = set(caption_rules.swap_objects(caption, parse(caption)))
     assert found == {
         'A red hat in a man holds the small dog and a cat',
         'The small dog in a red hat holds a man and a cat',
@@ -70,8 +70,8 @@ def test_swaps_by_hand():
         'A man in the small dog holds a red hat and a cat',
         'A man in a cat holds the small dog and a red hat',
     }
-    assert not list(perturbations.swap_objects('a dog with a dog', parse('a dog with a dog')))
-    assert not list(perturbations.swap_objects('a dog chases a dog', parse('a dog chases a dog')))
+    assert not list(caption_rules.swap_objects('a dog with a dog', parse('a dog with a dog')))
+    assert not list(caption_rules.swap_objects('a dog chases a dog', parse('a dog chases a dog')))
 
 
 def test_perturb_by_hand():
