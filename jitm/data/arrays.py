@@ -128,6 +128,12 @@ def are_boxes(boxes: np.ndarray) -> bool:
     return bool((boxes >= 0).all() and (boxes <= 1).all() and (boxes[..., :2] <= boxes[..., 2:]).all())
 
 
+def locations(boxes: np.ndarray) -> np.ndarray:
+    """Returns the locations of regions from their boxes [..., 4]: [..., 7], see `Images`."""
+    size = boxes[..., 2:] - boxes[..., :2]
+    return np.concatenate([boxes, size, size.prod(axis=-1, keepdims=True)], axis=-1)
+
+
 def grid_boxes(regions: int) -> np.ndarray | None:
     """Returns the boxes of the cells of a square grid, row by row: float32 [R, 4]; None for a single vector."""
     edge = math.isqrt(regions)

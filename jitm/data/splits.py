@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Union
 
 import numpy as np
 
-from jitm.data.arrays import Rows
+from jitm.data.arrays import Rows, locations
 from jitm.data.images.pixels import Photos
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Tokens
@@ -19,12 +19,6 @@ from jitm.files import hash_arrays, hash_json, hash_rows
 from jitm.types import Images, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # scored texts are padded to such lengths
-
-
-def locations(boxes: np.ndarray) -> np.ndarray:
-    """Returns the locations of regions from their boxes [..., 4]: [..., 7], see `Images`."""
-    size = boxes[..., 2:] - boxes[..., :2]
-    return np.concatenate([boxes, size, size.prod(axis=-1, keepdims=True)], axis=-1)
 
 
 def join_captions(captions: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -73,8 +67,8 @@ class Split:
     token_vectors: TokenVectors | None = None
     scale: float = 1.0
 
-    PER_IMAGE: ClassVar = ('image_ids', 'tags')  # the fields that are tuples
-    PER_TEXT: ClassVar = ('captions',)
+    PER_IMAGE: ClassVar = ('image_ids', 'tags', 'counts', 'boxes', 'pixels')  # and the regions
+    PER_TEXT: ClassVar = ('captions', 'image_of_text', 'original_image_of_text', 'token_vectors')
 
     def __repr__(self) -> str:
         return f'<{self.name}: {self.num_images} images, {self.num_texts} captions>'
@@ -189,27 +183,27 @@ class Split:
         position = np.full(self.num_images, -1, np.int32)
         position[images] = np.arange(len(images))
         part = self.take_texts(np.flatnonzero(position[self.image_of_text] >= 0))
-        fields: dict[str, Any] = {'image_of_text': position[part.image_of_text], **self._rows(self.PER_IMAGE, images)}
-        for name in ('counts', 'boxes', 'pixels'):
-            values = getattr(self, name)
-            if values is not None:
-                fields[name] = values.take(images) if isinstance(values, Photos) else values[images]
+        fields = self._rows(self.PER_IMAGE, images)
         if self.regions is not None:
             fields['regions'] = Rows(self.regions, images)
-        return dataclasses.replace(part, **fields)
+        return dataclasses.replace(part, image_of_text=position[part.image_of_text], **fields)
 
     def take_texts(self, texts: np.ndarray) -> 'Split':
         """Returns all images with some of their texts, int [N]."""
-        fields = self._rows(self.PER_TEXT, texts)
-        if self.original_image_of_text is not None:
-            fields['original_image_of_text'] = self.original_image_of_text[texts]
-        if self.token_vectors is not None:
-            fields['token_vectors'] = self.token_vectors.take(texts)
-        return dataclasses.replace(self, image_of_text=self.image_of_text[texts], **fields)
+        return dataclasses.replace(self, **self._rows(self.PER_TEXT, texts))
 
     def _rows(self, names: Sequence[str], rows: np.ndarray) -> dict[str, Any]:
-        """Returns some rows of the tuples that have values."""
-        return {name: tuple(map(values.__getitem__, rows)) for name in names if (values := getattr(self, name))}
+        """Returns some rows of the fields that have values."""
+        fields = {}
+        for name in names:
+            values = getattr(self, name)
+            if isinstance(values, tuple):
+                fields[name] = tuple(map(values.__getitem__, rows)) if values else ()
+            elif isinstance(values, Photos | TokenVectors):
+                fields[name] = values.take(rows)
+            elif values is not None:
+                fields[name] = values[rows]
+        return fields
 
     def sample_texts(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples one text of each of N images: int [N]."""

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
+from jitm.data.arrays import locations as locations_of
 from jitm.data.pairs import cider, masking
 from jitm.data.pairs.augmentation import Augmentation
 from jitm.data.pipeline import Pipeline
 from jitm.data.profile import fits, resize
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
-from jitm.data.splits import locations as locations_of
 from jitm.data.text.vocabularies import tokenize_split
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError

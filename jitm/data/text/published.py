@@ -15,11 +15,9 @@ from jitm.data.text.wordpiece import CLS, SEP, SPECIAL_PIECES, UNK, WordPiece, w
 from jitm.errors import UserError
 from jitm.files import hash_json, parse_json, read_bytes, split_lines
 
-START = '<s>'
-PADDING = '<pad>'
-END = '</s>'
-UNKNOWN = '<unk>'
-MASK = '<mask>'  # but of a BERT
+SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')  # but of a BERT
+START, PADDING, END, UNKNOWN = SPECIAL
+MASK = '<mask>'
 OF_A_BERT = 'normalizer', 'pre_tokenizer', 'model'  # what a tokenizer shares with that of `WordPiece.of`
 OF_WORDS = ('BertTokenizer', 'DistilBertTokenizer', 'MPNetTokenizer')
 OF_BYTES = ('RobertaTokenizer',)
@@ -288,7 +286,7 @@ def _of_sentencepiece(file: Path, config: TokenizerConfig) -> tokenizers.Tokeniz
     _check_class(file, config, OF_SENTENCES)
     tokenizer = from_model(read_bytes(file))
     _, _, _, *pieces = parse_json(tokenizer.to_str())['model']['vocab']
-    special = [(piece, 0.0) for piece in (START, PADDING, END, UNKNOWN)]
+    special = [(piece, 0.0) for piece in SPECIAL]
     pieces = [*special, *map(tuple, pieces), (MASK, 0.0)]
     tokenizer.model = models.Unigram(pieces, special.index((UNKNOWN, 0.0)), byte_fallback=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), tokenizer.pre_tokenizer])
