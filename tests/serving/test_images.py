@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from jitm.commands.search import _text
-from jitm.data.images import transforms
+from jitm.data.images import image_bytes
 from jitm.data.images.pixels import Photos
 from jitm.data.images.transforms import Transform
 from jitm.data.splits import Split
@@ -159,9 +159,9 @@ def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
             raise PermissionError(13, 'Permission denied', str(path))
         return opened(path, mode)
 
-    opened = transforms.open_file
+    opened = image_bytes.open_file
     monkeypatch.setattr(os, 'scandir', scandir)
-    monkeypatch.setattr(transforms, 'open_file', refuse)
+    monkeypatch.setattr(image_bytes, 'open_file', refuse)
     index = make_index(folder, tmp_path / 'index')
     assert index.names == ['a.JPG', 'b.png', 'link.png']
     assert index.unreadable['deep'] == 'cannot be read (Permission denied): add the file, or make it readable'
