@@ -3,6 +3,7 @@
 Templates escape all values: names, captions, paths and messages are passed to them unescaped.
 """
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | Cell]]
 
 
-class Result(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Result:
     """A retrieved image or caption as pages show it.
 
     Attributes:
