@@ -16,6 +16,7 @@ from jitm.data.text.vocabularies import tokenize_split
 from jitm.encoders import features
 from jitm.encoders.text_network import TextNetwork, of_trained
 from jitm.errors import UserError
+from jitm.files.outputs import UNFINISHED
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.evaluation.test_compositional import choice
@@ -183,13 +184,21 @@ def test_a_killed_job_leaves_no_vectors(clip_tower, tmp_path, monkeypatch):
     arguments = [*ENCODE, '--workdir', str(clip_tower / 'run'), '--out', str(tokens)]
     monkeypatch.setattr(features, 'TEXTS_PER_BLOCK', 20)
     encode, calls = TextNetwork.encode, iter(range(9))
-    monkeypatch.setattr(TextNetwork, 'encode', lambda *args: encode(*args) if next(calls) < 4 else 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(TextNetwork, 'encode', lambda *args: encode(*args) if next(calls) < 4 else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cli.main(arguments)
     assert (tokens / 'train_txts.npy').exists()
     assert not (tokens / 'dev_txts.npy').exists()
     with pytest.raises(UserError, match="has no vectors of the tokens of 'dev'"):
         precomp.load('dev', root=str(tokens), token_vectors=True)
+    rows = []
+    monkeypatch.setattr(TextNetwork, 'encode', lambda *args: rows.append(len(args[2])) or encode(*args))
+    assert cli.main(arguments) == 0
+    assert rows == [10]  # the first 20 captions had been encoded
+    assert not (tokens / UNFINISHED).exists()
+    same = (clip_tower / 'tokens' / 'dev_txts.npy').read_bytes()
+    assert (tokens / 'dev_txts.npy').read_bytes() == same
 
 
 def damage(path):

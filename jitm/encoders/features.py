@@ -150,11 +150,11 @@ def write(
             return False
         stale = files_of(split_name)
         if not present:  # other features were removed, or never completed
-            manifest = {}
+            manifest.clear()
             stale = {*output.names}.difference(job.names)
         output.remove(stale)
-        entry = {**description, 'origin': network.origin, **_folder_of(split)}
-        _write_manifest(output, {**manifest, split_name: entry})
+        manifest[split_name] = {**description, 'origin': network.origin, **_folder_of(split)}
+        _write_manifest(output, manifest)
         writer = PrecompWriter(output, split_name)
         writer.write_lines('_ids.txt', split.image_ids)
         if split.captions:
@@ -278,11 +278,11 @@ def write_texts(
         encoders = {name: entry[ENTRY] for name, entry in manifest.items() if ENTRY in entry}
         present = _check_folder(folder, VECTORS, encoders, split_name, description)
         output = OutputFolder(folder, KIND)
-        job = output.begin(description)
+        job = output.begin({**description, 'texts_per_block': TEXTS_PER_BLOCK})
         if split_name in present:
             output.end_jobs()
             return False
-        manifest = manifest | {split_name: {**manifest[split_name], ENTRY: {**description, 'origin': network.origin}}}
+        manifest[split_name][ENTRY] = {**description, 'origin': network.origin}
         _write_manifest(output, manifest)
         tokens = tokenize_split(tuple(captions), network.vocabulary)
         writer = PrecompWriter(output, split_name)
@@ -311,7 +311,7 @@ def _write_manifest(output: OutputFolder, manifest: Mapping[str, Any]) -> None:
     output.write(MANIFEST, json.dumps(manifest, indent=2) + '\n')
 
 
-def _read_manifest(folder: Path) -> Mapping[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = parse_json(path.read_text()) if path.exists() else {}

@@ -66,36 +66,45 @@ def answer(
     Raises:
       UserError: If the query cannot be read, or the second run cannot read these images.
     """
-    names = index.names if captions is None else captions
+    finds_images = captions is None
+    names = index.names if finds_images else captions
     row = find_row(index, image) if image else None
     shown_image = image if row is None else index.names[row]
+    row_of = {name: number for number, name in enumerate(images.names)}
+    # The best images or captions.
     count = len(names) if images.captions else top_k  # all of them, for the rank of the first match
-    count = count if rerank is None else top_m
+    if rerank is not None:
+        count = top_m
     vector = _vector(run, index, caption, image, row)
-    if captions is None:
-        hits = index.top(vector, count + (row is not None))[0]
+    if finds_images:
+        hits = index.top(vector, count + 1)[0]
         hits = [hit for hit in hits if hit.index != row][:count]  # an image is not a result for itself
     else:
         hits = VectorSearch(run.vectors(run.encode_text(captions))).top(vector, count)[0]
+    # In the order of the second run.
     if rerank is not None:
-        found_names = [names[hit.index] for hit in hits]
-        compared = [shown_image]
-        if captions is None or row is not None:
-            row_of = {name: row for row, name in enumerate(images.names)}
-            part = images.take(np.array([row_of[name] for name in (found_names if captions is None else compared)]))
+        best = [names[hit.index] for hit in hits]
+        texts = [caption] if finds_images else best
+        compared = best if finds_images else [shown_image]
+        if finds_images or row is not None:
+            part = images.take(np.array([row_of[name] for name in compared]))
             compared = photo_files(part, rerank.run) or part
-        encoded = rerank.encode_image(compared), rerank.encode_text([caption] if captions is None else found_names)
-        scores = rerank.similarity(*encoded).ravel()
-        scores += np.array([hit.score for hit in hits], np.float32) if add else 0
+        scores = rerank.similarity(rerank.encode_image(compared), rerank.encode_text(texts)).ravel()
+        if add:
+            scores += np.array([hit.score for hit in hits], np.float32)
         hits = [Hit(hits[reranked.index].index, reranked.score) for reranked in rank(scores, len(hits))]
-    matches = set()  # the names of the images, or the captions, that match
-    if captions is None:
+    # Those that match by the captions of the images.
+    matches = set()
+    if finds_images:
         matches = {images.names[match] for match in images.images_with(caption)}
-    elif shown_image in images.names:
-        matches = {*images.captions_of(images.names.index(shown_image))}
-    shown = best_and_first(hits, top_k, {n for n, name in enumerate(names) if name in matches})
-    results = [Result(names[hit.index], hit.score, rank=n, right=names[hit.index] in matches) for n, hit in shown]
-    return Answer(image or caption, results[:top_k], captions is None, shown_image, results[top_k:])
+    elif shown_image in row_of:
+        matches = set(images.captions_of(row_of[shown_image]))
+    right = {number for number, name in enumerate(names) if name in matches}
+    results = [
+        Result(names[hit.index], hit.score, rank=number, right=hit.index in right)
+        for number, hit in best_and_first(hits, top_k, right)
+    ]
+    return Answer(image or caption, results[:top_k], finds_images, shown_image, results[top_k:])
 
 
 def find_row(index: Index, image: str) -> int | None:

@@ -122,10 +122,9 @@ def check(encoding: Encoding, side: str, expected: dict[str, chex.ArrayTree]) ->
         same_size = not floating or shape[1:][-1:] == expected_leaf.shape[1:][-1:]
         return len(shape) == len(expected_leaf.shape) and same_size and not np.iscomplexobj(leaf)
 
-    leaves = jax.tree.leaves(encoding)
-    ones = jax.tree.leaves(expected[side])
-    is_alike = jax.tree.structure(encoding) == jax.tree.structure(expected[side])
-    if not is_alike or not all(map(fits, leaves, ones)):
+    leaves, structure = jax.tree.flatten(encoding)
+    expected_leaves, expected_structure = jax.tree.flatten(expected[side])
+    if structure != expected_structure or not all(map(fits, leaves, expected_leaves)):
         method = 'encode_image' if side == 'images' else 'encode_text'
         raise UserError(f'{side} are not encodings of this run; make them with run.{method}')
     if not len(leaves[0]):

@@ -189,6 +189,6 @@ def test_pictures_of_photos_are_refused(finished, split, capsys, monkeypatch, tm
 
 
 def test_runs_without_vectors_are_refused(finished, capsys, monkeypatch):
-    monkeypatch.setattr('jitm.serving.loaded_run.DualEncoder', ())
+    monkeypatch.setattr('jitm.evaluation.protocol.DualEncoder', ())
     assert cli.main(['search', '--workdir', str(finished), '--split', 'test', 'a']) == 2
     assert 'are not inner products of vectors' in capsys.readouterr().err

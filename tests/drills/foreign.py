@@ -6,9 +6,10 @@ from pathlib import Path
 from tests.drills import runs
 
 NAMES = (
-    *('blocks/0123456789abcdef/0_0', 'explain/explain.json', 'explain/index.html'),  # jitm eval
+    *('unfinished/0123456789abcdef/0_0', 'explain/explain.json', 'explain/index.html'),  # jitm eval
     *('metrics.json', 'sims.npy', 'image_of_text.npy', 'vectors.npz', 'words.json', 'words.html', 'choices.json'),
-    *('manifest.json', 'vectors.npy', 'vectors-40703a8131575e05.npy', 'parts/0.npz', 'names.json'),  # jitm search
+    *('manifest.json', 'vectors.npy', 'vectors-40703a8131575e05.npy', 'names.json'),  # jitm search
+    *('unfinished/0123456789abcdef/0', 'unfinished/0'),
     *('state_0.npz', 'texts_of_image.npy', 'images_of_text.npy', 'found_0.npz'),  # jitm mine
     *('config.json', 'metrics.jsonl', 'timing.jsonl', 'checkpoints/1/manifest', 'damaged/1', 'model.safetensors'),
     *('encoded.json', 'dev_ims.npy', 'dev_caps.txt', 'dev_ids.txt', 'boxes.npy', 'README.md', 'vocabulary.json'),
