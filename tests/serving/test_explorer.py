@@ -61,7 +61,7 @@ def scan():
     model = make_scan('t2i', 'Mean', text=GRUEncoder(len(vocabulary), DIM, 5, bidirectional=True, dropout=0.0))
     images, texts = take_images(split, np.array([0])), Texts(np.ones((1, 3), np.int32), np.array([3]))
     variables = jax.jit(model.init)(jax.random.key(0), images, texts)
-    config = {'evaluation': {'dtype': 'float32', 'precision': 'highest'}, 'run': {'memory_mb': 1024}}
+    config = {'data': {}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}, 'run': {'memory_mb': 1024}}
     run = Run('a_run', 7, 'target', model, variables, vocabulary, config, split.regions.shape[2], 'hash')
     return Site([Explored(LoadedRun(run), split)], split, 'jitm explorer', ['--split', 'test'])
 
