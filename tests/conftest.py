@@ -108,11 +108,11 @@ def run_script(script: str, *arguments: object, **variables: str) -> subprocess.
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     """The time of change and the content of each file, folder and link below a folder."""
-    found = {}
+    state = {}
     for path in sorted(folder.rglob('*')):
         content = path.read_bytes() if path.is_file() and not path.is_symlink() else b''
-        found[str(path.relative_to(folder))] = path.lstat().st_mtime_ns, content
-    return found
+        state[str(path.relative_to(folder))] = path.lstat().st_mtime_ns, content
+    return state
 
 
 UNCHANGED = {'drop_regions': 0.0, 'change_words': 0.0, 'keep_special_tokens': False, 'num_views': 1}
@@ -171,8 +171,8 @@ def tiny_config() -> dict:
 
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
     """Returns a folder that `build` fills once for all workers of pytest-xdist."""
-    own = tmp_path_factory.getbasetemp()
-    root = own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base
     folder, partial = root / name, root / f'{name}.partial'
     with (root / f'{name}.lock').open('w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -199,14 +199,15 @@ def memory_maps():
         jax.clear_caches()
 
 
-COMPILED, compile_step = {}, setup_lib.compile_step
+COMPILED = {}
+compile_step = setup_lib.compile_step
 
 
 def compile_once(plan, members, steps_per_epoch):
     """`compile_step`, which shares its functions with equal configs: each is traced once per process."""
     models = {name: repr(member.model) for name, member in members.items()}
-    kept = plan.config['run']['activations_mb']
-    parts = config_lib.training_relevant(plan.config), kept, models, steps_per_epoch, jax.device_count()
+    budget = plan.config['run']['activations_mb']
+    parts = config_lib.training_relevant(plan.config), budget, models, steps_per_epoch, jax.device_count()
     key = json.dumps(parts, sort_keys=True)
     if key not in COMPILED:
         COMPILED[key] = compile_step(plan, members, steps_per_epoch)

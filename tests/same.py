@@ -21,10 +21,10 @@ def assert_same_states(workdir: Path, other: Path) -> None:
         assert a.best_step() == b.best_step()
         assert a.steps()[-1] == b.steps()[-1]
         for step in {a.best_step(), a.steps()[-1]}:
-            one, two = a.read(step), b.read(step)
-            assert one[1] == two[1]
-            assert jax.tree.structure(one[0]) == jax.tree.structure(two[0])
-            jax.tree.map(np.testing.assert_array_equal, one[0], two[0])
+            first, second = a.read(step), b.read(step)
+            assert first[1] == second[1]
+            assert jax.tree.structure(first[0]) == jax.tree.structure(second[0])
+            jax.tree.map(np.testing.assert_array_equal, first[0], second[0])
 
 
 def assert_same_training(workdir: Path, other: Path) -> None:
@@ -33,10 +33,10 @@ def assert_same_training(workdir: Path, other: Path) -> None:
     The latter is computed from the scores of the validation, which devices of one process share in other blocks.
     """
     assert_same_states(workdir, other)
-    one, two = (read_metrics(folder) for folder in (workdir, other))
-    distances = [[line.pop('mean_distance', 0) for line in lines] for lines in (one, two)]
+    first, second = (read_metrics(folder) for folder in (workdir, other))
+    distances = [[line.pop('mean_distance', 0) for line in lines] for lines in (first, second)]
     np.testing.assert_allclose(*distances, atol=1e-6)
-    assert one == two
+    assert first == second
 
 
 def assert_about_the_same_metrics(workdir: Path, other: Path) -> None:

@@ -201,7 +201,8 @@ NO_LISTS = (None, 3, {'a': 1}, (x for x in 'a'))
 
 
 def test_wrong_arguments_are_one_sentence(run, data, images):
-    captions, features = run.encode_text(data.captions[:2]), data.images[0]
+    captions = run.encode_text(data.captions[:2])
+    features = data.images[0]
     for call, sentence in (
         (lambda: run.encode_image('photo.jpg'), 'features of an unknown network, which cannot read photos'),
         (lambda: run.encode_image(features), rf'images are of shape \[{len(features)}, 200\]'),

@@ -90,7 +90,8 @@ def test_the_files_have_the_states_of_the_tower(tower, root):
 
 def test_a_part_of_the_images_has_its_own_vectors(tower):
     split = precomp.load('train', root=str(tower / 'tokens'), token_vectors=True)
-    part, starts = split.take(np.array([7, 2])), np.cumsum(split.token_vectors.lengths)
+    part = split.take(np.array([7, 2]))
+    starts = np.cumsum(split.token_vectors.lengths)
     texts = np.flatnonzero(np.isin(split.image_of_text, [7, 2]))
     want = np.concatenate([split.token_vectors.values[np.arange(*starts[[t - 1, t]])] for t in texts])
     np.testing.assert_array_equal(part.token_vectors.values[np.arange(len(want))], want)
@@ -104,8 +105,8 @@ def test_a_head_learns(tower, tmp_path):
     config = make_head(tower / 'tokens', 'maxsim', epochs=12)
     config['optimizer']['learning_rate'] = 1e-2
     loop.train_and_evaluate(config, tmp_path / 'run')
-    found = losses(tmp_path / 'run')
-    assert np.mean(found[-3:]) < 0.8 * np.mean(found[:3])
+    values = losses(tmp_path / 'run')
+    assert np.mean(values[-3:]) < 0.8 * np.mean(values[:3])
 
 
 @pytest.mark.slow
@@ -136,11 +137,11 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
     got = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(got, sims, atol=1e-6)
     # Pages show the photos that were encoded.
-    own = ['--workdir', str(tmp_path / 'gpo'), '--split', 'dev']
+    flags = ['--workdir', str(tmp_path / 'gpo'), '--split', 'dev']
     for command, page in (
         (['report', str(tmp_path / 'gpo'), str(tmp_path / 'scan'), '--output', f'{tmp_path}/a.html'], 'a.html'),
-        (['search', *own, caption, '--html', f'{tmp_path}/b.html'], 'b.html'),
-        (['audit', *own, '--output', f'{tmp_path}/audit'], 'audit/audit.html'),
+        (['search', *flags, caption, '--html', f'{tmp_path}/b.html'], 'b.html'),
+        (['audit', *flags, '--output', f'{tmp_path}/audit'], 'audit/audit.html'),
     ):
         assert cli.main(command) == 0, capsys.readouterr().err
         assert 'data:image/jpeg' in (tmp_path / page).read_text()
@@ -165,25 +166,26 @@ def test_commands_read_a_head(clip_tower, root, tmp_path, monkeypatch, capsys):
 def test_what_is_encoded_is_not_encoded_again(clip_tower, tmp_path, monkeypatch, capsys):
     tokens = shutil.copytree(clip_tower / 'tokens', tmp_path / 'tokens')
     arguments = [*ENCODE, '--workdir', str(clip_tower / 'run'), '--out', str(tokens)]
-    before = {path.name: path.read_bytes() for path in tokens.iterdir()}
+    files = {path.name: path.read_bytes() for path in tokens.iterdir()}
     (tokens / 'dev_txts.npy').unlink()  # that of a killed job is missing
     monkeypatch.setattr(features, 'TEXTS_PER_BLOCK', 7)
     assert cli.main(arguments) == 0
     output = capsys.readouterr().out
     assert 'drawn/train: 60 captions had been encoded' in output
     assert 'drawn/dev: 30 captions encoded' in output
-    assert {path.name: path.read_bytes() for path in tokens.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in tokens.iterdir()} == files
     run = load_run(clip_tower / 'run')
-    other = of_trained(run, 'float16', 'highest')
+    half = of_trained(run, 'float16', 'highest')
     with pytest.raises(UserError, match=r'dev_txts.npy has other features than these \(dtype\)'):
-        features.write_texts(other, read_split([run], 'dev'), 'dev', tokens)
+        features.write_texts(half, read_split([run], 'dev'), 'dev', tokens)
 
 
 def test_a_killed_job_leaves_no_vectors(clip_tower, tmp_path, monkeypatch):
     tokens = tmp_path / 'tokens'
     arguments = [*ENCODE, '--workdir', str(clip_tower / 'run'), '--out', str(tokens)]
     monkeypatch.setattr(features, 'TEXTS_PER_BLOCK', 20)
-    encode, calls = TextNetwork.encode, iter(range(9))
+    encode = TextNetwork.encode
+    calls = iter(range(9))
     with monkeypatch.context() as patch:
         patch.setattr(TextNetwork, 'encode', lambda *args: encode(*args) if next(calls) < 4 else 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -249,13 +251,13 @@ def test_configs_that_do_not_fit_are_one_sentence(clip_tower, tmp_path, changes,
 
 @pytest.mark.slow
 def test_vectors_of_another_tower_are_refused(root, clip_tower, tmp_path, capsys):
-    other = tmp_path / 'other'
-    write_initial(make_clip(root) | {'seed': 5}, other / 'run')
-    assert cli.main([*ENCODE, '--workdir', str(other / 'run'), '--out', str(other / 'tokens')]) == 0
+    second = tmp_path / 'other'
+    write_initial(make_clip(root) | {'seed': 5}, second / 'run')
+    assert cli.main([*ENCODE, '--workdir', str(second / 'run'), '--out', str(second / 'tokens')]) == 0
     loop.train_and_evaluate(make_head(clip_tower / 'tokens'), tmp_path / 'run')
     capsys.readouterr()
-    assert cli.main(['eval', '--workdir', str(tmp_path / 'run'), '--data_root', str(other / 'tokens')]) == 2
+    assert cli.main(['eval', '--workdir', str(tmp_path / 'run'), '--data_root', str(second / 'tokens')]) == 2
     assert 'has vectors of tokens by another text encoder than' in capsys.readouterr().err
-    config = make_head(other / 'tokens')
+    config = make_head(second / 'tokens')
     with pytest.raises(UserError, match='data'):
         loop.train_and_evaluate(config, tmp_path / 'run')  # resumes on other data

@@ -67,22 +67,22 @@ def test_imports_point_downward(path):
         assert not name.startswith(('train', 'eval', 'configs'))
         if name.startswith('jitm.'):
             imported = name.removeprefix('jitm.')
-            same = folder_of(imported) == folder_of(module)
-            assert same or level(imported) < level(module), f'{module} imports {imported}'
+            neighbours = folder_of(imported) == folder_of(module)
+            assert neighbours or level(imported) < level(module), f'{module} imports {imported}'
         elif folder_of(module) in PURE:
             assert name.partition('.')[0] in PURE_PACKAGES | {'__future__'}, name
 
 
 def test_losses_import_errors_arguments_and_types_only():
     for path in (ROOT / 'jitm' / 'losses').glob('*.py'):
-        own = {f'{name}.' for name in imports(path) if name.startswith('jitm.')}
-        assert all(name.startswith(LOSSES_IMPORT) for name in own), path
+        modules = {f'{name}.' for name in imports(path) if name.startswith('jitm.')}
+        assert all(name.startswith(LOSSES_IMPORT) for name in modules), path
 
 
 def test_sources_of_pairs_import_no_step():
     for path in (ROOT / 'jitm' / 'training' / 'sources').glob('*.py'):
-        own = {name.split('.')[2] for name in imports(path) if name.startswith('jitm.training.')}
-        assert own <= {'objective', 'source', 'sources'}, path
+        modules = {name.split('.')[2] for name in imports(path) if name.startswith('jitm.training.')}
+        assert modules <= {'objective', 'source', 'sources'}, path
 
 
 def test_every_module_has_a_level_and_a_name():
@@ -109,6 +109,6 @@ def test_training_step_names_no_paper():
 def test_reports_never_read_a_model():
     models = ('api', 'importers', 'inference', 'layers', 'mining', 'models', 'runs.run', 'synthesis', 'training')
     for path in (ROOT / 'jitm' / 'report').glob('*.py'):
-        assert not [name for name in imports(path) if f'{name}.'.startswith(tuple(f'jitm.{one}.' for one in models))], (
-            path
-        )
+        assert not [
+            name for name in imports(path) if f'{name}.'.startswith(tuple(f'jitm.{folder}.' for folder in models))
+        ], path

@@ -57,8 +57,8 @@ def test_the_mean_distance_is_that_of_the_loop(seed, images, more_texts):
     sims = rng.normal(size=(images, len(image_of_text))).astype(np.float32)
     pairs = {True: [], False: []}
     for image in range(images):
-        for text, own in enumerate(image_of_text):
-            pairs[bool(own == image)].append(float(sims[image, text]))
+        for text, owner in enumerate(image_of_text):
+            pairs[bool(owner == image)].append(float(sims[image, text]))
     want = np.mean(pairs[True]) - np.mean(pairs[False])
     assert metrics.mean_distance(sims, image_of_text) == pytest.approx(want, rel=1e-9, abs=1e-12)
 
@@ -124,7 +124,8 @@ def test_word_metrics_equal_loops():
         counts[name] = counts[name][0] + right, counts[name][1] + 1
 
     for n, place in np.argwhere(mask):
-        fitting, right = labels[n, place], (fits[n, place] > 0.5) == labels[n, place]
+        fitting = labels[n, place]
+        right = (fits[n, place] > 0.5) == labels[n, place]
         for name in ('overall', 'matched' if fitting else 'mismatched'):
             count(name, right)
         for name in ('all',) if fitting else ('all', 'replaced'):
@@ -144,9 +145,9 @@ def test_what_there_are_no_words_for_is_not_a_number():
 
 def test_caption_discrimination_by_hand():
     """A tie counts against the caption; a caption without false sentences does not count."""
-    own = np.array([1.0, 2.0, 3.0, 4.0])
+    scores_of_captions = np.array([1.0, 2.0, 3.0, 4.0])
     scores, owners = np.array([0.5, 2.0, 1.0, 3.9, -1.0, 3.0]), np.array([0, 1, 1, 3, 3, 3])
-    assert metrics.caption_discrimination(own, scores, owners) == {
+    assert metrics.caption_discrimination(scores_of_captions, scores, owners) == {
         'pairwise': pytest.approx(500 / 6),
         'hardest': pytest.approx(200 / 3),
     }
@@ -154,10 +155,10 @@ def test_caption_discrimination_by_hand():
 
 def test_pseudo_perplexity_by_hand():
     """Words of probability 1/2 and 1/8 in one sentence, 1/4 in another, none in a third."""
-    found = np.log([[0.5, 0.125, 0.9], [0.25, 0.9, 0.9], [0.9, 0.9, 0.9]])
+    log_probabilities = np.log([[0.5, 0.125, 0.9], [0.25, 0.9, 0.9], [0.9, 0.9, 0.9]])
     mask = np.array([[True, True, False], [True, False, False], [False] * 3])
-    got = metrics.pseudo_perplexity(found, mask)
+    got = metrics.pseudo_perplexity(log_probabilities, mask)
     assert got == {'caption': pytest.approx(4.0), 'corpus': pytest.approx(64 ** (1 / 3))}
     mask[0, 0] = False
-    got = metrics.pseudo_perplexity(found, mask)
+    got = metrics.pseudo_perplexity(log_probabilities, mask)
     assert got == {'caption': pytest.approx(6.0), 'corpus': pytest.approx(32**0.5)}

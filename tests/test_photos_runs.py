@@ -69,13 +69,13 @@ def finished_clip(root, tmp_path_factory):
 def test_commands_read_photos(root, finished, tmp_path, capsys):
     argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'eval', '--save_sims'
     assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
-    whole = json.loads((tmp_path / 'eval' / 'metrics.json').read_text())
+    report = json.loads((tmp_path / 'eval' / 'metrics.json').read_text())
     assert np.load(tmp_path / 'eval' / 'sims.npy').shape == (6, 30)
     argv = 'mine', '--workdir', finished, '--out', tmp_path / 'mined', '--top_h_texts', 3, '--top_h_images', 3
     assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
     argv = 'eval', '--workdir', finished, '--split', 'test', '--output', tmp_path / 'two', '--data_root', root
     assert cli.main(list(map(str, argv))) == 0, capsys.readouterr().err
-    assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == whole['metrics']
+    assert json.loads((tmp_path / 'two' / 'metrics.json').read_text())['metrics'] == report['metrics']
 
 
 @pytest.mark.slow
@@ -98,12 +98,12 @@ def test_choices_of_photos_their_cuts_and_photos_in_the_file(root, finished_clip
     first = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
     assert first[0] != first[2][:1]  # the same photo, cut and whole
     # Without a folder those of the split, beside those in the file; with the file alone no split.
-    for given, split, want in ((argv, 'dev', first), ([*argv[:-2], files[1]], None, first[2:])):
-        assert cli.main(given) == 0
+    for words, split, want in ((argv, 'dev', first), ([*argv[:-2], files[1]], None, first[2:])):
+        assert cli.main(words) == 0
         assert json.loads((tmp_path / 'out' / 'choices.json').read_text())['protocol']['split'] == split
         again = [json.loads(line)['scores'] for line in (tmp_path / 'out' / 'choices.jsonl').read_text().splitlines()]
-        for one, other in zip(again, want, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
+        for one, expected in zip(again, want, strict=True):
+            np.testing.assert_allclose(one, expected, atol=1e-5)
 
 
 def encode(*argv):
@@ -132,7 +132,8 @@ def test_encodings_are_what_the_run_reads_of_them(root, finished, tmp_path, caps
 @pytest.mark.slow
 def test_a_clip_encodes_the_cells_of_photos(root, finished_clip, tmp_path, capsys):
     assert encode('--workdir', finished_clip, '--out', tmp_path / 'cells') == 0, capsys.readouterr().err
-    split, run = precomp.load('dev', root=str(tmp_path / 'cells')), load_run(finished_clip)
+    split = precomp.load('dev', root=str(tmp_path / 'cells'))
+    run = load_run(finished_clip)
     images = take_images(read_split([run], 'dev'), np.arange(6), run.model.reads)
     want = run.model.apply(run.variables, images, method=lambda model, images: model.image.features(images))
     assert (split.regions.shape, split.boxes.shape) == ((6, 4, 8), (6, 4, 4))

@@ -39,7 +39,7 @@ def finished(tmp_path_factory):
 
 def recall_at_1(sims, own_candidates):
     """Recall at 1 in percent, with loops: the best candidate of each query is one of its own."""
-    hits = [np.argmax(row) in own for row, own in zip(sims, own_candidates, strict=True)]
+    hits = [np.argmax(row) in candidates for row, candidates in zip(sims, own_candidates, strict=True)]
     return 100 * np.mean(hits)
 
 

@@ -157,9 +157,9 @@ def test_numbers_of_the_demo():
 def test_own_sources_and_models_of_the_docs_run(page, workdir, section, expected, workplace, capsys):
     path = ROOT / 'docs' / f'{page}.md'
     write_modules(path, workplace)
-    own = [command for command in commands(path, workplace) if 'my_' in ' '.join(command)]
-    assert own
-    for command in own:
+    examples = [command for command in commands(path, workplace) if 'my_' in ' '.join(command)]
+    assert examples
+    for command in examples:
         assert cli.main(shorten(jitm_arguments(command))) == 0, capsys.readouterr().err
     config = json.loads((workplace / 'runs' / workdir / 'config.json').read_text())[section]
     assert config.items() >= expected.items()

@@ -93,18 +93,18 @@ def test_a_folder_encodes_the_tokens_of_captions(folder, root, tmp_path, capsys)
     np.testing.assert_array_equal(elsewhere.encode_text(data.captions[:3]), encoded)
     # A wrong one is an error for whichever network it could be.
     shutil.copytree(moved, folder)
-    other = write_folder(tmp_path / 'other', ['a', 'red', 'ring'], pooling={'pooling_mode_cls_token': True})
-    for wrong, what in (
+    second = write_folder(tmp_path / 'other', ['a', 'red', 'ring'], pooling={'pooling_mode_cls_token': True})
+    for wrong, problem in (
         (tmp_path / 'nowhere', 'features of a network that cannot be read'),
         (tmp_path / 'head', 'features of a network that cannot be read'),
         (photos, 'features of a network that cannot be read'),
-        (other, 'vectors of a text encoder that differs from the one found'),
+        (second, 'vectors of a text encoder that differs from the one found'),
         (tmp_path, 'vectors of a text encoder that cannot be read'),
     ):
         capsys.readouterr()
         search = ['search', '--workdir', f'{tmp_path}/head', '--split', 'dev', 'a red ring']
         assert cli.main([*search, '--encoder', str(wrong)]) == 2
         error = capsys.readouterr().err
-        assert f'was trained on {what}' in error
+        assert f'was trained on {problem}' in error
         assert error.count('\n') == 1
         assert 'with --encoder' in error

@@ -76,7 +76,8 @@ def test_training_reduces_the_loss(finished):
 
 @pytest.mark.slow
 def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatch):
-    workdir, read = tmp_path / 'run', itertools.count(1)
+    workdir = tmp_path / 'run'
+    read = itertools.count(1)
     every_seventh = property(lambda _: next(read) % 7 == 0, lambda *_: None)  # it is read before each step
     monkeypatch.setattr(StopRequest, 'requested', every_seventh, raising=False)
     for step in (6, 12, 18, 24):
@@ -140,8 +141,8 @@ def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, a
     steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):
         steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
-    found = re.findall(r'for captions of (\d+) tokens \(shape (\d of about \d)\)', ' '.join(said))
-    assert found == list(zip(announced, ('1 of about 1', '2 of about 2'), strict=False))
+    shapes = re.findall(r'for captions of (\d+) tokens \(shape (\d of about \d)\)', ' '.join(said))
+    assert shapes == list(zip(announced, ('1 of about 1', '2 of about 2'), strict=False))
 
 
 @pytest.mark.slow
@@ -185,7 +186,8 @@ def test_run_that_was_killed_during_its_first_save_starts_again(finished, tiny_c
 
 def test_damaged_best_checkpoint_is_kept_and_named(finished, tiny_config, tmp_path):
     workdir = shutil.copytree(finished, tmp_path / 'run')
-    best, last = Checkpoints(workdir).best_step(), Checkpoints(workdir).steps()[-1]
+    best = Checkpoints(workdir).best_step()
+    last = Checkpoints(workdir).steps()[-1]
     assert best != last
     metadata = workdir / 'checkpoints' / str(best) / 'run' / 'metadata'
     metadata.write_bytes(metadata.read_bytes()[:-1] + b'!')
@@ -220,7 +222,8 @@ def test_incomplete_metrics_line_is_dropped(finished, tiny_config, tmp_path):
 
 @pytest.mark.slow
 def test_non_finite_loss_saves_state_and_batch(tiny_config, tmp_path, monkeypatch):
-    workdir, make_batch = tmp_path / 'run', loop.Setup.make_batch
+    workdir = tmp_path / 'run'
+    make_batch = loop.Setup.make_batch
 
     def broken_at_13(self, step):
         batch = make_batch(self, step)
@@ -279,20 +282,22 @@ def test_resuming_with_other_steps_per_epoch_is_refused(finished, tiny_config, t
 
 
 @pytest.mark.slow
-def test_resuming_with_moved_or_changed_relevance(sam_config, tmp_path):
+def test_resuming_with_moved_or_changed_relevance(tiny_config, tmp_path):
     workdir, path, moved = tmp_path / 'run', tmp_path / 'cider.npy', tmp_path / 'moved.npy'
     phi = np.zeros((16, 80), np.float32)
     np.save(path, phi)
-    sam_config['epochs'] = 1
-    sam_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
-    loop.train_and_evaluate(sam_config, workdir)
+    adaptive = {key: value for key, value in tiny_config['terms']['ranking'].items() if key != 'margin'}
+    tiny_config['terms'] = {'ranking': adaptive | {'loss': 'ranking.adaptive_margin'}}
+    tiny_config['epochs'] = 1
+    tiny_config['relevance'] = {'source': 'cider.from_file', 'path': str(path)}
+    loop.train_and_evaluate(tiny_config, workdir)
     path.rename(moved)
-    sam_config['relevance']['path'] = str(moved)
-    loop.train_and_evaluate(sam_config, workdir)
+    tiny_config['relevance']['path'] = str(moved)
+    loop.train_and_evaluate(tiny_config, workdir)
     phi[7, 40] = 1
     np.save(moved, phi)
     with pytest.raises(UserError, match=r'other data \(data.relevance: \w{64} -> \w{64}\); restore its'):
-        loop.train_and_evaluate(sam_config, workdir)
+        loop.train_and_evaluate(tiny_config, workdir)
 
 
 @pytest.mark.slow
@@ -397,7 +402,8 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
         with_long_caption(precomp_folder, split, 510)
     setup = set_up(bert_config)
     assert setup.make_batch(0).texts.ids.shape[1] == 512
-    model, state = setup.members['target'].model, setup.initial_state().members['target']
+    model = setup.members['target'].model
+    state = setup.initial_state().members['target']
     variables = {'params': state.params, 'batch_stats': state.batch_stats}
     options = ScoringOptions('float32', 4096, 'highest')
     scorer = scoring.Scorer(model, variables, setup.data.validation, setup.data.validation_tokens, options)
@@ -407,17 +413,6 @@ def test_padding_stops_at_the_longest_text_of_bert(bert_config, precomp_folder, 
     scorer.encode_texts()
     assert {rows for rows, _ in read} == {scorer.engine.texts_per_call}
     assert max(length for _, length in read) == 512
-
-
-@pytest.fixture
-def sam_config(tiny_config):
-    """Five epochs of max of hinges and adaptive margins; `relevance` is to be chosen."""
-    hinges = tiny_config['terms']['ranking']
-    adaptive = {key: value for key, value in hinges.items() if key != 'margin'} | {'loss': 'ranking.adaptive_margin'}
-    tiny_config['terms'] = {'ranking': hinges, 'sam': adaptive}
-    tiny_config['epochs'] = tiny_config['optimizer']['decay_epochs'] = 5
-    tiny_config['length_multiple'] = 64  # one compilation
-    return tiny_config
 
 
 @pytest.mark.slow

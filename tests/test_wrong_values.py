@@ -91,7 +91,8 @@ def test_wrong_arguments_of_losses(loss, arguments, key, sentence):
 
 
 def test_thresholds_and_margins_of_the_ladder_are_as_many():
-    scores, positives = np.zeros((2, 2)), np.eye(2, dtype=bool)
+    scores = np.zeros((2, 2))
+    positives = np.eye(2, dtype=bool)
     ladder = TERM | {'loss': 'noisy.ladder', 'thresholds': (0.5, 7.0)}  # of CIDEr, up to 10
     loss = make_terms({'ladder': ladder})['ladder'].loss
     with pytest.raises(UserError, match=r"'terms.ladder.ladder_margins' has 1 margins for 2 thresholds: give one for"):

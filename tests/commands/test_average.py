@@ -24,10 +24,11 @@ def changed(run, seed, scale=0.02, **values):
 @pytest.fixture(scope='module')
 def runs(finished, tmp_path_factory):
     """A finished run, and the folders of two that differ in their weights."""
-    run, folder = load_run(finished), tmp_path_factory.mktemp('averaged')
+    run = load_run(finished)
+    folder = tmp_path_factory.mktemp('averaged')
     for seed in (1, 2):
-        other = changed(run, seed)
-        write_weights(describe_run(other), other.variables, folder / f'seed{seed}', 'an averaged run')
+        noisy = changed(run, seed)
+        write_weights(describe_run(noisy), noisy.variables, folder / f'seed{seed}', 'an averaged run')
     return [str(finished), str(folder / 'seed1'), str(folder / 'seed2')]
 
 
@@ -55,17 +56,17 @@ def test_a_step_is_averaged(finished, tmp_path, capsys):
 def test_the_average_of_another_member_is_evaluated(finished, tmp_path):
     run = load_run(finished)
     members = run.config['members'] | {'mean': {'rule': 'ema', 'of': 'target', 'momentum': 0.9}}
-    other = changed(run, 1, member='mean', config=run.config | {'members': members})
-    averages.write_average([run, other], [0.0, 1.0], tmp_path / 'run')
+    second = changed(run, 1, member='mean', config=run.config | {'members': members})
+    averages.write_average([run, second], [0.0, 1.0], tmp_path / 'run')
     got = load_run(tmp_path / 'run')
     assert got.member == 'mean'
-    chex.assert_trees_all_equal(got.variables, other.variables)
+    chex.assert_trees_all_equal(got.variables, second.variables)
 
 
 def test_the_average_of_equal_runs_is_the_run(finished):
     run = load_run(finished)
-    same = averages.average([run, run], [3.0, 1.0])
-    jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
+    mean = averages.average([run, run], [3.0, 1.0])
+    jax.tree.map(np.testing.assert_array_equal, mean.variables, run.variables)
 
 
 def test_a_greedy_soup_keeps_only_runs_that_raise_the_score():
@@ -103,13 +104,13 @@ def test_other_models_and_vocabularies_are_refused(finished, tmp_path, capsys):
     config = run.config | {'model': run.config['model'] | {'embed_dim': 8}}
     params = jax.tree.map(lambda leaf: leaf[..., :1], run.variables)
     vocabulary = type(run.vocabulary).build(['a red ring'], 1)
-    for name, other, message in (
+    for name, second, message in (
         ('model', changed(run, 0, config=config), 'has another model than .* (model.embed_dim: 16 -> 8): average runs'),
         ('shapes', dataclasses.replace(run, variables=params), 'has another model than .* (its parameters have other'),
         ('words', changed(run, 0, vocabulary=vocabulary), 'has another vocabulary than'),
     ):
-        described = describe_run(other)
-        write_weights(described, other.variables, tmp_path / name, 'an averaged run')
+        described = describe_run(second)
+        write_weights(described, second.variables, tmp_path / name, 'an averaged run')
         assert main(['average', str(finished), str(tmp_path / name), '--out', str(tmp_path / 'run')]) == 2, name
         error = capsys.readouterr().err
         assert all(part in error for part in message.split('.*')), error
@@ -122,9 +123,9 @@ def test_heads_of_other_encoders_are_refused_and_other_data_warned_of(finished, 
     head = dataclasses.replace(run, encoded_by=encoded_by)
     moved = dataclasses.replace(run, encoded_by=encoded_by | {'origin': {'workdir': '/b'}})
     averages.check_alike([head, moved, run])
-    for other in ({'parameters': 'c'}, {'texts': {'vocabulary': 'c'}}):
+    for change in ({'parameters': 'c'}, {'texts': {'vocabulary': 'c'}}):
         with pytest.raises(UserError, match=r'was trained on features or tokens of another network than .*encoded_by'):
-            averages.check_alike([head, dataclasses.replace(run, encoded_by=encoded_by | other)])
+            averages.check_alike([head, dataclasses.replace(run, encoded_by=encoded_by | change)])
     averages.check_alike([run, dataclasses.replace(run, data_hash='')])
     assert not caplog.text
     averages.check_alike([run, dataclasses.replace(run, data_hash='0')])

@@ -57,7 +57,8 @@ def test_version_is_that_of_the_package_and_of_the_citation(capsys):
 @pytest.mark.parametrize('name', cli.COMMANDS)
 def test_help_of_a_command_names_its_flags(name, capsys):
     assert cli.main([name, '--help']) == 0
-    output, command = capsys.readouterr().out, cli.load_command(name)
+    output = capsys.readouterr().out
+    command = cli.load_command(name)
     assert output.startswith(f'usage: jitm {name}')
     assert command.__doc__.splitlines()[0] in output
     assert max(map(len, output.splitlines())) <= 120
@@ -177,11 +178,11 @@ def cache_options():
         'jax_persistent_cache_min_compile_time_secs',
         'jax_enable_compilation_cache',
     )
-    before = {name: getattr(jax.config, name) for name in names}
+    values = {name: getattr(jax.config, name) for name in names}
     jax.config.update('jax_compilation_cache_dir', None)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 1.0)
     yield
-    for name, value in before.items():
+    for name, value in values.items():
         jax.config.update(name, value)
 
 

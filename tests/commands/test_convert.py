@@ -65,8 +65,8 @@ def test_a_published_folder_is_evaluated_as_the_run_itself(converted, tmp_path):
             assert main(['convert', '--to', 'safetensors', str(source), '--out', str(folder)]) == 0
         assert main(['eval', '--workdir', str(folder), '--split', 'test']) == 0
         reports.append(json.loads((folder / 'eval' / 'test' / 'metrics.json').read_text()))
-    first, *others = (report['metrics'] for report in reports)
-    assert others == [first, first]
+    first, *later = (report['metrics'] for report in reports)
+    assert later == [first, first]
     assert f'rsum {first["rsum"]:.1f}' in (tmp_path / 'hub' / 'README.md').read_text()
 
 
@@ -133,7 +133,8 @@ def test_a_siglip_is_evaluated_searched_and_trained(tmp_path, capsys):
     config |= {'batch_size': 8, 'epochs': 1}
     assert config['terms']['ranking']['loss'] == 'ranking.sigmoid_contrastive'
     setup = set_up(config)
-    state, batch = parallel.put_state(setup.initial_state()), parallel.put_batch(setup.make_batch(0))
+    state = parallel.put_state(setup.initial_state())
+    batch = parallel.put_batch(setup.make_batch(0))
     _, metrics = setup.train_step(state, batch)
     assert metrics['finite']
     assert 0 < metrics['target/loss'] < 100
@@ -146,8 +147,8 @@ def test_a_siglip_reads_whole_photos(tmp_path):
     run = jitm.load(tmp_path / 'run')
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
     size = (siglip.SIZE, siglip.SIZE)
-    whole = np.asarray(photo.resize(size, Image.Resampling.BICUBIC))
-    np.testing.assert_array_equal(run.encode_image([photo]), run.encode_image(whole[None]))
+    resized = np.asarray(photo.resize(size, Image.Resampling.BICUBIC))
+    np.testing.assert_array_equal(run.encode_image([photo]), run.encode_image(resized[None]))
     vectors = run.encode_text(['a dog', 'A dog!', 'a ball'])
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert abs(vectors[0] - vectors[2]).max() > 0.01
@@ -155,7 +156,8 @@ def test_a_siglip_reads_whole_photos(tmp_path):
 
 @pytest.mark.slow
 def test_a_blip_reranks_its_own_results(tmp_path, capsys):
-    folder, run = blip.write_published(tmp_path / 'blip', SIZE, max_length=40), str(tmp_path / 'run')
+    folder = blip.write_published(tmp_path / 'blip', SIZE, max_length=40)
+    run = str(tmp_path / 'run')
     arguments = ['--from', 'blip', folder, '--out', run, '--config', 'clip:scenes', *DATA]
     assert main(['convert', *arguments]) == 0, capsys.readouterr().err
     config = load_run(run).config
@@ -167,21 +169,23 @@ def test_a_blip_reranks_its_own_results(tmp_path, capsys):
         report = json.loads((tmp_path / 'run' / 'eval' / f'test_{name}' / 'metrics.json').read_text())
         assert report['protocol']['shortlist']['runs'][0]['workdir'] == run
 
-    first, caption = jitm.load(run), 'a red ring above a blue square'
+    first = jitm.load(run)
+    caption = 'a red ring above a blue square'
     data = first.load_data('test')
     second = LoadedRun(first.run.reranker)
     cosines, logits = (
-        one.similarity(one.encode_image(data.images), one.encode_text([caption]))[:, 0] for one in (first, second)
+        model.similarity(model.encode_image(data.images), model.encode_text([caption]))[:, 0]
+        for model in (first, second)
     )
     best = np.argsort(-cosines, kind='stable')[:5]
     for words, scores in (([], logits), (['--add'], logits + cosines)):
         flags = ['--workdir', run, '--split', 'test', '--rerank', run, '--top_m', '5', '--top_k', '4', '--json', *words]
         capsys.readouterr()
         assert main(['search', *flags, caption]) == 0, capsys.readouterr().err
-        found = json.loads(capsys.readouterr().out)['results']
+        hits = json.loads(capsys.readouterr().out)['results']
         order = best[np.argsort(-scores[best], kind='stable')][:4]
-        assert [one['name'] for one in found] == [data.image_ids[image] for image in order]
-        np.testing.assert_allclose([one['score'] for one in found], scores[order], rtol=1e-5)
+        assert [hit['name'] for hit in hits] == [data.image_ids[image] for image in order]
+        np.testing.assert_allclose([hit['score'] for hit in hits], scores[order], rtol=1e-5)
 
     # Its vectors are fine-tuned, and the head stays.
     (tmp_path / 'vocab.txt').write_text('\n'.join(blip.WORDS) + '\n')

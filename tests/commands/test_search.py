@@ -122,7 +122,8 @@ def test_an_image_finds_captions_or_images(finished, split, sims, capsys, tmp_pa
 
 
 def test_the_page_escapes_captions(finished, capsys, tmp_path):
-    evil, page = '<script>alert("&")</script>', tmp_path / 'page.html'
+    evil = '<script>alert("&")</script>'
+    page = tmp_path / 'page.html'
     (tmp_path / 'captions.txt').write_text(f'{evil}\na blue square\n')
     flags = '--workdir', finished, '--split', 'test', '--html', page
     search(capsys, *flags, f'a {evil}')
@@ -149,8 +150,8 @@ def test_a_second_run_orders_the_best_results(finished, split, sims, capsys, mon
     best = np.argsort(-sims[:, 7], kind='stable')[:4]
     images = names_of(search(capsys, *flags, '--top_k', 3, split.captions[7]))
     assert images == [split.image_ids[image] for image in best[::-1][:3]]
-    added = search(capsys, *flags, '--top_k', 3, '--add', split.captions[7])
-    np.testing.assert_allclose([result['score'] for result in json.loads(added.out)['results']], 0, atol=1e-6)
+    output = search(capsys, *flags, '--top_k', 3, '--add', split.captions[7])
+    np.testing.assert_allclose([result['score'] for result in json.loads(output.out)['results']], 0, atol=1e-6)
     texts = np.argsort(-sims[4], kind='stable')[:4]
     captions = names_of(search(capsys, *flags, '--top_k', 3, '--find', 'captions', '--image', split.image_ids[4]))
     assert captions == [split.captions[text] for text in texts[::-1][:3]]

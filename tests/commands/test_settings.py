@@ -16,9 +16,9 @@ def test_published_keys_determine_their_rows():
     rows = published.load()
     for name, keys in published.presets().items():
         for key in keys:
-            found = published.find(key, rows)
-            assert found, (name, key)
-            assert len({row.protocol for row in found}) == len(found), (name, key)
+            numbers = published.find(key, rows)
+            assert numbers, (name, key)
+            assert len({row.protocol for row in numbers}) == len(numbers), (name, key)
 
 
 def test_selection_needs_every_word():

@@ -30,9 +30,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / 'more' / 'losses.py').write_text(LOSSES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'path', [path for path in sys.path if path])
-    before = {*sys.modules}
+    loaded = {*sys.modules}
     yield tmp_path
-    for name in {*sys.modules} - before:
+    for name in {*sys.modules} - loaded:
         if name.startswith(('own_', 'more', 'losses_')):
             del sys.modules[name]
 
@@ -134,9 +134,9 @@ def test_of_two_files_of_one_name_the_stored_one_is_taken(folder):
     names.import_own('b/own_twice.py')
     files = [of_other(f'{part}/own_twice.py:my_hinge').__code__.co_filename for part in 'ab']
     assert files == [f'{folder}/{part}/own_twice.py' for part in 'ab']
-    both = f'may be {folder}/a/own_twice.py and {folder}/b/own_twice.py: import one of them'
+    ambiguous = f'may be {folder}/a/own_twice.py and {folder}/b/own_twice.py: import one of them'
     for name in ('c/own_twice.py:my_hinge', 'c.own_twice.my_hinge'):
-        with pytest.raises(UserError, match=both):
+        with pytest.raises(UserError, match=ambiguous):
             of_other(name)
     (folder / 'own_link.py').symlink_to(folder / 'a' / 'own_twice.py')
     names.import_own('own_link.py')

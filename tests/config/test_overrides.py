@@ -38,8 +38,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def override(*assignments, setting='vse:fc,selhn,f30k'):
-    given = dict(assignment.split('=') for assignment in assignments)
-    return sections.override(load(setting).to_dict(), given)
+    values = dict(assignment.split('=') for assignment in assignments)
+    return sections.override(load(setting).to_dict(), values)
 
 
 LOSS = 'terms.ranking.loss=my_own.my_hinge'
@@ -64,15 +64,20 @@ def test_arguments_of_a_named_loss_are_keys():
 
 
 def test_attributes_of_an_own_model_are_keys():
-    given = 'model.name=my_own.Model', 'model.scale=3', 'model.reasoning.name=alignment.Mean', 'model.image.mlp=plain'
-    model = override(*given)['model']
+    assignments = (
+        'model.name=my_own.Model',
+        'model.scale=3',
+        'model.reasoning.name=alignment.Mean',
+        'model.image.mlp=plain',
+    )
+    model = override(*assignments)['model']
     assert model.keys() == {'name', 'scale', 'image', 'reasoning', 'embed_dim'}
     assert (model['reasoning'], model['image']['mlp']) == ({'name': 'alignment.Mean'}, 'plain')
     assert override('model.name=my_own.Bare')['model'] == {'name': 'my_own.Bare', 'scale': 1.0}  # no embed_dim
-    given = 'model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32'
+    assignments = 'model.text.name=text.BERTEncoder', 'model.text.size=tiny', 'model.text.dtype=float32'
     text = {'name': 'text.BERTEncoder', 'size': 'tiny', 'dtype': 'float32', 'dropout': 0.0}
     text |= {'max_length': None, 'output_dropout': 0.0, 'linear_init': 'uniform', 'dense': None}
-    assert override(*given)['model']['text'] == text
+    assert override(*assignments)['model']['text'] == text
 
 
 def test_arguments_of_optimizers_and_data_are_keys():
@@ -84,13 +89,13 @@ def test_arguments_of_optimizers_and_data_are_keys():
 
 
 def test_arguments_that_a_preset_leaves_out_are_keys():
-    given = (
+    assignments = (
         'terms.ranking.rankings=i2t',
         'members.anchor.learn_from=target',
         'data.noise_rate=0.4',
         'data.train_seed=1',
     )
-    config = override(*given, setting='dbl:sgr,rm,oas,f30k')
+    config = override(*assignments, setting='dbl:sgr,rm,oas,f30k')
     assert config['terms']['ranking']['rankings'] == ('i2t',)
     assert config['members']['anchor']['learn_from'] == ('target',)
     assert (config['data']['noise_rate'], config['data']['train_seed']) == (0.4, 1)
@@ -119,7 +124,7 @@ def test_flags_have_two_forms(form):
 
 
 @pytest.mark.parametrize(
-    ('given', 'sentence'),
+    ('assignments', 'sentence'),
     [
         ((LOSS, 'terms.ranking.gama=3'), "'terms.ranking.gama' is unknown, did you mean 'terms.ranking.gamma'"),
         (('terms.ranking.gamma=3',), "'terms.ranking.gamma' is unknown"),
@@ -133,9 +138,9 @@ def test_flags_have_two_forms(form):
         (('epoch=3',), "'epoch' is unknown, did you mean 'epochs'"),
     ],
 )
-def test_other_keys_are_refused(given, sentence):
+def test_other_keys_are_refused(assignments, sentence):
     with pytest.raises(UserError, match=sentence):
-        override(*given)
+        override(*assignments)
 
 
 def test_a_key_that_a_source_lacks_is_refused():
@@ -155,8 +160,12 @@ def test_unknown_flags_are_refused(flag, hint):
 
 
 def test_patterns_of_modules_and_adapters_are_keys():
-    given = ['optimizer.factors.image/encoder/block_[0-5]=0', 'optimizer.factors.bert=0.5', 'optimizer.layer_decay=0.9']
-    config = override(*given, 'members.target.lora.rank=4', 'members.target.lora.modules=query')
+    assignments = [
+        'optimizer.factors.image/encoder/block_[0-5]=0',
+        'optimizer.factors.bert=0.5',
+        'optimizer.layer_decay=0.9',
+    ]
+    config = override(*assignments, 'members.target.lora.rank=4', 'members.target.lora.modules=query')
     assert config['optimizer']['factors'] == {'image/encoder/block_[0-5]': 0.0, 'bert': 0.5}
     assert config['optimizer']['layer_decay'] == 0.9
     assert config['members']['target']['lora'] == {'rank': 4, 'modules': ('query',)}

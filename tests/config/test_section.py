@@ -11,13 +11,13 @@ from tests.configs.settings import load
 
 def test_a_complete_config_has_every_default():
     config = load('noisy:mean,ncr,f8k')
-    given, made = (json.loads(json.dumps(one)) for one in (config, complete(config)))
-    assert made['optimizer'] == given['optimizer'] | {'layer_decay': 1.0}
+    preset, made = (json.loads(json.dumps(section)) for section in (config, complete(config)))
+    assert made['optimizer'] == preset['optimizer'] | {'layer_decay': 1.0}
     assert made['members']['target'] == {'rule': 'gradient', 'learn_from': [], 'init_from': ''}
-    assert made['terms']['ranking'] == given['terms']['ranking'] | {'rankings': ['i2t', 't2i']}
-    assert made['labels'] == given['labels'] | {'margin': 0.2}
-    assert made['data'] == given['data'] | {'min_tag_score': 0.0, 'token_vectors': False}  # and no noise
-    assert made['model'] == given['model'] | {'initial_temperature': None, 'initial_bias': None}
+    assert made['terms']['ranking'] == preset['terms']['ranking'] | {'rankings': ['i2t', 't2i']}
+    assert made['labels'] == preset['labels'] | {'margin': 0.2}
+    assert made['data'] == preset['data'] | {'min_tag_score': 0.0, 'token_vectors': False}  # and no noise
+    assert made['model'] == preset['model'] | {'initial_temperature': None, 'initial_bias': None}
     assert complete(made) == made
 
 
@@ -38,7 +38,8 @@ def test_a_section_that_names_code_that_was_not_imported_stays():
 
 
 def test_a_run_of_a_version_with_fewer_keys_resumes(tmp_path):
-    old, path = load('demo'), tmp_path / 'config.json'
+    old = load('demo')
+    path = tmp_path / 'config.json'
     path.write_text(json.dumps(old))
     check_workdir(tmp_path, complete(old))
     old['optimizer']['layer_decay'] = 0.5

@@ -37,8 +37,8 @@ def one_of_each_word():
 def start(config):
     """Does what `jitm train` does before it reads data, and what it does with models afterwards, in each stage."""
     config = complete(config)
-    both = stages.split_stages(config, Path('run')) if config['stages'] else stages.Stages(config, config, {}, False)
-    for stage in {id(one): one for one in (both.first, both.second)}.values():
+    parts = stages.split_stages(config, Path('run')) if config['stages'] else stages.Stages(config, config, {}, False)
+    for stage in {id(one): one for one in (parts.first, parts.second)}.values():
         plan = make_plan(stage)
         models = {name: _model(json.dumps(section)) for name, section in plan.models.items()}
         kind = 'word pieces' if stage['vocabulary']['path'].endswith('.txt') else 'words'

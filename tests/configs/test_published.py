@@ -63,8 +63,8 @@ def test_presets_have_the_published_values(entry):
             for key, want in values.items():
                 check(load(preset), key, want)
     if 'like' in entry:
-        others = expand(entry['like'])
-        for preset, other in zip(presets, others * (len(presets) // len(others)), strict=True):
-            one, two = flatten(load(preset)), flatten(load(other))
-            differing = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
+        bases = expand(entry['like'])
+        for preset, other in zip(presets, bases * (len(presets) // len(bases)), strict=True):
+            first, second = flatten(load(preset)), flatten(load(other))
+            differing = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
             assert not [key for key in differing if not key.startswith(tuple(entry['but']))]

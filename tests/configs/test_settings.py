@@ -30,7 +30,8 @@ SAMPLE = 40  # combinations of words, of which some files have thousands
 @pytest.mark.parametrize('count', [SAMPLE, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_preset_is_listed_if_and_only_if_it_starts(file, count):
     """`jitm settings` lists every combination of words that the file does not refuse by name."""
-    keys, combinations = load('default').keys(), [*itertools.product(*configs.tables(file))]
+    keys = load('default').keys()
+    combinations = [*itertools.product(*configs.tables(file))]
     names = {settings.options_of_preset(name): name for name in settings.presets() if name.partition(':')[0] == file}
     assert [*names] == [(file, *words) for words in combinations]
     for name in random.Random(0).sample([*names.values()], min(len(names), count or len(names))):
@@ -45,7 +46,8 @@ def test_a_preset_is_listed_if_and_only_if_it_starts(file, count):
 
 @pytest.mark.parametrize('file', configs.SYSTEMS)
 def test_a_missing_word_stands_for_the_first_of_its_table(file):
-    get_config, first = module_of(file).get_config, [table[0] for table in configs.tables(file)]
+    get_config = module_of(file).get_config
+    first = [table[0] for table in configs.tables(file)]
     assert get_config() == get_config('') == get_config(','.join(first)) == get_config(','.join(reversed(first)))
 
 
@@ -149,13 +151,13 @@ def check_trained(config):
 )
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     system = preset.partition(':')[0]
-    needed = {
+    requirements = {
         'minilm': (('vse',), 'a model whose text encoder is a GRU or a BERT'),
         **dict.fromkeys(('locked_image', 'locked_text'), (('clip', 'siglip', 'blip'), 'a CLIP, SigLIP or BLIP')),
     }
-    systems, what = needed.get(word, ((system,), ''))
+    systems, requirement = requirements.get(word, ((system,), ''))
     if system not in systems:
-        with pytest.raises(ValueError, match=f"'{word}' needs {what}"):
+        with pytest.raises(ValueError, match=f"'{word}' needs {requirement}"):
             load(f'{preset},{word}')
         return
     config = load(f'{preset},{word}')

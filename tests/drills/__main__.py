@@ -24,19 +24,16 @@ Outcomes = Iterator[tuple[str, str | None]]  # what was tried and how it ends, a
 
 def _until(seconds: float, at_least: int = 0) -> Iterator[int]:
     """Counts from 0 until the time is over, but to a number at least."""
-    end, number = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
+    number = 0
     while number < at_least or time.monotonic() < end:
         yield number
         number += 1
 
 
-def _problem(check: Callable, *arguments: object) -> str | None:
+def _last_lines() -> str:
     """Returns the end of the traceback of a failed assertion."""
-    try:
-        check(*arguments)
-    except AssertionError:
-        return traceback.format_exc()[-600:]
-    return None
+    return traceback.format_exc()[-600:]
 
 
 def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
@@ -82,10 +79,16 @@ def try_flips(base: Path, folder: Path, rng: random.Random, seconds: float) -> O
 
 def try_kills(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
     """Kills each command in turn, at least once."""
-    drill, names = kills.Drill(base, folder), [*kills.SCENARIOS]
+    drill = kills.Drill(base, folder)
+    names = [*kills.SCENARIOS]
     for number in _until(seconds, len(names)):
         name = names[number % len(names)]
-        yield f'{name} to the same end', _problem(drill.survives, name, rng)
+        try:
+            count = drill.survives(name, rng)
+        except AssertionError:
+            yield name, _last_lines()
+        else:
+            yield f'{name} to the same end after {count} kills', None
 
 
 def try_processes(base: Path, folder: Path, rng: random.Random, seconds: float) -> Outcomes:
@@ -93,7 +96,12 @@ def try_processes(base: Path, folder: Path, rng: random.Random, seconds: float) 
     drill = processes.Drill(folder)
     for number in _until(seconds, len(processes.CASES)):
         case = processes.CASES[number % len(processes.CASES)]
-        yield f'the same bytes of {case[0]}', _problem(drill.check, *case)
+        try:
+            drill.check(*case)
+        except AssertionError:
+            yield str(case), _last_lines()
+        else:
+            yield f'the same bytes of {case[0]}', None
 
 
 DRILLS: dict[str, Callable[[Path, Path, random.Random, float], Outcomes]] = {
@@ -113,12 +121,14 @@ def main() -> int:
     parser.add_argument('--only', nargs='+', choices=DRILLS, default=list(DRILLS), help='the drills to run')
     flags = parser.parse_args()
     print(f'seed {flags.seed}, {flags.minutes:g} minutes', flush=True)
-    failed, shares = 0, sum(SHARES[name] for name in flags.only)
+    failed = 0
+    shares = sum(SHARES[name] for name in flags.only)
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / 'base'
         runs.write_base(base)
         for name in flags.only:
-            rng, seconds = random.Random(f'{flags.seed} {name}'), SHARES[name] / shares * 60 * flags.minutes
+            rng = random.Random(f'{flags.seed} {name}')
+            seconds = SHARES[name] / shares * 60 * flags.minutes
             counts = collections.Counter()
             for outcome, problem in DRILLS[name](base, Path(folder) / name, rng, seconds):
                 counts['tried'] += 1
@@ -126,7 +136,7 @@ def main() -> int:
                 if problem:
                     print(f'FAILED {outcome}, {problem}', flush=True)
             failed += counts['failed']
-            print(f'{name}: {", ".join(f"{count} {what}" for what, count in counts.items())}', flush=True)
+            print(f'{name}: {", ".join(f"{count} {outcome}" for outcome, count in counts.items())}', flush=True)
     return int(bool(failed))
 
 

@@ -100,9 +100,11 @@ class Drill:
             if code != 0:
                 return f'{WRONG}: exit code {code}, {error[-300:]!r}'
             if command == 'train':
-                same, same_models = _same_training(folder, self._base), _same_models(folder, self._base)
+                same = _same_training(folder, self._base)
+                same_models = _same_models(folder, self._base)
             else:
-                same, same_models = result(command, folder) == self._expected[command], command == 'report'
+                same = result(command, folder) == self._expected[command]
+                same_models = command == 'report'
             if same:
                 return SAME
             if same_models and any('metrics.jsonl' in warning for warning in warnings):

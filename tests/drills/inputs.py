@@ -156,7 +156,8 @@ def _with_margins(config: Mapping[str, Any], write: Callable[[Path], None]) -> C
 
 def value_rows() -> Iterator[Row]:
     """Yields wrong values of one key, and keys that contradict each other."""
-    config, stages = runs.make_config(), kills.two_stages()
+    config = runs.make_config()
+    stages = kills.two_stages()
     tuned = changed(stages, {'stages.fine_tune': True, 'stages.top_h_texts': 0, 'stages.top_h_images': 0})
     tuned['terms'] = config['terms']
     for kind, start in (('values', config), ('two stages', stages), ('fine-tuning', tuned)):

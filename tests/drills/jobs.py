@@ -55,7 +55,8 @@ def process(argv: Sequence[str], number: int, count: int) -> tuple[str, ...]:
 
 def start(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[BaseProcess]:
     """Starts a process with so many devices for each command in a folder."""
-    port, started = str(free_port()), []
+    port = str(free_port())
+    started = []
     for number, argv in enumerate(commands):
         result_of(folder, number).unlink(missing_ok=True)  # of one that had ended when another one was killed
         words = [word.replace(PORT, port) for word in argv]
@@ -82,13 +83,13 @@ def wait(started: Sequence[BaseProcess]) -> None:
 
 def results(folder: Path, count: int) -> list[runs.Result]:
     """Reads how the processes that were started in a folder have ended, and removes the files."""
-    found = []
+    read = []
     for number in range(count):
         path = result_of(folder, number)
         code, output, error, warnings = json.loads(path.read_text())
-        found.append(runs.Result(code, output, error, tuple(warnings)))
+        read.append(runs.Result(code, output, error, tuple(warnings)))
         path.unlink()
-    return found
+    return read
 
 
 def call(commands: Sequence[Sequence[str]], folder: Path, devices: int = 1) -> list[runs.Result]:

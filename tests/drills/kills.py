@@ -232,7 +232,8 @@ class Drill:
         Raises:
           AssertionError: if it fails, or ends with other bytes than an uninterrupted one.
         """
-        scenario, whole = SCENARIOS[name], self._whole(name)
+        scenario = SCENARIOS[name]
+        whole = self._whole(name)
         folder = self._start(name, self._folder / f'{name}_killed')
         kills = 0
         while kills < max_kills:

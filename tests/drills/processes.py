@@ -11,7 +11,8 @@ from tests.drills import jobs, kills, runs
 from tests.same import assert_same_training
 from tests.support.configs import write_config
 
-PROCESSES, DEVICES = (2, 3, 4), (1, 2)
+PROCESSES = (2, 3, 4)
+DEVICES = (1, 2)
 BATCH = {'batch_size': 24, 'epochs': 4, 'drop_last': True}  # split evenly over 2, 3, 4, 6 and 8 devices
 
 

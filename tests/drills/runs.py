@@ -124,12 +124,12 @@ def write_base(folder: Path) -> None:
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
     """Makes a folder the working directory within the block."""
-    before = Path.cwd()
+    start = Path.cwd()
     os.chdir(folder)
     try:
         yield
     finally:
-        os.chdir(before)
+        os.chdir(start)
 
 
 @contextlib.contextmanager

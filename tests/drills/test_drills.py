@@ -70,7 +70,8 @@ def test_wrong_uses_of_encoded_photos_are_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_killed_commands_resume_exactly(base, tmp_path):
-    drill, rng = kills.Drill(base, tmp_path / 'kills'), random.Random(0)
+    drill = kills.Drill(base, tmp_path / 'kills')
+    rng = random.Random(0)
     for name in ('plain', 'aoq', 'mining', 'scoring', 'publishing', 'importing'):
         drill.survives(name, rng, max_kills=1)
 

@@ -21,11 +21,11 @@ def test_an_output_folder_is_taken_by_its_first_file(tmp_path):
 
 
 def test_a_folder_that_another_process_has_just_taken_is_known(tmp_path, monkeypatch):
-    other = OutputFolder(tmp_path, 'an index')
+    taken_first = OutputFolder(tmp_path, 'an index')
 
     def take(folder):
         monkeypatch.undo()
-        other.claim(['a'])
+        taken_first.claim(['a'])
         (tmp_path / 'a').write_bytes(b'x')
         return [OWNED, 'a']
 
@@ -114,13 +114,13 @@ def test_a_single_file_is_replaced_only_if_jitm_wrote_it(tmp_path):
 
 
 def test_output_folder_names_no_file_outside(tmp_path):
-    folder, other = tmp_path / 'folder', tmp_path / 'other'
-    other.write_bytes(b'mine')
+    folder, outside = tmp_path / 'folder', tmp_path / 'other'
+    outside.write_bytes(b'mine')
     OutputFolder(folder, 'an index').claim(['a'])
     (folder / OWNED).write_text(json.dumps({'kind': 'an index', 'files': ['../other']}))
     with pytest.raises(UserError, match=r'has a damaged file \.jitm'):
         OutputFolder(folder, 'an index')
-    assert other.read_bytes() == b'mine'
+    assert outside.read_bytes() == b'mine'
 
 
 def test_the_mark_may_stand_at_the_end(tmp_path):

@@ -44,8 +44,8 @@ def test_options_are_read(tmp_path, vocabulary, capsys, preset):
     assert config_lib.flatten(model).items() >= keys.items()
     write_checkpoint(tmp_path / 'model_best.pth.tar', tensors_of(system, preset), opt=None, args={'model': options})
     again = load_checkpoint(system, path, vocabulary, model)
-    stated = config_lib.flatten(config_lib.to_json(again.model))
-    assert stated.items() <= config_lib.flatten(model).items()  # which also has defaults
+    keys_read = config_lib.flatten(config_lib.to_json(again.model))
+    assert keys_read.items() <= config_lib.flatten(model).items()  # which also has defaults
     assert not again.assumed
     chex.assert_trees_all_equal(again.variables, first.variables)
 

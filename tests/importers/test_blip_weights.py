@@ -58,9 +58,9 @@ def test_agrees_with_transformers(tmp_path, epsilon):
         for parameter in theirs.parameters():  # so that every part of the formulas shows
             parameter.add_(0.2 * torch.randn_like(parameter))
     theirs.eval().save_pretrained(tmp_path)
-    stated = json.loads((tmp_path / 'config.json').read_text())
+    written = json.loads((tmp_path / 'config.json').read_text())
     write_folder(tmp_path, config)
-    (tmp_path / 'config.json').write_text(json.dumps(stated))
+    (tmp_path / 'config.json').write_text(json.dumps(written))
     published = load_blip(str(tmp_path))
     assert published.model['image']['epsilon'] == epsilon
 
@@ -74,8 +74,8 @@ def test_agrees_with_transformers(tmp_path, epsilon):
             return theirs(torch.tensor(ids).long(), pixels, use_itm_head=with_head, attention_mask=mask.long())
 
     out = call(matched, True)
-    wanted = call(IDS, False).itm_score, out.last_hidden_state, out.itm_score
-    for array, tensor in zip(outputs(published), wanted, strict=True):
+    expected = call(IDS, False).itm_score, out.last_hidden_state, out.itm_score
+    for array, tensor in zip(outputs(published), expected, strict=True):
         assert_within('BLIP', array, tensor)
 
 

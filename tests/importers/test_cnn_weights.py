@@ -81,7 +81,8 @@ def test_networks_equal_torchvision(tmp_path, kind):
     import torchvision
 
     model = randomize(torchvision.models.squeezenet1_1()) if kind == 'squeezenet' else tiny_resnet(kind)
-    path, x = tmp_path / 'x.pth', pixels((80, 101))
+    path = tmp_path / 'x.pth'
+    x = pixels((80, 101))
     torch.save(model.state_dict(), path)
     if kind == 'squeezenet':
         check_parity(path, kind, theirs(model.features, x), x, pooled=False)
@@ -97,7 +98,8 @@ def test_vgg_cells_equal_torchvision(tmp_path):
 
     vgg = torchvision.models.vgg
     model = randomize(vgg.VGG(vgg.make_layers(vgg.cfgs['E']), num_classes=2, init_weights=False))
-    path, x = tmp_path / 'x.pth', pixels((64, 96))
+    path = tmp_path / 'x.pth'
+    x = pixels((64, 96))
     torch.save({name: value for name, value in model.state_dict().items() if name.startswith('features')}, path)
     check_parity(path, 'vgg19', theirs(model.features, x), x, pooled=False)
 
@@ -108,7 +110,8 @@ def test_vgg_vectors_under_names_of_timm_equal_torchvision(tmp_path):
     import timm
     import torchvision
 
-    model, x = randomize(torchvision.models.vgg19()), pixels((224, 224), 1)
+    model = randomize(torchvision.models.vgg19())
+    x = pixels((224, 224), 1)
     shapes = timm.create_model('vgg19', pretrained=False).state_dict()
     tensors = {}
     for (name, tensor), value in zip(shapes.items(), model.state_dict().values(), strict=True):
@@ -129,9 +132,12 @@ def test_resnet_equals_transformers(tmp_path, kind, head):
         depths=[1, 1, 1, 1],
         layer_type='bottleneck' if bottleneck else 'basic',
     )
-    whole = randomize((transformers.ResNetForImageClassification if head else transformers.ResNetModel)(config))
-    whole.save_pretrained(tmp_path)
-    model, x = whole.resnet if head else whole, pixels()
+    published_model = randomize(
+        (transformers.ResNetForImageClassification if head else transformers.ResNetModel)(config)
+    )
+    published_model.save_pretrained(tmp_path)
+    model = published_model.resnet if head else published_model
+    x = pixels()
     check_parity(tmp_path, kind, theirs(lambda y: model(y).pooler_output[..., 0, 0], x), x)
 
 

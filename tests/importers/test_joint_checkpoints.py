@@ -140,7 +140,8 @@ def write_pieces(path, letters='abcdef') -> str:
 @pytest.mark.parametrize('name', CHECKPOINTS)
 def test_the_run_has_the_parameters(tmp_path, name):
     tensors, heads = CHECKPOINTS[name]
-    path, pieces = saved(tmp_path, tensors), write_pieces(tmp_path / 'vocab.txt')
+    path = saved(tmp_path, tensors)
+    pieces = write_pieces(tmp_path / 'vocab.txt')
     assert main(['convert', '--from', name, path, '--out', str(tmp_path / 'run'), '--vocabulary', pieces]) == 0
     run = load_run(tmp_path / 'run')
     params = run.variables['params']

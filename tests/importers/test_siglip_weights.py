@@ -119,8 +119,8 @@ def test_agrees_with_transformers(tmp_path):
     out = theirs(input_ids=torch.tensor(ids), pixel_values=pixels, return_loss=True)
     out.loss.backward()
     states = out.vision_model_output.last_hidden_state
-    wanted = out.loss, out.image_embeds, out.text_embeds, out.logits_per_image, states
-    for array, tensor in zip((loss, *outputs), wanted, strict=True):
+    expected = out.loss, out.image_embeds, out.text_embeds, out.logits_per_image, states
+    for array, tensor in zip((loss, *outputs), expected, strict=True):
         assert_within('SigLIP', array, tensor)
     gradients = export({'params': gradient}, NAMES)
     for name, parameter in theirs.named_parameters():

@@ -288,7 +288,8 @@ def test_a_folder_that_has_moved_is_named(tmp_path):
     """As of a head on the vectors of its tokens."""
     network = of_folder(write_folder(tmp_path / 'folder', WORDS), 'float32', 'highest')
     encoded_by = {ENTRY: {**network.identity, 'origin': network.origin}}
-    moved, other = (tmp_path / 'folder').rename(tmp_path / 'moved'), write_folder(tmp_path / 'x', WORDS, 'roberta')
+    moved = (tmp_path / 'folder').rename(tmp_path / 'moved')
+    other = write_folder(tmp_path / 'x', WORDS, 'roberta')
     for place, message in ((None, 'has no config.json'), (other, r'differs from the one found \(network, parameters')):
         with pytest.raises(UserError, match=f'{message}.*; name its run directory, or its folder, with --encoder'):
             restore(encoded_by, tmp_path / 'run', place)

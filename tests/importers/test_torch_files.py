@@ -124,7 +124,8 @@ class Canary:
 )
 def test_other_functions_become_placeholders(tmp_path, write, module, name):
     """They are not called, and their arguments and state are dropped; items of dicts are kept."""
-    canary, function = tmp_path / 'canary', Global(module, name)
+    canary = tmp_path / 'canary'
+    function = Global(module, name)
     called = Build(Call(function, (f'touch {canary}',)), {'x': function})
     path = write(tmp_path / 'x.pth', {'a': dense(MATRIX, '0'), 'b': called, 'c': function})
     content = torch_files.load(path)
@@ -202,7 +203,8 @@ def test_tensors_stay_within_their_storage(tmp_path, write, content):
 def test_truncated_files(tmp_path, write):
     whole = tmp_path / 'whole.pth'
     write(whole, {'a': MATRIX, 'b': MATRIX})
-    content, path = whole.read_bytes(), tmp_path / 'x.pth'
+    content = whole.read_bytes()
+    path = tmp_path / 'x.pth'
     for size in range(0, len(content), 7):
         path.write_bytes(content[:size])
         with pytest.raises(UserError, match=re.escape(f'{path} is not a complete PyTorch file of weights (')):
@@ -250,7 +252,8 @@ def test_other_legacy_files(tmp_path):
 @pytest.mark.parametrize('mode', ['w', 'w:gz', 'zip'])
 def test_archives_of_checkpoints_are_refused(tmp_path, mode):
     """The last checkpoint in an archive would be found too, as the directory of a zip is searched from the end."""
-    path, names = tmp_path / 'runs.tar', ['a/model_best.pth.tar', 'b/model_best.pth.tar']
+    path = tmp_path / 'runs.tar'
+    names = ['a/model_best.pth.tar', 'b/model_best.pth.tar']
     member = write_zip(tmp_path / 'x.pth', {'a': MATRIX})
     with zipfile.ZipFile(path, 'w') if mode == 'zip' else tarfile.open(path, mode) as archive:
         for name in names:
@@ -382,9 +385,9 @@ def test_files_written_by_torch(tmp_path, legacy, protocol):
         np.testing.assert_array_equal(got[f'model.0.{name}'].astype(want.dtype), want)
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(got[f'model.1.{name}'], value.numpy())
-    whole = torch_files.load(path)
-    assert (whole['opt'].margin, whole['best_rsum'], whole['others']['b'].x) == (0.2, 281.5, 1)
-    assert whole['scheduler']['milestones'] == {15: 1, 25: 1}
+    content = torch_files.load(path)
+    assert (content['opt'].margin, content['best_rsum'], content['others']['b'].x) == (0.2, 281.5, 1)
+    assert content['scheduler']['milestones'] == {15: 1, 25: 1}
 
 
 @pytest.mark.needs('torch')

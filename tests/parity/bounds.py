@@ -21,8 +21,8 @@ def difference(ours, theirs) -> float:
 
 def assert_within(name: str, ours, theirs) -> None:
     """Raises AssertionError if the arrays differ by more than twice the bound of `name` in docs/notes/parity.md."""
-    found = difference(ours, theirs)
-    assert found <= 2 * BOUNDS[name], f'{name}: {found:.1e}, which is more than twice {BOUNDS[name]}'
+    largest = difference(ours, theirs)
+    assert largest <= 2 * BOUNDS[name], f'{name}: {largest:.1e}, which is more than twice {BOUNDS[name]}'
 
 
 def _arrays(values) -> Iterable[np.ndarray]:

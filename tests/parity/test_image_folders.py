@@ -265,7 +265,8 @@ READ_NETWORKS = {
 @pytest.mark.parametrize('name', READ_NETWORKS)
 def test_a_network_of_timm_is_read(tmp_path, name):
     kind, options = READ_NETWORKS[name]
-    model, x = write_network(tmp_path, name.split()[0], **options), pixels((96, 64))
+    model = write_network(tmp_path, name.split()[0], **options)
+    x = pixels((96, 64))
     check_parity(tmp_path, kind, theirs(model.forward_features, x, network(kind)), x, pooled=False)
 
 

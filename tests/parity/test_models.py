@@ -166,7 +166,8 @@ READERS = {'tags_dc': load_joint, 'oscar': load_joint, 'gsmn': load_gsmn}
 
 def load(name: str, network, folder) -> tuple[Matcher, dict[str, chex.ArrayTree]]:
     """Returns the model and the variables that jitm reads from the weights of a network."""
-    case, config = CASES[name], settings.load(name)
+    case = CASES[name]
+    config = settings.load(name)
     vocabulary = 'vocab.txt' if config['vocabulary']['path'].endswith('.txt') else 'words.json'
     (folder / vocabulary).write_text(VOCABULARIES[vocabulary])
     np.savez(folder / 'x.npz', **network.state_dict())
@@ -186,8 +187,9 @@ def run(model: Matcher, variables, images: Images, texts: Texts, weights: chex.A
     """Returns scores in evaluation and in training, the gradients of their weighted sum, and the new statistics."""
 
     def train(params):
-        given, rngs = variables | {'params': params}, {'dropout': jax.random.key(0)}
-        scores, updated = model.apply(given, images, texts, train=True, mutable=['batch_stats'], rngs=rngs)
+        bound = variables | {'params': params}
+        rngs = {'dropout': jax.random.key(0)}
+        scores, updated = model.apply(bound, images, texts, train=True, mutable=['batch_stats'], rngs=rngs)
         return jnp.sum(weights * scores), (scores, updated)
 
     gradients, (scores, updated) = jax.grad(train, has_aux=True)(variables['params'])
@@ -220,8 +222,8 @@ def test_scores_gradients_and_statistics(tmp_path, name):
 
     # Parameters that jitm leaves out have no effect, so that their gradient is 0.
     names, prepare = (NAMES[system], dict) if system in NAMES else (SYSTEMS[system].names, SYSTEMS[system].prepare)
-    found = export({'params': gradients}, names)
-    assert_within(row, {name: found.get(name, 0 * x) for name, x in by_name.items()}, by_name)
+    exported = export({'params': gradients}, names)
+    assert_within(row, {name: exported.get(name, 0 * x) for name, x in by_name.items()}, by_name)
 
     # Statistics, and the thresholds of NAAF.
     before, after = (export({'batch_stats': of.get('batch_stats', {})}, names) for of in (variables, updated))

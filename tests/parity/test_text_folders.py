@@ -127,13 +127,13 @@ def vectors_by_jitm(path):
     lengths = np.array([len(ids) for ids in tokens], np.int32)
     texts = Texts(np.stack([np.pad(ids, (0, lengths.max() - len(ids))) for ids in tokens]), lengths)
     states = encoder.apply({'params': params}, texts, method='features')
-    stated = read_pooling(path)
-    if stated.dense is None:
-        vectors = make_pooling(stated.name, 'pooling')(states, texts.mask)
+    published = read_pooling(path)
+    if published.dense is None:
+        vectors = make_pooling(published.name, 'pooling')(states, texts.mask)
     else:
-        layer = Dense(pooling=stated.name, **stated.dense)
+        layer = Dense(pooling=published.name, **published.dense)
         shapes = jax.eval_shape(layer.init, jax.random.key(0), states, texts.mask)['params']
-        vectors = layer.apply({'params': load_dense(stated.weights, shapes)}, states, texts.mask)
+        vectors = layer.apply({'params': load_dense(published.weights, shapes)}, states, texts.mask)
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 

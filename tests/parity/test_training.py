@@ -50,8 +50,8 @@ def score_vsepp(regions, states, last):
 def score_scan(regions, states, last):
     """SCAN t2i AVG (Lee et al., 2018): the mean cosine of each word with the regions that it attends to."""
     regions, columns = F.normalize(regions, dim=2), []
-    for both in states:
-        words = F.normalize(both.unflatten(1, (2, EMBED_DIM)).mean(1), dim=1)
+    for caption in states:
+        words = F.normalize(caption.unflatten(1, (2, EMBED_DIM)).mean(1), dim=1)
         similarity = F.normalize(F.leaky_relu(regions @ words.T, 0.1), dim=2)
         attended = F.softmax(9 * similarity, dim=1).mT @ regions
         columns.append(F.cosine_similarity(attended, words, dim=2).mean(1))
@@ -60,7 +60,8 @@ def score_scan(regions, states, last):
 
 def sum_then_max_of_hinges(scores, epoch):
     """One epoch of the sum of hinges, then those of the hardest negatives (Faghri et al., 2018, eq. 5 and 6)."""
-    matches, is_match = scores.diagonal()[:, None], torch.eye(len(scores), dtype=torch.bool)
+    matches = scores.diagonal()[:, None]
+    is_match = torch.eye(len(scores), dtype=torch.bool)
     costs = [F.relu(0.2 + x - matches).masked_fill(is_match, 0) for x in (scores, scores.T)]
     return sum(cost.amax(1).sum() if epoch else cost.sum() for cost in costs)
 
@@ -109,7 +110,8 @@ def train_in_torch(
     model = Encoders(len(setup.data.vocabulary), setup.plan.config['model']['text']['bidirectional']).double()
     model.load_state_dict({name: torch.tensor(tensor) for name, tensor in tensors.items()})
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=WEIGHT_DECAY)
-    steps_per_epoch, losses = setup.pipeline.steps_per_epoch, []
+    steps_per_epoch = setup.pipeline.steps_per_epoch
+    losses = []
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, DECAY_EPOCHS * steps_per_epoch)
     for step in range(setup.total_steps):
         batch = setup.make_batch(step)
@@ -136,7 +138,8 @@ def one_thread():
 @pytest.mark.parametrize('name', SYSTEMS)
 def test_training(precomp_folder, name):
     preset, sum_epochs, score, loss = SYSTEMS[name]
-    system, setup = preset.partition(':')[0], make_setup(preset, sum_epochs, precomp_folder)
+    system = preset.partition(':')[0]
+    setup = make_setup(preset, sum_epochs, precomp_folder)
     state = setup.initial_state()
     expected_losses, expected = train_in_torch(setup, export(system, setup, state), score, loss)
     losses, state = train(setup, state)

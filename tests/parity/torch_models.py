@@ -321,8 +321,8 @@ class IMRAM(CrossAttention):
         for _ in range(self.steps):
             attended = attention(current, context, self.scale) @ context
             total = total + cosine(queries, attended).mean()
-            both = torch.cat([current, attended], dim=-1)
-            current = torch.lerp(torch.tanh(linear(both)), current, torch.sigmoid(gate(both)))
+            pair = torch.cat([current, attended], dim=-1)
+            current = torch.lerp(torch.tanh(linear(pair)), current, torch.sigmoid(gate(pair)))
         return total
 
 

@@ -22,11 +22,11 @@ def make_state(value):
     return {'step': jnp.int32(value), 'params': params, 'optimizer': optax.adam(1.0).init(params)}
 
 
-def assert_equal(tree, other):
-    assert jax.tree.structure(tree) == jax.tree.structure(other)
-    for leaf, same in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(leaf, same)
-        assert leaf.dtype == same.dtype
+def assert_equal(tree, expected):
+    assert jax.tree.structure(tree) == jax.tree.structure(expected)
+    for leaf, second in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(leaf, second)
+        assert leaf.dtype == second.dtype
 
 
 def save_all(checkpoints, rsums):
@@ -173,17 +173,17 @@ def test_kill_while_an_old_checkpoint_is_removed_damages_nothing(tmp_path, monke
     assert caplog.text == ''
 
 
-@pytest.mark.parametrize('what', ['manifest', 'half a manifest', 'file', 'everything'])
-def test_incomplete_checkpoints_are_skipped(tmp_path, what):
+@pytest.mark.parametrize('part', ['manifest', 'half a manifest', 'file', 'everything'])
+def test_incomplete_checkpoints_are_skipped(tmp_path, part):
     with Checkpoints(tmp_path) as checkpoints:
         save_all(checkpoints, {1: None, 2: None})
         folder = checkpoints.folder / '2'
         (folder / 'manifest.json').unlink()
-        if what == 'half a manifest':
+        if part == 'half a manifest':
             (folder / 'manifest.json').write_text('{"state')
-        if what == 'file':
+        if part == 'file':
             next(path for path in (folder / 'state').rglob('*') if path.is_file()).unlink()
-        if what == 'everything':
+        if part == 'everything':
             damage(checkpoints, 1)
             assert checkpoints.restore_latest(make_state(0)) is None
         else:

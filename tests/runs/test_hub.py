@@ -66,10 +66,10 @@ def test_only_an_exported_model_is_replaced(run, exported, tmp_path, capsys):
     assert not (folder / 'old.txt').exists()
     assert (folder / 'notes.txt').read_text() == 'mine'
     (folder / '.jitm').unlink()
-    before = state_of(folder)
+    state = state_of(folder)
     assert main(['convert', '--to', 'safetensors', str(run), '--out', str(folder)]) == 2
     assert 'is not empty and is not an exported model of jitm; choose a new or empty' in capsys.readouterr().err
-    assert state_of(folder) == before
+    assert state_of(folder) == state
 
 
 METRICS = {f'{side}/{name}': 50.0 for side in ('i2t', 't2i') for name in ('median_rank', 'mean_rank')}

@@ -71,8 +71,8 @@ def test_threads_have_no_handlers(make):
         with make():
             return signal.getsignal(signal.SIGTERM)
 
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
-        assert threads.submit(use).result() == before
-    assert use() != before
-    assert signal.getsignal(signal.SIGTERM) == before
+        assert threads.submit(use).result() == handler
+    assert use() != handler
+    assert signal.getsignal(signal.SIGTERM) == handler

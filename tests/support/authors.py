@@ -87,8 +87,8 @@ def write_checkpoint(path: Path, tensors, options=None, write=write_zip, prefix=
     """Writes {'optimizer', 'model': a list of dicts of tensors, 'opt'}."""
     modules = {}
     for name, tensor in tensors.items():
-        _, number, rest = name.split('.', 2)
-        modules.setdefault(number, {})[prefix + rest] = tensor
+        _, number, leaf = name.split('.', 2)
+        modules.setdefault(number, {})[prefix + leaf] = tensor
     adam = {'state': {0: {'exp_avg': np.ones((2, 3), np.float32), 'step': 5}}}
     namespace = Build(Call(Global('argparse', 'Namespace'), ()), options or {})
     model = [modules[number] for number in sorted(modules)]

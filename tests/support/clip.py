@@ -62,7 +62,8 @@ def model_of(size=SIZE, length=LENGTH):
 
 def draw(model, words):
     """Random variables of a model."""
-    size, rng = model['image']['image_size'], np.random.default_rng(0)
+    size = model['image']['image_size']
+    rng = np.random.default_rng(0)
     shapes = shapes_of(model, words, Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
     drawn = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
     return {'params': {}, 'batch_stats': {}} | drawn

@@ -50,6 +50,8 @@ def save_lists(folder, split, i2t, t2i, data=None):
 
 
 def make_lists(split, top_h=2):
-    own = split.image_of_text == np.arange(split.num_images)[:, None]
+    matches = split.image_of_text == np.arange(split.num_images)[:, None]
     top_h_images = min(top_h, split.num_images - 1)
-    return full_sort(np.zeros(own.shape), own, top_h)[1], full_sort(np.zeros(own.T.shape), own.T, top_h_images)[1]
+    return full_sort(np.zeros(matches.shape), matches, top_h)[1], full_sort(
+        np.zeros(matches.T.shape), matches.T, top_h_images
+    )[1]

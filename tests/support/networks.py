@@ -52,9 +52,9 @@ def variables(kind, pooled=True):
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='train')
-def apply(model, given, x, train=False):
+def apply(model, parameters, x, train=False):
     x = convolutions.normalize_pixels(x, model.mean, model.deviation)
-    return model.apply(given, x, train, mutable=['batch_stats'] if train else False)
+    return model.apply(parameters, x, train, mutable=['batch_stats'] if train else False)
 
 
 def unit(x):
