@@ -27,7 +27,7 @@ SIZES = {'train': 12, 'dev': 6}
 def folder(tmp_path_factory):
     """An MPNet whose pieces are the words of scenes."""
     captions = scenes.load('train', train_images=16).captions
-    words = sorted({word for caption in captions for word in caption.split()})
+    words = sorted({*' '.join(captions).split()})
     pooling = {'pooling_mode_cls_token': True}
     return write_folder(tmp_path_factory.mktemp('folder') / 'mpnet', words, pooling=pooling, max_position_embeddings=40)
 

@@ -321,7 +321,7 @@ def test_resuming_with_another_vocabulary_is_refused(finished, tiny_config, tmp_
 def bert_config(tiny_config, tmp_path):
     """A tiny VSE++ with a BERT initialized from saved weights, and captions with masked words."""
     split = scenes.load('train', train_images=16)
-    words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
+    words = sorted({word.strip('.,') for word in ' '.join(split.captions).lower().split()})
     pieces = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)
     (tmp_path / 'vocab.txt').write_text('\n'.join(pieces) + '\n')
     texts = Texts(np.ones((1, 2), np.int32), np.ones(1, np.int32))

@@ -57,7 +57,7 @@ def test_settings_initialize_from_runs_of_settings():
     assert len(runs) == len(listed)
     runs |= {f'runs/clip_{size}' for size in clip.SIZE}  # made by `jitm convert`
     runs |= {f'runs/blip_{size}' for size in blip.SIZE}
-    runs |= {f'runs/{version}_{size}' for version in siglip.VERSION for size in siglip.SIZE}
+    runs |= {f'runs/{version}_{size}' for version, size in itertools.product(siglip.VERSION, siglip.SIZE)}
     for setting in one_of_each_word():
         config = load(setting)
         named = [member.get('init_from', '') for member in config['members'].values()]

@@ -42,7 +42,9 @@ def try_inputs(base: Path, folder: Path, rng: random.Random, seconds: float) -> 
     photos.write_base(bases['photos'])
     features.write_base(bases['features of photos'])
     sections = inputs.sections(base) | {'photos': [*photos.rows()], 'features of photos': [*features.rows()]}
-    table = [(section, row) for section, rows in sections.items() for row in rows]
+    table = []
+    for section, rows in sections.items():
+        table += [(section, row) for row in rows]
     rng.shuffle(table)
     for number in _until(seconds, len(table)):
         section, row = table[number] if number < len(table) else ('cuts of features', inputs.random_row(rng, base))

@@ -179,8 +179,10 @@ def assert_same(one: Path, other: Path) -> None:
         assert_same_run(one, other)
         assert not (one / 'damaged').exists(), 'a checkpoint was taken for damaged'
     elif not (one / 'checkpoints').exists():  # those of a converted run hold times; its reader evaluates it
-        names = {'timing.jsonl', 'encoded.json'}  # the latter has the path of the run
-        first, second = ({k: v for k, v in runs.contents(x).items() if k not in names} for x in (one, other))
+        first, second = runs.contents(one), runs.contents(other)
+        for name in ('timing.jsonl', 'encoded.json'):  # the latter has the path of the run
+            first.pop(name, None)
+            second.pop(name, None)
         assert first == second, sorted(first.keys() ^ second.keys())
 
 

@@ -111,7 +111,8 @@ def test_network_of_an_image_encoder_is_loaded(tmp_path):
     np.savez(tmp_path / 'x.npz', **tensors)
     files = NO_FILES | {'image': str(tmp_path / 'x.npz')}
     got = load_pretrained({'params': params | {'fc': {'bias': 1}}, 'batch_stats': batch_stats}, (), None, **files)
-    assert {(part, *path) for part, values in got.items() for path in values} == flat.keys()
+    for part, values in got.items():
+        assert values.keys() == {path[1:] for path in flat if path[0] == part}
     variance = got['batch_stats']['image', 'network', 'layer2_0', 'bn1', 'variance']
     np.testing.assert_array_equal(variance, tensors['layer2.0.bn1.running_var'])
 
