@@ -133,10 +133,12 @@ class Scorer:
     def cache_key(self) -> dict[str, Any]:
         """Returns all inputs of the blocks, as JSON: model, parameters, data, shapes and precision."""
         tokens = self._tokens
-        tags = tokens.tags
-        arrays = self.engine.variables, tokens.ids, tokens.starts, self._split.boxes, tags and (tags.ids, tags.starts)
+        model = self.engine.model
+        boxes = self._split.boxes if 'locations' in model.reads else None
+        tags = (tokens.tags.ids, tokens.tags.starts) if 'tags' in model.reads else None
+        arrays = self.engine.variables, tokens.ids, tokens.starts, boxes, tags
         return {
-            'model': describe(self.engine.model),
+            'model': describe(model),
             'arrays': hash_arrays(jax.tree.leaves(jax.device_get(arrays))),
             'split': self._split.identity,
             'block': list(self.shape),
