@@ -149,7 +149,7 @@ def score(scorer: PairScorer, split: Split, choices: Sequence[tuple[Choice, Sequ
     tokens = read_tokens(scorer.run, split)
     rows = {caption: row for row, caption in enumerate(split.captions)}
     keys = [tuple(tokens.ids[start:stop]) for start, stop in itertools.pairwise(tokens.starts)]
-    numbers = {}  # of an image and tokens -> of a pair
+    numbers = {}  # image and tokens -> number of the pair
     pairs = []
     places = []
     for choice, images in choices:

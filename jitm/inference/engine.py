@@ -24,7 +24,7 @@ from jitm.types import DTYPES, Precision
 IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
 SHORTEST = 8  # padded length of a text, see `Engine.own_length`
 FREQUENT = 24  # longest text whose length is padded to a multiple of `LENGTH_MULTIPLE`
-LONG_MULTIPLE = 12  # of the lengths of longer texts
+LONG_MULTIPLE = 12  # lengths of longer texts are padded to its multiples
 COUNT_FACTOR = 4  # numbers of items are padded to powers of this
 SCORED_PER_CALL = 256  # images, and texts, of a call that scores given encodings
 TILE = (256, 64)  # vectors on each side

@@ -21,7 +21,7 @@ from jitm.training.plan import Plan
 VOCABULARY_OF = {'words': "a JSON vocabulary, or '' to build one", 'word pieces': 'the vocab.txt of a BERT'}
 NO_WORD = "; lower config key 'vocabulary.min_count', or give another 'vocabulary.path'"
 MAX_UNKNOWN = 0.1  # the share of unknown words without a warning
-MIN_DEVIATION = 0.2  # of features; published ones have about 0.5 to 1
+MIN_DEVIATION = 0.2  # features have 0.5 to 1 as published
 LONG = 10  # medians: no caption in Flickr30K or COCO is so long
 
 
@@ -162,7 +162,7 @@ def describe_features(split: Split) -> str:
 
 
 def check_scale(split: Split, models: Mapping[str, Matcher]) -> list[str]:
-    """Returns a warning for each model whose batch-normalized branch outweighs the features of a split."""
+    """Returns a warning for each model whose MLP or graph outweighs the features of a split."""
     if split.regions is None or split.feature_deviation >= MIN_DEVIATION:
         return []
     factor = split.scale / split.feature_deviation

@@ -56,7 +56,7 @@ def test_features_of_small_scale_are_warned_of():
     assert not check_scale(load_split(SCENES | {'scale': factor}, 'train'), models)
 
 
-def test_networks_whose_branch_is_normalized_depend_on_the_scale():
+def test_normalized_networks_depend_on_the_scale():
     depends = {mlp: RegionEncoder(8, mlp, False).scale_matters for mlp in ('none', 'plain', 'residual')}
     assert depends == {'none': False, 'plain': False, 'residual': True}
     options = dict.fromkeys(set(VSRN.__dataclass_fields__) - {'parent', 'name', 'normalize_before_graph'}, 1)
