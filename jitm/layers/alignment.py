@@ -2,10 +2,10 @@
 
 import functools
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.devices import policy
@@ -30,7 +30,7 @@ class SelfAttention(nn.Module):
     slots: Count | None
 
     @nn.compact
-    def __call__(self, vectors: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, vectors: Array, mask: Array, train: bool = False) -> Array:
         """Pools elements [N, K, D] with a mask [N, K] of the valid ones to unit vectors [N, D]."""
         dropout = nn.Dropout(self.dropout, deterministic=not train)
         valid = einops.rearrange(mask, 'n k -> n k 1')
@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
         weights = nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=1)
         return l2_normalize(jnp.sum(weights * vectors, axis=1))
 
-    def _normalize_slots(self, local: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+    def _normalize_slots(self, local: Array, mask: Array, train: bool) -> Array:
         regions = mask.shape[1]
         if regions > self.slots:  # the data may change after the model was built: hence no ArgumentError
             raise UserError(f'images have up to {regions} regions, but the model has slots for {self.slots}')
@@ -63,7 +63,7 @@ class Mean(nn.Module):
     over_images = False
 
     @nn.compact
-    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, nodes: Array, mask: Array, train: bool) -> Array:
         """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         valid = mask[..., None]
         return l2_normalize(jnp.sum(jnp.where(valid, nodes, 0), axis=2) / jnp.sum(valid, axis=1))
@@ -84,11 +84,11 @@ class GraphReasoning(nn.Module):
     over_images = False
 
     @nn.compact
-    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, nodes: Array, mask: Array, train: bool) -> Array:
         """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         *steps, last = map(self._parameters, range(self.steps), [nodes.shape[-1]] * self.steps)
 
-        def step(nodes: chex.Array, parameters: tuple[chex.Array, ...]) -> tuple[chex.Array, None]:
+        def step(nodes, parameters):
             return _reason(nodes, nodes, mask, *parameters), None
 
         if steps:
@@ -96,7 +96,7 @@ class GraphReasoning(nn.Module):
             nodes, _ = jax.lax.scan(step, nodes, stacked, unroll=policy.unroll())
         return _reason(nodes[:, :, :1], nodes, mask, *last)[:, :, 0]
 
-    def _parameters(self, n: int, size: int) -> tuple[chex.Array, ...]:
+    def _parameters(self, n: int, size: int) -> tuple[Array, ...]:
         xavier = nn.initializers.xavier_uniform()
         zeros = nn.initializers.zeros
         query = self.param(f'query_{n}', xavier, (size, size))
@@ -106,15 +106,15 @@ class GraphReasoning(nn.Module):
 
 
 def _reason(
-    sources: chex.Array,
-    nodes: chex.Array,
-    mask: chex.Array,
-    query: chex.Array,
-    query_bias: chex.Array,
-    key: chex.Array,
-    kernel: chex.Array,
-    bias: chex.Array,
-) -> chex.Array:
+    sources: Array,
+    nodes: Array,
+    mask: Array,
+    query: Array,
+    query_bias: Array,
+    key: Array,
+    kernel: Array,
+    bias: Array,
+) -> Array:
     """Computes a step of SGR: [I, T, S, M] from sources [I, T, S, M] and nodes [I, T, N, M], for a mask [T, N]."""
     queries = product('itnm,mk->itnk', sources, product('mi,ki->mk', query, key))
     queries += product('i,ki->k', query_bias, key)
@@ -142,7 +142,7 @@ class AttentionFiltration(nn.Module):
         self.mean = self.variable('batch_stats', 'mean', jnp.zeros, ())
         self.variance = self.variable('batch_stats', 'variance', jnp.ones, ())
 
-    def __call__(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, nodes: Array, mask: Array, train: bool) -> Array:
         """Maps alignments [I, T, N, M] with a mask [T, N] of the valid ones to vectors [I, T, M]."""
         relevance = self.relevance(nodes)[..., 0]
         mean = self.mean.value
@@ -156,12 +156,12 @@ class AttentionFiltration(nn.Module):
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + EPSILON)
         return l2_normalize(product('itn,itnm->itm', weights, nodes))
 
-    def moments(self, nodes: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array]:
+    def moments(self, nodes: Array, mask: Array) -> tuple[Array, Array]:
         """Returns mean and unbiased variance [T] of each text's relevance to all images, for the running statistics."""
         mean, variance, count = masked_moments(self.relevance(nodes)[..., 0], mask, axes=(0, 2))
         return mean, variance * count / jnp.maximum(count - 1, 1)
 
-    def update(self, mean: chex.Array, variance: chex.Array) -> None:
+    def update(self, mean: Array, variance: Array) -> None:
         """Updates the running statistics with the statistics of texts [T], one after the other."""
         weights = (1 - MOMENTUM) * MOMENTUM ** jnp.arange(len(mean))[::-1]
         for running, new in ((self.mean, mean), (self.variance, variance)):
@@ -169,7 +169,7 @@ class AttentionFiltration(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def repeat(x: chex.Array, count: int) -> chex.Array:
+def repeat(x: Array, count: int) -> Array:
     """Repeats the array [...] as [count, ...]."""
     # The gradient is a sum over the copies. As a product with ones it is ten times as fast on a CPU as XLA's sum.
     return jnp.broadcast_to(x, (count, *x.shape))
@@ -191,7 +191,7 @@ class Alignments(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, images: chex.Array, texts: chex.Array) -> chex.Array:
+    def __call__(self, images: Array, texts: Array) -> Array:
         """Compares vectors [I, T, ..., D] of every image with [T, ..., D] of every text: [I, T, ..., M]."""
         difference = jnp.square(images - repeat(texts, len(images))).astype(texts.dtype)
         return l2_normalize(XavierLinear(self.features, name='linear')(difference))

@@ -1,12 +1,12 @@
 """The towers of BLIP (Li et al., 2022): a ViT, and a BERT whose words can attend to the states of an image."""
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
-from jitm.layers import transformer
+from jitm.layers import blocks
+from jitm.layers.blocks import layer_norm
 from jitm.layers.clip_text import CausalTransformer
-from jitm.layers.transformer import layer_norm
 from jitm.layers.vit import ViT
 from jitm.types import DTYPES, Images, Positive, Texts
 
@@ -25,12 +25,12 @@ class NormalizedViT(ViT):
         self.projection = nn.Dense(self.embed_dim)
 
     @nn.compact
-    def states(self, images: Images) -> chex.Array:
+    def states(self, images: Images) -> Array:
         """Returns the last states of the class token and of the patches, float32 [I, 1 + R, H]."""
         tokens = self._blocks()(self._tokens(images, use_bias=True), None)
         return layer_norm(None, 'norm_out', self.epsilon)(tokens.astype(jnp.float32))
 
-    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
         states = self.states(images)
@@ -44,7 +44,7 @@ class MultimodalBERT(CausalTransformer):
       max_length: The number of positions, 512 as published. The tokenizer cuts captions at 35 pieces.
     """
 
-    epsilon = transformer.EPSILON
+    epsilon = blocks.EPSILON
     pre_norm = False
 
     def setup(self):
@@ -52,18 +52,17 @@ class MultimodalBERT(CausalTransformer):
         self.projection = nn.Dense(self.embed_dim)
 
     @nn.compact
-    def states(self, texts: Texts, image: chex.Array | None = None) -> chex.Array:
+    def states(self, texts: Texts, image: Array | None = None) -> Array:
         """Returns the last states of the tokens, float32 [T, L, H].
 
         Args:
           texts: T texts.
           image: The states [T, K, C] of the image that each text is read with; None to read the texts alone.
         """
-        self._check_length(texts.ids.shape[1])
         tokens = layer_norm(DTYPES[self.dtype], 'norm_in', self.epsilon)(self._embed(texts.ids))
         return self._blocks()(tokens, texts.mask, context=image).astype(jnp.float32)
 
-    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> Array:
         """Returns the projected state of the first token, or the states of all."""
         del train
         states = self.states(texts)

@@ -1,9 +1,9 @@
 """Captioning of an image, word by word (Venugopalan et al., 2015, with attention)."""
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.layers.linear import Linear, symmetric_uniform
@@ -15,7 +15,7 @@ from jitm.types import Texts
 XAVIER_NORMAL = nn.initializers.variance_scaling(1.0, 'fan_avg', 'normal')
 
 
-def next_words(texts: Texts, max_length: int, end: int) -> tuple[chex.Array, chex.Array, chex.Array]:
+def next_words(texts: Texts, max_length: int, end: int) -> tuple[Array, Array, Array]:
     """Splits every text into input words and their labels, the next words; padding follows the last word.
 
     Args:
@@ -49,9 +49,7 @@ class DecoderStep(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(
-        self, state: chex.Array, word: chex.Array, regions: chex.Array, keys: chex.Array, mask: chex.Array
-    ) -> tuple[chex.Array, chex.Array]:
+    def __call__(self, state: Array, word: Array, regions: Array, keys: Array, mask: Array) -> tuple[Array, Array]:
         """Computes the step and returns the new state [N, H], twice.
 
         Args:
@@ -87,7 +85,7 @@ class Captioner(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(self, regions: chex.Array, counts: chex.Array, words: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, regions: Array, counts: Array, words: Array, train: bool = False) -> Array:
         """Predicts the next word at each word of a text, given the words up to it (teacher forcing).
 
         Args:

@@ -5,9 +5,9 @@ Modules have the published names, with `_` for the dot.
 
 import functools
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, check_choice
@@ -19,7 +19,7 @@ STRIDE = 32  # pixels per cell of the last map
 EXPANSION = 4  # output channels of a block per inner channel
 
 
-def _average(x: chex.Array, size: int) -> chex.Array:
+def _average(x: Array, size: int) -> Array:
     """Averages windows of size x size."""
     return nn.avg_pool(x, (size, size), (size, size)) if size > 1 else x
 
@@ -38,7 +38,7 @@ class _Bottleneck(nn.Module):
     dtype: str
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, x: Array, train: bool) -> Array:
         """Maps [I, H, W, C] to [I, H / stride, W / stride, 4 width]; `train` uses the statistics of the batch."""
         outputs = EXPANSION * self.width
         convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
@@ -83,7 +83,7 @@ class ModifiedResNet(Tower):
     normalize_features = False  # `features` are written as they are
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> Array:
         """Returns the pooled and projected cells, or the cells."""
         check_choice(self.dtype, DTYPES, 'dtype')
         if self.image_size % STRIDE:
@@ -102,7 +102,7 @@ class ModifiedResNet(Tower):
         cells = einops.rearrange(x.astype(jnp.float32), 'i h w c -> i (h w) c')
         return self._pool(cells) if pooled else cells
 
-    def _pool(self, cells: chex.Array) -> chex.Array:
+    def _pool(self, cells: Array) -> Array:
         """Pools cells [I, R, C] with one query, their mean: [I, D]."""
         channels = cells.shape[-1]
         if channels % self.num_heads:

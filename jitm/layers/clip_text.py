@@ -1,12 +1,11 @@
 """CLIP's text encoder: a causal transformer whose state at the end of a text is projected (Radford et al., 2021)."""
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
-from jitm.errors import UserError
-from jitm.layers.lengths import in_order
-from jitm.layers.transformer import layer_norm
+from jitm.layers.blocks import layer_norm
+from jitm.layers.lengths import check_length, in_order
 from jitm.layers.vit import TransformerTower
 from jitm.types import DTYPES, SequenceLength, TextFormat, Texts
 
@@ -31,32 +30,24 @@ class CausalTransformer(TransformerTower):
         """Texts of any kind."""
         return TextFormat(None, self.max_length, skips_padding=True)
 
-    def _check_length(self, length: int) -> None:
-        """Raises a UserError if texts are padded to more tokens than the model reads."""
-        if length > self.max_length:
-            raise UserError(
-                f'a batch has texts padded to {length} tokens, the model reads {self.max_length}: shorten the captions'
-            )
-
-    def _embed(self, ids: chex.Array) -> chex.Array:
-        """Embeds tokens and their positions: [T, L, H]."""
+    def _embed(self, ids: Array) -> Array:
+        """Embeds tokens and their positions: [T, L, H]; raises a UserError if there are more than `max_length`."""
+        check_length(ids.shape[1], self.max_length)
         words = nn.Embed(self.vocab_size, self.hidden_dim, embedding_init=nn.initializers.normal(0.02), name='words')
         positions = self.param('positions', nn.initializers.normal(0.01), (self.max_length, self.hidden_dim))
         return (words(ids) + positions[: ids.shape[1]]).astype(DTYPES[self.dtype])
 
-    def _project(self, states: chex.Array, use_bias: bool) -> chex.Array:
+    def _project(self, states: Array, use_bias: bool) -> Array:
         """Maps states [T, H] to [T, D]."""
         scale = nn.initializers.normal(self.hidden_dim**-0.5)
         return nn.Dense(self.embed_dim, use_bias=use_bias, kernel_init=scale, name='projection')(states)
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> Array:
         """Returns the projected state of the last token, or the states of all."""
         del train
         blocks = self._blocks()
-        length = texts.ids.shape[1]
-        self._check_length(length)
-        mask = jnp.tri(length, dtype=bool)[None]
+        mask = jnp.tri(texts.ids.shape[1], dtype=bool)[None]
         tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, texts=texts), texts)
         norm_out = layer_norm(None, 'norm_out', self.epsilon)
         if not pooled:

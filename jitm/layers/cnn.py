@@ -7,9 +7,9 @@ the last map, row by row, as regions.
 import functools
 import math
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
@@ -54,12 +54,18 @@ class ConvolutionalNetwork(nn.Module):
     dtype: str
     remat: bool
 
-    mean, deviation = MEAN, DEVIATION
+    mean = MEAN
+    deviation = DEVIATION
 
-    def features(self, x: chex.Array) -> chex.Array:
-        """Returns [I, H, W, F] as float32 [I, H W, F], or its mean [I, 1, F]."""
-        x = einops.rearrange(x.astype(jnp.float32), 'i h w f -> i (h w) f')
-        return jnp.mean(x, axis=1, keepdims=True) if self.pooled else x
+    def __call__(self, x: Array, train: bool = False) -> Array:
+        """Maps normalized pixels [I, H, W, 3] to the cells of the last map, or their mean: float32 [I, R, F]."""
+        check_choice(self.dtype, DTYPES, 'dtype')
+        cells = einops.rearrange(self.last_map(x, train).astype(jnp.float32), 'i h w f -> i (h w) f')
+        return jnp.mean(cells, axis=1, keepdims=True) if self.pooled else cells
+
+    def last_map(self, x: Array, train: bool) -> Array:
+        """Maps normalized pixels [I, H, W, 3] to [I, H, W, F]."""
+        raise NotImplementedError
 
 
 class VGG19(ConvolutionalNetwork):
@@ -69,10 +75,9 @@ class VGG19(ConvolutionalNetwork):
     """
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
-        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
+    def last_map(self, x: Array, train: bool) -> Array:
+        """See `ConvolutionalNetwork`."""
         del train
-        check_choice(self.dtype, DTYPES, 'dtype')
         number = 0
         for channels, layers in VGG19_STAGES:
 
@@ -88,7 +93,7 @@ class VGG19(ConvolutionalNetwork):
             x = adaptive_average_pool(x, 7)
             x = nn.relu(convolution(4096, 7, dtype=self.dtype, name='classifier_0')(x))
             x = nn.relu(convolution(4096, 1, dtype=self.dtype, name='classifier_3')(x))
-        return self.features(x)
+        return x
 
 
 class _Fire(nn.Module):
@@ -96,7 +101,7 @@ class _Fire(nn.Module):
     dtype: str
 
     @nn.compact
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: Array) -> Array:
         x = nn.relu(convolution(self.squeezed, 1, dtype=self.dtype, name='squeeze')(x))
         wide = 4 * self.squeezed
         narrow = convolution(wide, 1, dtype=self.dtype, name='expand1x1')(x)
@@ -108,10 +113,9 @@ class SqueezeNet(ConvolutionalNetwork):
     """SqueezeNet 1.1 (Iandola et al., 2016): F is 512; 6 x 6 cells of 112 pixels."""
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
-        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
+    def last_map(self, x: Array, train: bool) -> Array:
+        """See `ConvolutionalNetwork`."""
         del train
-        check_choice(self.dtype, DTYPES, 'dtype')
         x = nn.relu(convolution(64, 3, stride=2, dtype=self.dtype, name='features_0')(x))
         fire = nn.remat(_Fire) if self.remat else _Fire
         for number, squeezed in FIRES.items():
@@ -119,7 +123,7 @@ class SqueezeNet(ConvolutionalNetwork):
                 padding = [(0, (length - 3) % 2) for length in x.shape[1:3]]  # `ceil_mode`
                 x = max_pool(x, 3, 2, padding)
             x = fire(squeezed, self.dtype, name=f'features_{number}')(x)
-        return self.features(x)
+        return x
 
 
 class _Block(nn.Module):
@@ -140,7 +144,7 @@ class _Block(nn.Module):
     dtype: str
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, x: Array, train: bool) -> Array:
         sizes = (1, 3, 1) if self.bottleneck else (3, 3)
         outputs = 4 * self.width if self.bottleneck else self.width
         convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
@@ -169,9 +173,8 @@ class ResNet(ConvolutionalNetwork):
     train_norm: bool
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
-        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+    def last_map(self, x: Array, train: bool) -> Array:
+        """See `ConvolutionalNetwork`."""
         if self.depth not in RESNETS:
             raise ArgumentError('depth', f'is {self.depth}; use one of {", ".join(map(str, RESNETS))}')
         train = train and self.train_norm
@@ -186,7 +189,7 @@ class ResNet(ConvolutionalNetwork):
                 stride = 2 if first and layer > 1 else 1
                 downsample = first and (bottleneck or layer > 1)
                 x = block(width, bottleneck, stride, downsample, self.dtype, name=f'layer{layer}_{n}')(x, train)
-        return self.features(x)
+        return x
 
 
 class _Separable(nn.Module):
@@ -209,7 +212,7 @@ class _Separable(nn.Module):
     dtype: str
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool) -> chex.Array:
+    def __call__(self, x: Array, train: bool) -> Array:
         pointwise = functools.partial(_normalize, size=1, dtype=self.dtype, train=train)
         y = x
         if self.expansion > 1:
@@ -233,15 +236,16 @@ class EfficientNetLite(ConvolutionalNetwork):
     number: Index
     train_norm: bool
 
-    mean, deviation = (127 / 255,) * 3, (128 / 255,) * 3
+    mean = (127 / 255,) * 3
+    deviation = (128 / 255,) * 3
 
     @nn.compact
-    def __call__(self, x: chex.Array, train: bool = False) -> chex.Array:
-        """Maps normalized pixels [I, H, W, 3] to float32 [I, R, F]."""
-        check_choice(self.dtype, DTYPES, 'dtype')
+    def last_map(self, x: Array, train: bool) -> Array:
+        """See `ConvolutionalNetwork`."""
         if self.number not in LITES:
             raise ArgumentError('number', f'is {self.number}; use one of {", ".join(map(str, LITES))}')
-        train, (width, depth) = train and self.train_norm, LITES[self.number]
+        train = train and self.train_norm
+        width, depth = LITES[self.number]
         x = nn.relu6(_normalize(x, ('conv_stem', 'bn1'), 32, 3, 2, dtype=self.dtype, train=train))
         block = nn.remat(_Separable, static_argnums=2) if self.remat else _Separable
         number = 0
@@ -251,8 +255,7 @@ class EfficientNetLite(ConvolutionalNetwork):
                 sizes = size, 1 if n else stride, expansion, _rounded(channels * width)
                 x = block(*sizes, self.dtype, name=f'blocks_{number}')(x, train)
                 number += 1
-        x = nn.relu6(_normalize(x, ('conv_head', 'bn2'), 1280, 1, dtype=self.dtype, train=train))
-        return self.features(x)
+        return nn.relu6(_normalize(x, ('conv_head', 'bn2'), 1280, 1, dtype=self.dtype, train=train))
 
 
 def _rounded(channels: float) -> int:
@@ -276,14 +279,14 @@ class PixelEncoder(nn.Module):
 
     reads = ('pixels',)
 
-    def features(self, images: Images, train: bool = False) -> chex.Array:
+    def features(self, images: Images, train: bool = False) -> Array:
         """Returns the features of the network, not normalized: float32 [I, R, F]."""
         height, width = images.pixels.shape[1:3]
         if min(height, width) < MIN_SIZE:
             raise UserError(f'images have {height} x {width} pixels; give at least {MIN_SIZE} x {MIN_SIZE}')
         return self.network(normalize_pixels(images.pixels, self.network.mean, self.network.deviation), train)
 
-    def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
+    def __call__(self, images: Images, train: bool = False) -> tuple[Array, Array]:
         """Encodes pixels uint8 [I, H, W, 3] as [I, R, D] with a mask of the valid regions, all of them."""
         features = self.features(images, train)
         if self.normalize_features:

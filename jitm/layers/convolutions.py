@@ -4,31 +4,30 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array
 from flax import linen as nn
 
 from jitm.layers.normalization import EPSILON, BatchNorm
 from jitm.types import DTYPES
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet, RGB
+MEAN = (0.485, 0.456, 0.406)  # ImageNet, RGB
+DEVIATION = (0.229, 0.224, 0.225)
 Padding = Sequence[tuple[int, int]]  # before and after, for height and width
 KERNEL_INIT = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')  # He et al. (2015), as torchvision
 
 
-def normalize_pixels(
-    pixels: chex.Array, mean: Sequence[float] = MEAN, deviation: Sequence[float] = DEVIATION
-) -> chex.Array:
+def normalize_pixels(pixels: Array, mean: Sequence[float] = MEAN, deviation: Sequence[float] = DEVIATION) -> Array:
     """Maps uint8 [..., 3], red green blue, to float32 with mean 0 and deviation 1 over images with these moments."""
     return (pixels.astype(jnp.float32) / 255 - np.asarray(mean)) / np.asarray(deviation)
 
 
-def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
+def adaptive_average_pool(x: Array, size: int) -> Array:
     """Averages [I, H, W, F] to [I, size, size, F] over windows that may overlap, as `torch.nn.AdaptiveAvgPool2d`."""
 
-    def windows(length: int) -> np.ndarray:
+    def windows(length):
         position = np.arange(length)
         cell = np.arange(size)[:, None]
         inside = (position >= cell * length // size) & (position < -(-(cell + 1) * length // size))
@@ -38,7 +37,7 @@ def adaptive_average_pool(x: chex.Array, size: int) -> chex.Array:
     return jnp.einsum('yh,xw,ihwf->iyxf', rows, columns, x)
 
 
-def max_pool(x: chex.Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> chex.Array:
+def max_pool(x: Array, size: int, stride: int, padding: Padding = ((0, 0), (0, 0))) -> Array:
     """Returns the maximum over square windows of [I, H, W, F] with edges of `size`, `stride` apart.
 
     It is the maximum of shifted slices; on a CPU the gradient of `nn.max_pool` takes seven times as long. Equal values
@@ -72,7 +71,7 @@ def convolution(
 
 
 def convolve_and_normalize(
-    x: chex.Array,
+    x: Array,
     names: tuple[str, str],
     features: int,
     size: int,
@@ -83,7 +82,7 @@ def convolve_and_normalize(
     scale_init: nn.initializers.Initializer = nn.initializers.ones,
     padding: str = '',
     epsilon: float = EPSILON,
-) -> chex.Array:
+) -> Array:
     """Applies a `convolution` that keeps the size, but for the stride, and a batch normalization, with these names."""
     x = convolution(features, size, stride, padding or size // 2, use_bias=False, dtype=dtype, name=names[0])(x)
     return BatchNorm(scale_init, epsilon, name=names[1])(x, train=train).astype(x.dtype)
@@ -103,7 +102,7 @@ class Depthwise(nn.Module):
     stride: int
 
     @nn.compact
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: Array) -> Array:
         """Maps [I, H, W, F] to [I, ceil(H / stride), ceil(W / stride), F]."""
         kernel = self.param('kernel', nn.initializers.he_normal(), (self.size, self.size, 1, x.shape[-1]))
         height, width = (-(-length // self.stride) for length in x.shape[1:3])

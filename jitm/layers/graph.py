@@ -1,8 +1,8 @@
 """Graph reasoning over the relations of regions."""
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.layers.linear import Linear
@@ -18,7 +18,7 @@ class RegionGraph(nn.Module):
     """
 
     @nn.compact
-    def __call__(self, regions: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, regions: Array, mask: Array, train: bool = False) -> Array:
         """Updates every region of [I, R, D] from all regions of the mask [I, R]; the rows of others are undefined.
 
         In training, BN normalizes with the statistics of the batch.

@@ -2,21 +2,28 @@
 
 from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayTree
 
 from jitm.devices import policy
 from jitm.devices.recompute import keeping_share
+from jitm.errors import UserError
 from jitm.types import Elements, Profile, Texts
 
 
-def longest_first(texts: Elements) -> chex.Array:
+def check_length(length: int, maximum: int) -> None:
+    """Raises a UserError if texts are padded to more tokens than a model reads."""
+    if length > maximum:
+        raise UserError(f'a batch has texts padded to {length} tokens, the model reads {maximum}: shorten the captions')
+
+
+def longest_first(texts: Elements) -> Array:
     """Returns the index [T] of texts by length, the longest first."""
     return jnp.argsort(jnp.sum(texts.mask, axis=1), descending=True)
 
 
-def with_lengths_of(texts: Texts, encoded: chex.ArrayTree) -> chex.ArrayTree:
+def with_lengths_of(texts: Texts, encoded: ArrayTree) -> ArrayTree:
     """Adds to encoded words what is known of the lengths of their texts; other encodings stay as they are.
 
     Args:
@@ -26,7 +33,7 @@ def with_lengths_of(texts: Texts, encoded: chex.ArrayTree) -> chex.ArrayTree:
     return encoded.replace(profile=texts.profile) if isinstance(encoded, Elements) else encoded
 
 
-def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, axis: int = 0) -> chex.ArrayTree:
+def by_length(function: Callable[[Elements], ArrayTree], texts: Elements, axis: int = 0) -> ArrayTree:
     """Applies a function to groups of texts, each cut to its bound in `Texts.profile`.
 
     On TPUs all texts are one group, since their compiler estimates a slower step of SCAN and NAAF for two.
@@ -58,7 +65,7 @@ def by_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements, a
     return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), back, axis), *parts)
 
 
-def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Elements) -> chex.ArrayTree:
+def at_own_length(function: Callable[[Elements], ArrayTree], texts: Elements) -> ArrayTree:
     """Applies a function to a few texts, cut at run time to the first bound of their profile that holds all words."""
     if texts.profile is None:
         return function(texts)
@@ -67,7 +74,7 @@ def at_own_length(function: Callable[[Elements], chex.ArrayTree], texts: Element
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(ends), jnp.max(jnp.sum(texts.mask, axis=1))), cut)
 
 
-def in_order(function: Callable[[Texts], chex.Array], texts: Texts) -> chex.Array:
+def in_order(function: Callable[[Texts], Array], texts: Texts) -> Array:
     """Applies a function to texts that are sorted by their length, the longest first, as their profile counts them.
 
     Args:
@@ -84,12 +91,12 @@ def in_order(function: Callable[[Texts], chex.Array], texts: Texts) -> chex.Arra
     return function(jax.tree.map(lambda x: jnp.take(x, order, axis=0), texts))[jnp.argsort(order)]
 
 
-def pack(profile: Profile, words: chex.Array) -> chex.Array:
+def pack(profile: Profile, words: Array) -> Array:
     """Returns the words [T, L, ...] of sorted texts for which a profile has a place, as one array [P, ...]."""
     return jnp.concatenate([words[:count, start:stop].reshape(-1, *words.shape[2:]) for start, stop, count in profile])
 
 
-def unpack(profile: Profile, packed: chex.Array) -> chex.Array:
+def unpack(profile: Profile, packed: Array) -> Array:
     """Returns packed words [P, ...] as those of sorted texts [T, L, ...], zero where the profile has no place."""
     parts = []
     end = 0

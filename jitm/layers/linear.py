@@ -1,8 +1,8 @@
 """Products and linear layers."""
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 
@@ -15,7 +15,7 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
     return init
 
 
-def product(equation: str, x: chex.Array, y: chex.Array) -> chex.Array:
+def product(equation: str, x: Array, y: Array) -> Array:
     """Returns the `einsum` of two arrays, computed in the dtype of the second one, as float32 or wider."""
     y = jnp.asarray(y)  # without x64 an array of NumPy becomes float32
     wide = jnp.promote_types(y.dtype, jnp.float32)
@@ -36,13 +36,13 @@ class Linear(nn.Module):
     fan_in: int | None = None
 
     @nn.compact
-    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+    def parameters(self, size: int) -> tuple[Array, Array | None]:
         """Returns the kernel [size, features] and the bias [features], None without one."""
         uniform = symmetric_uniform((self.fan_in or size) ** -0.5)
         kernel = self.param('kernel', uniform, (size, self.features))
         return kernel, self.param('bias', uniform, (self.features,)) if self.use_bias else None
 
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: Array) -> Array:
         """Maps [..., inputs] to [..., features]."""
         kernel, bias = self.parameters(x.shape[-1])
         return jnp.dot(x, kernel) if bias is None else jnp.dot(x, kernel) + bias
@@ -55,7 +55,7 @@ class WeightNormLinear(Linear):
     """
 
     @nn.compact
-    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+    def parameters(self, size: int) -> tuple[Array, Array | None]:
         """See `Linear`."""
         direction, bias = super().parameters(size)
         norm = jnp.linalg.norm(direction, axis=0)
@@ -66,12 +66,12 @@ class XavierLinear(Linear):
     """x W + b with W from U(-r, r), r = sqrt(6 / (inputs + outputs)), and b = 0, as in the SCAN lineage."""
 
     @nn.compact
-    def parameters(self, size: int) -> tuple[chex.Array, chex.Array | None]:
+    def parameters(self, size: int) -> tuple[Array, Array | None]:
         """See `Linear`."""
         kernel = self.param('kernel', nn.initializers.xavier_uniform(), (size, self.features))
         return kernel, self.param('bias', nn.initializers.zeros, (self.features,)) if self.use_bias else None
 
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: Array) -> Array:
         """Maps [..., inputs] to float32 [..., features]; the product is in half precision if x is."""
         kernel, bias = self.parameters(x.shape[-1])
         y = product('...i,io->...o', x, kernel.astype(x.dtype))

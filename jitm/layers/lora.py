@@ -15,10 +15,10 @@ import math
 import operator
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
+from chex import Array, ArrayTree, PRNGKey
 from flax import traverse_util
 
 from jitm.errors import UserError
@@ -44,7 +44,7 @@ class LoRA:
     alpha: Positive = 8.0
     modules: tuple[Literal['query', 'key', 'value', 'out', 'mlp_in', 'mlp_out'], ...] = ATTENTION
 
-    def add(self, key: chex.PRNGKey, params: chex.ArrayTree) -> chex.ArrayTree:
+    def add(self, key: PRNGKey, params: ArrayTree) -> ArrayTree:
         """Returns the parameters with adapters in all blocks.
 
         Raises:
@@ -78,17 +78,17 @@ class LoRA:
 NO_ADAPTERS = LoRA(modules=())
 
 
-def input_size(path: Path, kernel: chex.Array) -> int:
+def input_size(path: Path, kernel: Array) -> int:
     """Returns d_in of a kernel: [d_in, ...], or [heads, d_head, d_out] behind the heads of an attention."""
     return math.prod(kernel.shape[:-1]) if path[-2] == 'out' else kernel.shape[0]
 
 
-def has_adapters(params: chex.ArrayTree) -> bool:
+def has_adapters(params: ArrayTree) -> bool:
     """Returns whether parameters have adapters."""
     return any(keys[-1].key == A for keys, _ in jax.tree_util.tree_leaves_with_path(params))
 
 
-def merge(params: chex.ArrayTree) -> chex.ArrayTree:
+def merge(params: ArrayTree) -> ArrayTree:
     """Returns the parameters of the model: each kernel + s A B; numpy arrays stay numpy arrays."""
     if not has_adapters(params):
         return params
@@ -100,11 +100,11 @@ def merge(params: chex.ArrayTree) -> chex.ArrayTree:
     return traverse_util.unflatten_dict(flat)
 
 
-def select_frozen(params: chex.ArrayTree) -> chex.ArrayTree:
+def select_frozen(params: ArrayTree) -> ArrayTree:
     """Returns for each parameter whether adapters freeze it: with any, all of the towers but themselves."""
     roots = towers(params) if has_adapters(params) else {}
 
-    def is_frozen(keys: tuple, _: chex.Array) -> bool:
+    def is_frozen(keys, _):
         path = path_of(keys)
         return path[-1] not in (A, B) and place_of(path, roots) is not None
 

@@ -1,9 +1,10 @@
-"""Norms with finite gradients at zero, masked statistics, and batch normalization as in PyTorch."""
+"""Norms with finite gradients at zero, masks, masked statistics, and batch normalization as in PyTorch."""
 
 from collections.abc import Sequence
 
-import chex
+import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.devices import collectives
@@ -12,7 +13,7 @@ EPSILON = 1e-5  # added to the variance of a batch normalization
 MOMENTUM = 0.9  # the weight of the old running statistics at each step (PyTorch's 0.1)
 
 
-def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
+def l2_normalize(x: Array, axis: int = -1) -> Array:
     """Divides the vectors along an axis by their Euclidean norm, without an epsilon, as VSE++ released it.
 
     A zero vector stays zero, with the gradient of the identity.
@@ -21,15 +22,18 @@ def l2_normalize(x: chex.Array, axis: int = -1) -> chex.Array:
     return x / jnp.sqrt(jnp.where(squared > 0, squared, 1))
 
 
-def safe_sqrt(x: chex.Array) -> chex.Array:
+def zero_padding(x: Array, mask: Array) -> Array:
+    """Sets the elements of [N, K, D] outside of a mask bool [N, K] to zero."""
+    return jnp.where(einops.rearrange(mask, 'n k -> n k 1'), x, 0)
+
+
+def safe_sqrt(x: Array) -> Array:
     """Returns the square root of a non-negative array; its gradient at zero is 0, not infinite."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
-def masked_moments(
-    x: chex.Array, mask: chex.Array, axes: Sequence[int] | None = None
-) -> tuple[chex.Array, chex.Array, chex.Array]:
+def masked_moments(x: Array, mask: Array, axes: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
     """Returns the mean and the biased variance over the rows of all devices, in float32 at least.
 
     Args:
@@ -69,7 +73,7 @@ class BatchNorm(nn.Module):
     epsilon: float = EPSILON
 
     @nn.compact
-    def __call__(self, x: chex.Array, mask: chex.Array | None = None, train: bool = False) -> chex.Array:
+    def __call__(self, x: Array, mask: Array | None = None, train: bool = False) -> Array:
         """Normalizes the last axis of [..., D].
 
         Args:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Literal
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import check_choice
@@ -30,37 +30,38 @@ ACTIVATIONS = MappingProxyType(
         'sigmoid': nn.sigmoid,
     }
 )
-GPO_DIM, GPO_TEMPERATURE = 32, 0.1  # size of rank encodings and states; temperature of the softmax over ranks
+GPO_DIM = 32  # rank encodings and states
+GPO_TEMPERATURE = 0.1  # of the softmax over ranks
 
 
-def mean(features: chex.Array, mask: chex.Array) -> chex.Array:
+def mean(features: Array, mask: Array) -> Array:
     """Returns the mean of the valid vectors."""
     total = jnp.sum(jnp.where(mask[..., None], features, 0), axis=1)
     return total / jnp.sum(mask, axis=1, keepdims=True)
 
 
-def mean_sqrt(features: chex.Array, mask: chex.Array) -> chex.Array:
+def mean_sqrt(features: Array, mask: Array) -> Array:
     """Returns the sum of the valid vectors, divided by the square root of their number."""
     return mean(features, mask) * jnp.sqrt(jnp.sum(mask, axis=1, keepdims=True))
 
 
-def weighted_mean(features: chex.Array, mask: chex.Array) -> chex.Array:
+def weighted_mean(features: Array, mask: Array) -> Array:
     """Returns the mean of the valid vectors, weighted by their positions 1, 2, ... (Muennighoff, 2022)."""
     weights = jnp.where(mask, jnp.arange(1, mask.shape[1] + 1), 0)[..., None]
     return jnp.sum(weights * jnp.where(mask[..., None], features, 0), axis=1) / jnp.sum(weights, axis=1)
 
 
-def maximum(features: chex.Array, mask: chex.Array) -> chex.Array:
+def maximum(features: Array, mask: Array) -> Array:
     """Returns the maximum of each dimension over the valid vectors."""
     return jnp.max(jnp.where(mask[..., None], features, -jnp.inf), axis=1)
 
 
-def first(features: chex.Array, mask: chex.Array) -> chex.Array:
+def first(features: Array, mask: Array) -> Array:
     """Returns the first valid vector."""
     return jnp.take_along_axis(features, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
 
 
-def last(features: chex.Array, mask: chex.Array) -> chex.Array:
+def last(features: Array, mask: Array) -> Array:
     """Returns the last valid vector."""
     index = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1]), 0), axis=1)
     return jnp.take_along_axis(features, index[:, None, None], axis=1)[:, 0]
@@ -72,24 +73,24 @@ def last(features: chex.Array, mask: chex.Array) -> chex.Array:
 # gradient, would be a gather and a scatter of single elements.
 
 
-def _weigh_by_counting(features: chex.Array, weights: chex.Array) -> chex.Array:
+def _weigh_by_counting(features: Array, weights: Array) -> Array:
     weights = jax.vmap(lambda row, rank: row[rank])(weights, descending_ranks(features))
     return jnp.sum(weights * jnp.where(jnp.isneginf(features), 0, features), axis=1)
 
 
 @jax.custom_vjp
-def _weigh_by_sorting(features: chex.Array, weights: chex.Array) -> chex.Array:
+def _weigh_by_sorting(features: Array, weights: Array) -> Array:
     return _sort_and_weigh(features, weights)[0]
 
 
-def _sort_and_weigh(features: chex.Array, weights: chex.Array) -> tuple[chex.Array, tuple[chex.Array, ...]]:
+def _sort_and_weigh(features: Array, weights: Array) -> tuple[Array, tuple[Array, ...]]:
     positions = jax.lax.broadcasted_iota(jnp.int32, features.shape, 1)
     negative, positions = jax.lax.sort((-features, positions), dimension=1, num_keys=2, is_stable=False)
     ordered = jnp.where(jnp.isinf(negative), 0, -negative)
     return jnp.sum(weights[..., None] * ordered, axis=1), (ordered, positions, weights)
 
 
-def _spread_weights(residuals: tuple[chex.Array, ...], gradient: chex.Array) -> tuple[chex.Array, chex.Array]:
+def _spread_weights(residuals: tuple[Array, ...], gradient: Array) -> tuple[Array, Array]:
     """Returns the gradients; a second sort moves the weights back to the positions of the values."""
     ordered, positions, weights = residuals
     weights = jnp.broadcast_to(weights[..., None], ordered.shape)
@@ -100,7 +101,7 @@ def _spread_weights(residuals: tuple[chex.Array, ...], gradient: chex.Array) -> 
 _weigh_by_sorting.defvjp(_sort_and_weigh, _spread_weights)
 
 
-def descending_ranks(features: chex.Array) -> chex.Array:
+def descending_ranks(features: Array) -> Array:
     """Returns the rank of each value among the K of its dimension, 0 for the largest; ties rank by position."""
     features = jax.lax.stop_gradient(features)
     ranks = 0
@@ -130,13 +131,13 @@ class GPO(nn.Module):
         self.gru = GRU(GPO_DIM, bidirectional=True)
         self.linear = Linear(1, use_bias=False)
 
-    def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
+    def __call__(self, features: Array, mask: Array) -> Array:
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         weights = self.weights(features.shape[1])[jnp.sum(mask, axis=1) - 1]
         features = jnp.where(mask[..., None], features, -jnp.inf)
         return jax.lax.platform_dependent(features, weights, cpu=_weigh_by_counting, default=_weigh_by_sorting)
 
-    def weights(self, size: int) -> chex.Array:
+    def weights(self, size: int) -> Array:
         """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""
         counts = jnp.arange(1, size + 1)
         positions = jnp.broadcast_to(positional_encoding(size, GPO_DIM), (size, size, GPO_DIM))
@@ -155,7 +156,7 @@ class ESA(nn.Module):
     linear_init: str = 'xavier'
 
     @nn.compact
-    def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
+    def __call__(self, features: Array, mask: Array) -> Array:
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         scores = LINEAR[self.linear_init](features.shape[-1], name='scores')(features)
         attention = nn.softmax(scores, axis=1, where=mask[..., None])
@@ -177,7 +178,7 @@ POOLINGS = {
 OF_ONE_ELEMENT = 'first', 'last'
 
 
-def make_pooling(name: str, argument: str) -> Callable[[chex.Array, chex.Array], chex.Array]:
+def make_pooling(name: str, argument: str) -> Callable[[Array, Array], Array]:
     """Returns a new pooling, one of `POOLINGS`; `argument` is the name of the caller's argument, for messages.
 
     Raises:
@@ -203,7 +204,7 @@ class Dense(nn.Module):
     use_bias: bool
 
     @nn.compact
-    def __call__(self, features: chex.Array, mask: chex.Array) -> chex.Array:
+    def __call__(self, features: Array, mask: Array) -> Array:
         """Maps [N, K, D] with mask [N, K] to [N, F]."""
         pooled = make_pooling(self.pooling, 'pooling')(features, mask)
         return ACTIVATIONS[self.activation](Linear(self.size, self.use_bias, name='linear')(pooled))

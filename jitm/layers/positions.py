@@ -1,8 +1,8 @@
 """Positions of tokens relative to each other."""
 
-import chex
 import einops
 import numpy as np
+from chex import Array
 from flax import linen as nn
 
 
@@ -22,7 +22,7 @@ class RelativePositions(nn.Module):
     FIRST = (*range(8), *8 * 2 ** (np.arange(8) / 2))  # the smallest distance of each bucket
 
     @nn.compact
-    def __call__(self, length: int) -> chex.Array:
+    def __call__(self, length: int) -> Array:
         """Returns the bias of each query with each key, [heads, L, L]."""
         table = nn.Embed(2 * len(self.FIRST), self.heads, embedding_init=self.kernel_init, name='buckets')
         distance = np.arange(length)[:, None] - np.arange(length)

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.layers.linear import Linear
@@ -16,27 +16,25 @@ class GRUStep(NamedTuple):
     """One step of a GRU, with arrays of one shape.
 
     Attributes:
-      before: The state before the step.
+      state: The state before the step.
       reset, update: The gates.
       candidate: The candidate state.
       hidden_candidate: The projection of the state for the candidate, which the reset gate multiplies.
     """
 
-    before: chex.Array
-    reset: chex.Array
-    update: chex.Array
-    candidate: chex.Array
-    hidden_candidate: chex.Array
+    state: Array
+    reset: Array
+    update: Array
+    candidate: Array
+    hidden_candidate: Array
 
     @property
-    def after(self) -> chex.Array:
+    def after(self) -> Array:
         """The state after the step."""
-        return (1 - self.update) * self.candidate + self.update * self.before
+        return (1 - self.update) * self.candidate + self.update * self.state
 
 
-def take_step(
-    state: chex.Array, inputs: Sequence[chex.Array], hidden: Sequence[chex.Array], mask: chex.Array | None = None
-) -> GRUStep:
+def take_step(state: Array, inputs: Sequence[Array], hidden: Sequence[Array], mask: Array | None = None) -> GRUStep:
     """Computes the gates and the candidate state of one step.
 
     Args:
@@ -56,8 +54,8 @@ def take_step(
 class Parameters(NamedTuple):
     """The kernels and biases of the input and of the state for the reset gate, the update gate and the candidate."""
 
-    inputs: tuple[tuple[chex.Array, chex.Array], ...]
-    state: tuple[tuple[chex.Array, chex.Array], ...]
+    inputs: tuple[tuple[Array, Array], ...]
+    state: tuple[tuple[Array, Array], ...]
 
     def transposed(self) -> 'Parameters':
         """Returns the parameters with transposed kernels."""
@@ -86,7 +84,7 @@ class GRUCell(nn.Module):
             tuple(layer(name=f'hidden_{name}').parameters(self.features) for name in names),
         )
 
-    def __call__(self, state: chex.Array, x: chex.Array) -> tuple[chex.Array, chex.Array]:
+    def __call__(self, state: Array, x: Array) -> tuple[Array, Array]:
         """Maps the state [..., H] and inputs [..., D] to the new state, returned twice."""
         parameters = self.parameters(x.shape[-1])
         inputs = [x @ kernel + bias for kernel, bias in parameters.inputs]

@@ -7,10 +7,10 @@ as fast as rows by a kernel.
 import functools
 from collections.abc import Callable, Sequence
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayTree
 from flax import linen as nn
 
 from jitm.devices import policy
@@ -30,7 +30,7 @@ class GRU(nn.Module):
     bidirectional: bool = False
 
     @nn.compact
-    def __call__(self, x: chex.Array, lengths: chex.Array, profile: Profile | None = None) -> chex.Array:
+    def __call__(self, x: Array, lengths: Array, profile: Profile | None = None) -> Array:
         """Reads every sequence of [N, L, D] up to its length, int [N].
 
         On a CPU, sequences that have a profile are sorted by their lengths, and those that have ended are read no
@@ -58,20 +58,18 @@ class GRU(nn.Module):
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
 
-    def read(self, words: chex.Array, texts: Texts) -> chex.Array:
+    def read(self, words: Array, texts: Texts) -> Array:
         """Reads the words [T, L, D] of texts, see `__call__`."""
         return self(words, texts.lengths, texts.profile)
 
 
-def affine(x: chex.Array, maps: tuple[tuple[chex.Array, chex.Array], ...]) -> tuple[chex.Array, ...]:
+def affine(x: Array, maps: tuple[tuple[Array, Array], ...]) -> tuple[Array, ...]:
     """Returns W x + b of the columns of x for each map."""
     return tuple(kernel @ x + bias[:, None] for kernel, bias in maps)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def run_gru(
-    reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
-) -> chex.Array:
+def run_gru(reverse: bool, profile: Profile, x: Array, mask: Array | None, parameters: Parameters) -> Array:
     """Runs a GRU over sequences from a state of zero.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
@@ -90,8 +88,8 @@ def run_gru(
 
 
 def _run_gru_forward(
-    reverse: bool, profile: Profile, x: chex.Array, mask: chex.Array | None, parameters: Parameters
-) -> tuple[chex.Array, tuple[list[chex.Array], Parameters, list[GRUStep]]]:
+    reverse: bool, profile: Profile, x: Array, mask: Array | None, parameters: Parameters
+) -> tuple[Array, tuple[list[Array], Parameters, list[GRUStep]]]:
     # Without the barrier XLA transposes the kernels again in each step.
     transposed = jax.lax.optimization_barrier(parameters.transposed())
 
@@ -109,9 +107,9 @@ def _run_gru_forward(
 def _run_gru_backward(
     reverse: bool,
     profile: Profile,
-    residuals: tuple[list[chex.Array], Parameters, list[GRUStep]],
-    gradients: chex.Array,
-) -> tuple[chex.Array, None, Parameters]:
+    residuals: tuple[list[Array], Parameters, list[GRUStep]],
+    gradients: Array,
+) -> tuple[Array, None, Parameters]:
     """Returns the cotangents of `x` and of the parameters.
 
     The scan computes those of the gates; then each parameter needs one product over all elements.
@@ -120,10 +118,10 @@ def _run_gru_backward(
     kernels = [kernel for kernel, _ in parameters.state]
 
     def step(carry, parts_of_step):
-        d_after, (before, reset, update, candidate, hidden_candidate) = parts_of_step
+        d_after, (state, reset, update, candidate, hidden_candidate) = parts_of_step
         d_after += carry
         d_candidate = d_after * (1 - update) * (1 - candidate**2)
-        d_update = d_after * (before - candidate) * update * (1 - update)
+        d_update = d_after * (state - candidate) * update * (1 - update)
         d_reset = d_candidate * hidden_candidate * reset * (1 - reset)
         d_hidden_candidate = d_candidate * reset
         carry = kernels[0] @ d_reset + kernels[1] @ d_update + kernels[2] @ d_hidden_candidate + d_after * update
@@ -133,11 +131,11 @@ def _run_gru_backward(
     cotangents = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
     d_reset, d_update, d_candidate, d_hidden_candidate = map(_columns, zip(*cotangents, strict=True))
     transposed = parameters.transposed()
-    before = _columns([part.before for part in steps])
+    states = _columns([part.state for part in steps])
     d_x_columns, d_input_parameters = jax.vjp(affine, _columns(x), transposed.inputs)[1](
         (d_reset, d_update, d_candidate)
     )
-    _, d_state_parameters = jax.vjp(affine, before, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
+    _, d_state_parameters = jax.vjp(affine, states, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
     d_x = []
     start = 0
     for part in x:
@@ -150,7 +148,7 @@ def _run_gru_backward(
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
 
 
-def _split(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
+def _split(profile: Profile, tree: ArrayTree) -> list[ArrayTree]:
     """Splits leaves [L, K, N] into the segments of a profile."""
     return [
         jax.tree.map(lambda x, start=start, stop=stop, count=count: x[start:stop, :, :count], tree)
@@ -158,25 +156,23 @@ def _split(profile: Profile, tree: chex.ArrayTree) -> list[chex.ArrayTree]:
     ]
 
 
-def _join(parts: Sequence[chex.Array]) -> chex.Array:
+def _join(parts: Sequence[Array]) -> Array:
     """Concatenates segments to [L, H, N], padded with zeros."""
     return jnp.concatenate([_resize(part, parts[0].shape[-1]) for part in parts])
 
 
-def _resize(x: chex.Array, count: int) -> chex.Array:
+def _resize(x: Array, count: int) -> Array:
     """Trims or pads the columns of [..., H, n] to a number of them; padding is zero."""
     padding = count - x.shape[-1]
     return x[..., :count] if padding <= 0 else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
 
 
-def _columns(parts: Sequence[chex.Array]) -> chex.Array:
+def _columns(parts: Sequence[Array]) -> Array:
     """Returns all elements of segments as the columns of one matrix [H, elements]."""
     return jnp.concatenate([einops.rearrange(part, 'l h n -> h (l n)') for part in parts], axis=1)
 
 
-def _scan(
-    step: Callable, parts: Sequence[chex.ArrayTree], size: int, dtype: jnp.dtype, reverse: bool
-) -> list[chex.ArrayTree]:
+def _scan(step: Callable, parts: Sequence[ArrayTree], size: int, dtype: jnp.dtype, reverse: bool) -> list[ArrayTree]:
     """Scans the segments, the last one first if `reverse`; returns their results in the order of the segments.
 
     The initial state is zero, also of columns that the segment before lacks.

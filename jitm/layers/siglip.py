@@ -1,12 +1,13 @@
 """The towers of SigLIP and SigLIP 2 (Zhai et al., 2023; Tschannen et al., 2025), as released for JAX (big_vision)."""
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
+from jitm.layers.blocks import ACTIVATIONS, layer_norm
 from jitm.layers.clip_text import CausalTransformer
-from jitm.layers.transformer import ACTIVATIONS, layer_norm
+from jitm.layers.lengths import check_length
 from jitm.layers.vit import ViT
 from jitm.types import Images, Index, TextFormat, Texts
 
@@ -28,7 +29,7 @@ class AttentionPooling(nn.Module):
     activation: str
 
     @nn.compact
-    def __call__(self, tokens: chex.Array) -> chex.Array:
+    def __call__(self, tokens: Array) -> Array:
         """Maps [I, R, H] to [I, H]."""
         init = nn.initializers.xavier_uniform()
         size = tokens.shape[-1]
@@ -48,7 +49,7 @@ class PooledViT(ViT):
     epsilon = EPSILON
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> Array:
         """Returns the pooled states of the patches, or the states."""
         del train
         blocks = self._blocks()
@@ -84,12 +85,12 @@ class PaddedTransformer(CausalTransformer):
         return TextFormat(None, self.max_length)
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> Array:
         """Returns the projected state of the last position, or states of the tokens: for the last token that state."""
         del train
         blocks = self._blocks()
         length = texts.ids.shape[1]
-        self._check_length(length)
+        check_length(length, self.max_length)
         ids = jnp.where(texts.mask, texts.ids, self.pad)
         ids = jnp.pad(ids, [(0, 0), (0, self.max_length - length)], constant_values=self.pad)
         states = blocks(self._embed(ids), None).astype(jnp.float32)

@@ -1,12 +1,12 @@
 """Text encoders: one vector for each word of a text."""
 
-import chex
-import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import UserError, check_choice
 from jitm.layers.linear import LINEAR, symmetric_uniform
+from jitm.layers.normalization import zero_padding
 from jitm.layers.sequences import GRU
 from jitm.layers.transformer import BERT, BERTSize, size_named
 from jitm.layers.vit import Tower
@@ -46,7 +46,7 @@ class GRUEncoder(nn.Module):
         return TextFormat('words', skips_padding=self.recurrent)
 
     @nn.compact
-    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, texts: Texts, train: bool = False) -> Array:
         """Returns the state after each word of T texts, or its linear map: [T, L, D], zero where padded."""
         check_choice(self.word_init, WORD_INIT, 'word_init')
         init = WORD_INIT[self.word_init]
@@ -54,7 +54,7 @@ class GRUEncoder(nn.Module):
         words = nn.Dropout(self.dropout, deterministic=not train)(embedding(texts.ids))
         if self.recurrent:
             return GRU(self.embed_dim, self.bidirectional, name='gru').read(words, texts)
-        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts)
+        return zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(words), texts.mask)
 
 
 class BERTEncoder(Tower):
@@ -104,7 +104,7 @@ class BERTEncoder(Tower):
         return self.sizes.hidden
 
     @nn.compact
-    def _encode(self, texts: Texts, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, texts: Texts, train: bool, pooled: bool) -> Array:
         """Maps the pieces of T texts, special ones included, to float32 [T, L, D], or their states; 0 where padded."""
         check_choice(self.dtype, DTYPES, 'dtype')
         check_choice(self.linear_init, LINEAR, 'linear_init')
@@ -116,7 +116,7 @@ class BERTEncoder(Tower):
             states = self.dense(states, texts.mask)[:, None]
         words = LINEAR[self.linear_init](self.embed_dim, name='linear')(states)
         words = nn.Dropout(self.output_dropout, deterministic=not train)(words)
-        return _zero_padding(words, texts)
+        return zero_padding(words, texts.mask)
 
 
 class TokenEncoder(nn.Module):
@@ -133,7 +133,7 @@ class TokenEncoder(nn.Module):
     text_format = TextFormat(None, vectors=True)
 
     @nn.compact
-    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, texts: Texts, train: bool = False) -> Array:
         """Maps the vectors of the tokens of T texts to float32 [T, L, D], zero where padded.
 
         Raises:
@@ -145,8 +145,4 @@ class TokenEncoder(nn.Module):
                 "wrote: set config key 'data.token_vectors' to True, or use a model of words"
             )
         vectors = nn.Dropout(self.dropout, deterministic=not train)(texts.vectors.astype(jnp.float32))
-        return _zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts)
-
-
-def _zero_padding(words: chex.Array, texts: Texts) -> chex.Array:
-    return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), words, 0)
+        return zero_padding(LINEAR['xavier'](self.embed_dim, name='linear')(vectors), texts.mask)

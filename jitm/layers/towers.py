@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import chex
 import jax
 import optax
+from chex import ArrayTree
 
 Path = tuple[str, ...]  # the names of modules, and of a parameter
 BLOCK = re.compile(r'block_(\d+)')
-FINAL, TOP = 'norm_out', ('projection', 'pooling')  # the modules of a tower behind its blocks
+FINAL = 'norm_out'  # the modules of a tower behind its blocks
+TOP = ('projection', 'pooling')
 
 
 def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
@@ -24,13 +25,13 @@ def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
     return tuple(key.key for key in keys)
 
 
-def paths_of(params: chex.ArrayTree) -> list[Path]:
+def paths_of(params: ArrayTree) -> list[Path]:
     """Returns the paths of all parameters, masked ones too."""
     leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, optax.MaskedNode))
     return [path_of(keys) for keys, _ in leaves]
 
 
-def towers(params: chex.ArrayTree) -> dict[Path, int]:
+def towers(params: ArrayTree) -> dict[Path, int]:
     """Returns the path of each tower, and its number L of blocks."""
     names_of: dict[Path, set[str]] = {}
     for path in paths_of(params):
@@ -57,7 +58,9 @@ def place_of(path: Path, roots: Mapping[Path, int]) -> Place | None:
     root = next((root for root in roots if path[: len(root)] == root), None)
     if root is None:
         return None
-    layers, (module, *inner) = roots[root], path[len(root) :]
-    if module == 'encoder' and (block := BLOCK.fullmatch(inner[0])):
+    layers = roots[root]
+    module, *inner = path[len(root) :]
+    block = BLOCK.fullmatch(inner[0]) if module == 'encoder' else None
+    if block:
         return Place(int(block[1]) + 1, layers)
     return Place({FINAL: layers, **dict.fromkeys(TOP, layers + 1)}.get(module, 0), layers)

@@ -1,39 +1,23 @@
-"""Transformer blocks, and BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU.
+"""BERT's encoder (Devlin et al., 2019): learned positions, post-norm blocks, exact GELU.
 
 Its variants differ in sizes only: RoBERTa (Liu et al., 2019b), XLM-R (Conneau et al., 2020), DistilBERT (Sanh et al.,
 2019), MiniLM (Wang et al., 2020), and MPNet (Song et al., 2020), which adds a bias of relative positions.
 """
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-import chex
-import einops
-import jax
 import jax.numpy as jnp
+from chex import Array, ArrayDType
 from flax import linen as nn
 
-from jitm.devices import policy
-from jitm.devices.recompute import recompute
-from jitm.errors import ArgumentError, UserError
-from jitm.layers import lengths
+from jitm.errors import ArgumentError
+from jitm.layers.blocks import ACTIVATIONS, EPSILON, BlockOptions, Transformer, layer_norm
+from jitm.layers.lengths import check_length, in_order
+from jitm.layers.normalization import zero_padding
 from jitm.layers.positions import RelativePositions
-from jitm.types import Count, Index, Positive, Profile, Texts
-
-EPSILON = 1e-12  # BERT's layer normalizations
-ACTIVATIONS = MappingProxyType(
-    {
-        'gelu': functools.partial(nn.gelu, approximate=False),
-        'quick_gelu': lambda x: x * nn.sigmoid(1.702 * x),  # OpenAI's CLIP
-        'gelu_tanh': functools.partial(nn.gelu, approximate=True),
-        'relu': nn.relu,
-        'silu': nn.silu,
-    }
-)
+from jitm.types import Count, Index, Positive, Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,180 +83,6 @@ def size_named(name: str) -> BERTSize:
     return SIZES.get(name) or BERTSize(hidden, layers, heads, 4 * hidden)
 
 
-def layer_norm(dtype: chex.ArrayDType | None = None, name: str | None = None, epsilon: float = EPSILON) -> nn.LayerNorm:
-    """Returns a layer normalization, by default with BERT's epsilon."""
-    # The fast variance, E[x^2] - E[x]^2, is less precise than this epsilon.
-    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, dtype=dtype, name=name)
-
-
-class KernelInits(NamedTuple):
-    """Initializers of the kernels of a block.
-
-    Attributes:
-      attention: The initializer of queries, keys and values.
-      attention_out: The initializer of W_o.
-      mlp_in: The initializer of W_1.
-      mlp_out: The initializer of W_2.
-    """
-
-    attention: nn.initializers.Initializer
-    attention_out: nn.initializers.Initializer
-    mlp_in: nn.initializers.Initializer
-    mlp_out: nn.initializers.Initializer
-
-
-class BlockOptions(NamedTuple):
-    """The sizes and the variant of a block: BERT's by default.
-
-    Attributes:
-      heads: The number of attention heads.
-      mlp_dim: The number of rows of W_1.
-      dropout: The rate of dropout, also for the attention weights.
-      dtype: The type of the computation; parameters, softmax and its product with the values, and the statistics of LN
-        are float32.
-      kernel_init: The initializer of all W, or of each of them.
-      pre_norm: Normalizes the inputs of attention and MLP instead of the sums after them.
-      activation: A key of `ACTIVATIONS`.
-      epsilon: The epsilon of the normalizations.
-    """
-
-    heads: int
-    mlp_dim: int
-    dropout: float
-    dtype: chex.ArrayDType | None = None
-    kernel_init: nn.initializers.Initializer | KernelInits = BASE.kernel_init
-    pre_norm: bool = False
-    activation: str = 'gelu'
-    epsilon: float = EPSILON
-
-
-class TransformerBlock(nn.Module):
-    """h = LN(x + drop(W_o attention(x))), y = LN(h + drop(W_2 gelu(W_1 h))) (Vaswani et al., 2017, 3.1 to 3.3).
-
-    With `pre_norm`, h = x + drop(W_o attention(LN(x))) and y = h + drop(W_2 gelu(W_1 LN(h))). With a context, h is the
-    result of two such sums: the second one attends to the context.
-    """
-
-    options: BlockOptions
-
-    @nn.compact
-    def __call__(
-        self,
-        tokens: chex.Array,
-        mask: chex.Array | None,
-        train: bool = False,
-        bias: chex.Array | None = None,
-        context: chex.Array | None = None,
-        profile: Profile | None = None,
-    ) -> chex.Array:
-        """Applies the block to each sequence of [N, L, H].
-
-        Args:
-          tokens: The sequences; with a profile packed as [P, H], see `lengths.pack`.
-          mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
-            for all.
-          train: Applies dropout, from the stream 'dropout'.
-          bias: float [heads, L, L], added to the scaled scores of each query with each key; None for none.
-          context: What else the tokens attend to, [N, K, C]; None for nothing.
-          profile: The profile of sequences without a context, by which they are packed; None if they are not.
-        """
-        options = self.options
-        init = self.options.kernel_init
-        init = init if isinstance(init, KernelInits) else KernelInits(*[init] * 4)
-        drop = nn.Dropout(options.dropout, deterministic=not train)
-        attention = functools.partial(
-            nn.MultiHeadDotProductAttention,
-            options.heads,
-            dtype=options.dtype,
-            kernel_init=init.attention,
-            out_kernel_init=init.attention_out,
-            dropout_rate=options.dropout,
-            broadcast_dropout=False,
-            deterministic=not train,
-            force_fp32_for_softmax=True,
-        )
-        if mask is not None:
-            mask = einops.rearrange(mask, 'n l -> n 1 1 l' if mask.ndim == 2 else 'n q l -> n 1 q l')
-
-        def mlp(x: chex.Array) -> chex.Array:
-            wide = nn.Dense(options.mlp_dim, dtype=options.dtype, kernel_init=init.mlp_in, name='mlp_in')(x)
-            wide = ACTIVATIONS[options.activation](wide)
-            return nn.Dense(x.shape[-1], dtype=options.dtype, kernel_init=init.mlp_out, name='mlp_out')(wide)
-
-        def residual(x: chex.Array, layer: Callable, norm: nn.LayerNorm) -> chex.Array:
-            return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
-
-        norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
-        among = functools.partial(nn.dot_product_attention, bias=bias)
-        attend = attention(name='attention', attention_fn=_on_packed(among, profile) if profile else among)
-        tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
-        if context is not None:
-            attend_context = attention(name='cross_attention')
-            tokens = residual(tokens, lambda x: attend_context(x, context), norm('cross_norm'))
-        return residual(tokens, mlp, norm('mlp_norm'))
-
-
-def _on_packed(attend: Callable, profile: Profile) -> Callable:
-    """Returns an attention function of packed queries, keys and values [P, heads, D]."""
-
-    @functools.wraps(attend)  # Flax passes the options that are in the signature
-    def packed(*inputs: chex.Array, **options: Any) -> chex.Array:
-        unpacked = (lengths.unpack(profile, x) for x in inputs)
-        return lengths.pack(profile, attend(*unpacked, **options))
-
-    return packed
-
-
-class Transformer(nn.Module):
-    """A stack of `layers` blocks, see `TransformerBlock`; the tokens may be words, regions or both.
-
-    On accelerators the blocks share one compiled loop, whose gradient keeps what fits into the memory, see `recompute`.
-    """
-
-    layers: int
-    options: BlockOptions
-
-    @nn.compact
-    def __call__(
-        self,
-        tokens: chex.Array,
-        mask: chex.Array | None,
-        train: bool = False,
-        bias: chex.Array | None = None,
-        context: chex.Array | None = None,
-        texts: Texts | None = None,
-    ) -> chex.Array:
-        """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H].
-
-        Tokens of texts `lengths.in_order` that are beyond their profile are left out: zero in the result.
-        """
-        profile = texts.profile if texts else None
-        if profile is None:
-            return self._apply(tokens, mask, train, bias, context)
-        packed = self._apply(lengths.pack(profile, tokens), mask, train, bias, context, profile)
-        return lengths.unpack(profile, packed)
-
-    def _apply(self, tokens: chex.Array, mask: chex.Array | None, train: bool, *arguments: Any) -> chex.Array:
-        names = [f'block_{n}' for n in range(self.layers)]
-        if self.is_initializing() or policy.unroll():
-            for name in names:
-                tokens = TransformerBlock(self.options, name=name)(tokens, mask, train, *arguments)
-            return tokens
-        # 'rbg' is the generator of the device.
-        layers = jax.tree.map(lambda *x: jnp.stack(x), *(self.variables['params'][name] for name in names))
-        drops = train and self.options.dropout > 0
-        bits = jax.random.bits(self.make_rng('dropout'), (self.layers, 4)) if drops else None
-
-        def apply(tokens: chex.Array, layer: tuple[chex.ArrayTree, chex.Array | None]) -> tuple[chex.Array, None]:
-            params, bits = layer
-            rngs = {'dropout': jax.random.wrap_key_data(bits, impl='rbg')} if drops else {}
-            block = TransformerBlock(self.options, parent=None)
-            return block.apply({'params': params}, tokens, mask, train, *arguments, rngs=rngs), None
-
-        first = jax.tree.map(lambda x: x[0], (layers, bits))
-        return jax.lax.scan(recompute(apply, self.layers, tokens, first), tokens, (layers, bits))[0]
-
-
 class BERTEmbeddings(nn.Module):
     """drop(LN(word + position + type)) (Devlin et al., 2019, figure 2).
 
@@ -288,7 +98,7 @@ class BERTEmbeddings(nn.Module):
     vocab_size: int
     size: BERTSize
     dropout: float
-    dtype: chex.ArrayDType | None = None
+    dtype: ArrayDType | None = None
 
     def setup(self):
         """Creates the three tables and the normalization."""
@@ -299,7 +109,7 @@ class BERTEmbeddings(nn.Module):
         self.norm = layer_norm(self.dtype, epsilon=self.size.epsilon)
         self.drop = nn.Dropout(self.dropout)
 
-    def __call__(self, ids: chex.Array, train: bool = False, types: chex.Array | None = None) -> chex.Array:
+    def __call__(self, ids: Array, train: bool = False, types: Array | None = None) -> Array:
         """Embeds word pieces int [T, L] as [T, L, H].
 
         Args:
@@ -311,12 +121,8 @@ class BERTEmbeddings(nn.Module):
           UserError: If L is more than `max_length`.
         """
         length = ids.shape[1]
-        maximum = self.size.max_length
         first = self.size.first_position
-        if length > maximum:
-            raise UserError(
-                f'a batch has texts padded to {length} word pieces, BERT reads {maximum}: shorten the captions'
-            )
+        check_length(length, self.size.max_length)
         total = self.words(ids) + self.positions(jnp.arange(first, first + length))
         if self.size.token_types == 1:  # nn.Embed looks up no scalar in such a table
             total += self.token_types.embedding[0]
@@ -338,7 +144,7 @@ class BERT(nn.Module):
     vocab_size: int
     size: BERTSize
     dropout: float
-    dtype: chex.ArrayDType | None = None
+    dtype: ArrayDType | None = None
 
     def setup(self):
         """Creates the embeddings and the blocks."""
@@ -350,13 +156,13 @@ class BERT(nn.Module):
         if size.relative_positions:
             self.relative = RelativePositions(size.heads, size.kernel_init)
 
-    def __call__(self, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, texts: Texts, train: bool = False) -> Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
         bias = self.relative(texts.ids.shape[1]) if self.size.relative_positions else None
 
-        def read(texts: Texts) -> chex.Array:
+        def read(texts):
             tokens = self.embeddings(texts.ids, train)
             states = self.encoder(tokens, texts.mask, train, bias, texts=texts)
-            return jnp.where(einops.rearrange(texts.mask, 't l -> t l 1'), states, 0)
+            return zero_padding(states, texts.mask)
 
-        return lengths.in_order(read, texts)
+        return in_order(read, texts)

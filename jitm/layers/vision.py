@@ -1,14 +1,14 @@
 """Image encoders: one vector for each region of an image."""
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.devices import collectives
 from jitm.errors import ArgumentError, check_choice
 from jitm.layers.linear import Linear, XavierLinear
-from jitm.layers.normalization import BatchNorm
+from jitm.layers.normalization import BatchNorm, zero_padding
 from jitm.types import Count, Images
 
 MLPS = ('none', 'plain', 'residual', 'residual_on_input')
@@ -29,7 +29,7 @@ class MLP(nn.Module):
     norm_padding: bool
 
     @nn.compact
-    def __call__(self, x: chex.Array, mask: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, x: Array, mask: Array, train: bool = False) -> Array:
         """Maps [N, K, inputs] with a mask [N, K] of the valid rows to [N, K, features]."""
         counted = collectives.sum_over_devices(jnp.sum(mask, axis=0)) > 0 if self.norm_padding and train else mask
         hidden = BatchNorm(name='norm')(Linear(self.features // 2, name='linear_1')(x), counted[..., None], train)
@@ -66,7 +66,7 @@ class RegionEncoder(nn.Module):
         if self.mlp != 'none':
             self.image_mlp = MLP(self.embed_dim, self.norm_padding)
 
-    def __call__(self, images: Images, train: bool = False) -> tuple[chex.Array, chex.Array]:
+    def __call__(self, images: Images, train: bool = False) -> tuple[Array, Array]:
         """Encodes every region of I images.
 
         Returns:
@@ -79,10 +79,10 @@ class RegionEncoder(nn.Module):
             mask = einops.rearrange(mask[:, None] & images.kept, 'i e r -> (i e) r')
         return regions, mask
 
-    def encode(self, images: Images, train: bool) -> tuple[chex.Array, chex.Array]:
+    def encode(self, images: Images, train: bool) -> tuple[Array, Array]:
         """Encodes every region of every image once: [I, R, D] and bool [I, R]."""
         mask = images.mask
-        regions = jnp.where(einops.rearrange(mask, 'i r -> i r 1'), images.regions.astype(jnp.float32), 0)
+        regions = zero_padding(images.regions.astype(jnp.float32), mask)
         linear = self.image_fc(regions)
         if self.mlp == 'none':
             return linear, mask

@@ -1,13 +1,13 @@
 """Vision transformers on pixels (Dosovitskiy et al., 2021), as CLIP has them (Radford et al., 2021)."""
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
+from jitm.layers.blocks import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.layers.convolutions import normalize_pixels
-from jitm.layers.transformer import ACTIVATIONS, BlockOptions, KernelInits, Transformer, layer_norm
 from jitm.types import DTYPES, Count, Images, Texts
 
 EPSILON = 1e-5  # layer normalizations
@@ -28,11 +28,11 @@ def check_size(images: Images, image_size: int) -> None:
 class Tower(nn.Module):
     """Encodes images or texts as vectors, or returns the states they are computed from; a tower adds `_encode`."""
 
-    def __call__(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+    def __call__(self, inputs: Images | Texts, train: bool = False) -> Array:
         """Encodes N images or texts as float32 [N, D], or each of their tokens: [N, K, D]."""
         return self._encode(inputs, train, pooled=True)
 
-    def features(self, inputs: Images | Texts, train: bool = False) -> chex.Array:
+    def features(self, inputs: Images | Texts, train: bool = False) -> Array:
         """Returns the last states of the patches, cells or tokens of N images or texts, float32 [N, K, H]."""
         return self._encode(inputs, train, pooled=False)
 
@@ -102,7 +102,7 @@ class ViT(TransformerTower):
     reads = ('pixels',)
     normalize_features = False  # `features` are written as they are
 
-    def _patches(self, images: Images, use_bias: bool) -> chex.Array:
+    def _patches(self, images: Images, use_bias: bool) -> Array:
         """Embeds the patches, row by row: [I, R, H]."""
         check_size(images, self.image_size)
         pixels = normalize_pixels(images.pixels, self.mean, self.deviation)
@@ -111,7 +111,7 @@ class ViT(TransformerTower):
         patches = nn.Conv(self.hidden_dim, edge, edge, 'VALID', **options, name='patches')(pixels)
         return einops.rearrange(patches, 'i h w d -> i (h w) d')
 
-    def _tokens(self, images: Images, use_bias: bool) -> chex.Array:
+    def _tokens(self, images: Images, use_bias: bool) -> Array:
         """Embeds the class token and the patches, with their positions: [I, 1 + R, H]."""
         if self.image_size % self.patch_size:
             raise ArgumentError('image_size', f'is {self.image_size}, no multiple of patch_size {self.patch_size}')
@@ -124,7 +124,7 @@ class ViT(TransformerTower):
         return tokens + positions.astype(dtype)
 
     @nn.compact
-    def _encode(self, images: Images, train: bool, pooled: bool) -> chex.Array:
+    def _encode(self, images: Images, train: bool, pooled: bool) -> Array:
         """Returns the projected state of the class token, or the states of the patches."""
         del train
         blocks = self._blocks()

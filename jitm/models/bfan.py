@@ -1,8 +1,7 @@
 """Bidirectional focal attention (BFAN; Liu et al., 2019)."""
 
-import chex
-import einops
 import jax.numpy as jnp
+from chex import Array
 
 from jitm.errors import check_choice
 from jitm.layers import attention
@@ -31,18 +30,15 @@ class BFAN(CrossAttentionMatcher):
         """Checks the options."""
         check_choice(self.focal, attention.FOCALS, 'focal')
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        scores = attention.similarities(images, texts)
-        words = self._mean_relevance(scores, images, texts)
-        regions = self._mean_relevance(einops.rearrange(scores, 'i r t l -> t l i r'), texts, images)
-        return words + regions.T
+        return attention.add_directions(self._mean_relevance, images, texts)
 
-    def _mean_relevance(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def _mean_relevance(self, _: str, scores: Array, context: Elements, queries: Elements) -> Array:
         weights = self.weights(scores, context, queries)
         relevance = attention.attended_cosine(scores, weights, attention.gram(context))
         return jnp.mean(relevance, axis=-1, where=queries.mask)
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def weights(self, scores: Array, context: Elements, queries: Elements) -> Array:
         """See `CrossAttentionMatcher`."""
         return attention.focus(super().weights(scores, context, queries), context.mask, self.focal)

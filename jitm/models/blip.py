@@ -1,12 +1,9 @@
 """BLIP: cosines of vectors as CLIP has, and a transformer that reads the best pairs (Li et al., 2022)."""
 
-from collections.abc import Sequence
-
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
-from jitm.errors import check_choice
 from jitm.models.clip import CLIP
 from jitm.models.joint import JointEncoder
 from jitm.models.matcher import Matcher
@@ -32,7 +29,7 @@ class BLIP(CLIP):
         """The model that reads each pair, with the same parameters."""
         return ImageTextMatching(self.image, self.text)
 
-    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, images: Images, texts: Texts, train: bool = False) -> Array:
         """Scores every image with every text: float32 [I, T]; at initialization applies the head too."""
         if self.is_initializing():
             self.itm_head(self.text.states(texts, self.image.states(images))[:, 0])
@@ -57,7 +54,7 @@ class ImageTextMatching(JointEncoder):
         """Creates the head."""
         self.itm_head = nn.Dense(2)
 
-    def encode_image(self, images: Images, train: bool = False) -> chex.Array:
+    def encode_image(self, images: Images, train: bool = False) -> Array:
         """Returns the states of the class token and of the patches, [I, 1 + R, H]."""
         return self.image.states(images)
 
@@ -66,17 +63,17 @@ class ImageTextMatching(JointEncoder):
         ids = jnp.asarray(texts.ids).at[:, 0].set(self.text.vocab_size - 1)
         return Texts(ids, jnp.asarray(texts.lengths))
 
-    def read_pairs(
-        self, images: chex.Array, texts: Texts, heads: Sequence[str], train: bool = False
-    ) -> dict[str, chex.Array]:
-        """Reads text n with image n; `rank` is the logit of class 1."""
-        for head in heads:
-            check_choice(head, ('rank', *self.heads), 'heads')
-        logits = self.itm_head(self.text.states(texts, images)[:, 0])
-        outputs = {'rank': logits[:, 1], 'itm': logits}
-        return {head: outputs[head] for head in heads}
+    def joint_states(self, images: Array, texts: Texts, train: bool = False) -> tuple[Array, Array]:
+        """Reads text n with image n; see `JointEncoder`."""
+        states = self.text.states(texts, images)
+        return states, states[:, 0]
 
-    def floats_per_pair(self, images: chex.Array, texts: Texts) -> int:
+    def apply_head(self, head: str, states: Array, pooled: Array, train: bool) -> Array:
+        """See `JointEncoder`; `rank` is the logit of class 1."""
+        logits = self.itm_head(pooled)
+        return logits if head == 'itm' else logits[:, 1]
+
+    def floats_per_pair(self, images: Array, texts: Texts) -> int:
         """Returns the size of the image's keys, of the attention of words to it or of the hidden layer, the largest."""
         cells = images.shape[1]
         words = texts.ids.shape[1]

@@ -1,6 +1,6 @@
 """Hard alignment: each word is scored by its most similar region (CHAN; Pan et al., 2023)."""
 
-import chex
+from chex import Array
 
 from jitm.layers import attention
 from jitm.models.tiled import CrossAttentionMatcher
@@ -14,15 +14,13 @@ class CHAN(CrossAttentionMatcher):
       embed_dim, image, text: See `CrossAttentionMatcher`.
     """
 
-    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        """Adds nothing."""
-        return images, texts
+    reads_gram = False
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
         return attention.mean_best_similarity(images, texts)
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def weights(self, scores: Array, context: Elements, queries: Elements) -> Array:
         """Returns the attention of each query element, 1 for the most similar context element: [C, K, Q, M]."""
         del queries
         best = attention.best_similarities(scores, context.mask)

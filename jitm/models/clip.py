@@ -1,6 +1,6 @@
 """CLIP and SigLIP: cosines of an image's and a text's vector (Radford et al., 2021; Zhai et al., 2023)."""
 
-import chex
+from chex import Array
 from flax import linen as nn
 
 from jitm.layers.normalization import l2_normalize
@@ -21,11 +21,11 @@ class CLIP(TemperatureEncoder):
     image: nn.Module
     text: nn.Module
 
-    def encode_image(self, images: Images, train: bool = False) -> chex.Array:
+    def encode_image(self, images: Images, train: bool = False) -> Array:
         """Encodes [I, H, W, 3] pixels as unit vectors [I, D]."""
         return l2_normalize(self.image(images, train))
 
-    def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
+    def encode_text(self, texts: Texts, train: bool = False) -> Array:
         """Encodes [T, L] tokens as unit vectors [T, D]."""
         return l2_normalize(self.text(texts, train))
 

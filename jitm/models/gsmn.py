@@ -1,8 +1,8 @@
 """Block-wise cosines of words and regions with their attended vectors (GSMN; Liu et al., 2020), without its graphs."""
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
@@ -22,7 +22,7 @@ class Readout(nn.Module):
     """
 
     @nn.compact
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: Array) -> Array:
         """See the class."""
         hidden = Linear(HIDDEN, use_bias=False, name='kernels')(x)
         hidden = nn.tanh(WeightNormLinear(HIDDEN, name='hidden')(hidden))
@@ -45,6 +45,7 @@ class GSMN(CrossAttentionMatcher):
     blocks: Count
 
     directions = ('t2i', 'i2t')
+    reads_gram = False
 
     def setup(self):
         """Checks the options and creates the networks of both directions."""
@@ -53,23 +54,17 @@ class GSMN(CrossAttentionMatcher):
         self.t2i = Readout()
         self.i2t = Readout()
 
-    def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
-        """Adds nothing."""
-        return images, texts
-
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
-        scores = attention.similarities(images, texts)
-        words = self._mean_score(self.t2i, scores, images, texts)
-        regions = self._mean_score(self.i2t, einops.rearrange(scores, 'i r t l -> t l i r'), texts, images)
-        return words + regions.T
+        return attention.add_directions(self._mean_score, images, texts)
 
-    def _mean_score(self, readout: Readout, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def _mean_score(self, direction: str, scores: Array, context: Elements, queries: Elements) -> Array:
         weights = attention.normalize(self.weights(scores, context, queries))
         attended = product('ckqm,ckd->cqmd', weights, context.vectors)
         # The cosine of each block is 0 if either part is zero.
         blocks = (einops.rearrange(x, '... (b d) -> ... b d', b=self.blocks) for x in (queries.vectors, attended))
         nodes = product('qmbd,cqmbd->cqmb', *map(l2_normalize, blocks))
+        readout = getattr(self, direction)
         return jnp.mean(readout(nodes), axis=-1, where=queries.mask)
 
     def floats_per_pair(self, images: Elements, texts: Elements) -> int:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.layers.linear import Linear, product
-from jitm.models.tiled import CrossAttentionMatcher
+from jitm.models.tiled import DIRECTIONS, CrossAttentionMatcher
 from jitm.types import Count, Elements, InverseTemperature
-
-DIRECTIONS = {'both': ('t2i', 'i2t'), 't2i': ('t2i',), 'i2t': ('i2t',)}
 
 
 class Memory(nn.Module):
@@ -33,17 +31,17 @@ class Memory(nn.Module):
         self.gate = Linear(self.features)
         self.linear = Linear(self.features)
 
-    def _kernels(self) -> tuple[chex.Array, chex.Array, chex.Array]:
+    def _kernels(self) -> tuple[Array, Array, Array]:
         """Returns the kernels of the queries and of the context, each [D, 2 D], and the bias [2 D]."""
         parameters = [layer.parameters(2 * self.features) for layer in (self.gate, self.linear)]
         kernel, bias = (jnp.concatenate(parts, axis=-1) for parts in zip(*parameters, strict=True))
         return *jnp.split(kernel, 2), bias
 
-    def map_context(self, vectors: chex.Array) -> chex.Array:
+    def map_context(self, vectors: Array) -> Array:
         """Maps context elements [C, K, D] to their part of the arguments of sigmoid and tanh: [C, K, 2 D]."""
         return product('ckd,de->cke', vectors, self._kernels()[1].astype(vectors.dtype)).astype(vectors.dtype)
 
-    def __call__(self, queries: chex.Array, weights: chex.Array, mapped: chex.Array) -> chex.Array:
+    def __call__(self, queries: Array, weights: Array, mapped: Array) -> Array:
         """Updates queries.
 
         Args:
@@ -86,14 +84,17 @@ class IMRAM(CrossAttentionMatcher):
 
     def setup(self):
         """Checks the options and creates the memories."""
-        check_choice(self.direction, tuple(DIRECTIONS), 'direction')
+        check_choice(self.direction, DIRECTIONS, 'direction')
         if self.steps > 1:
             self.memory = {direction: Memory(self.embed_dim) for direction in self.directions}
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         """Adds the Gram matrix and the maps of the side, or both sides, that are attended to."""
-        images = self._as_context('t2i', images) if self.direction != 'i2t' else images
-        return images, self._as_context('i2t', texts) if self.direction != 't2i' else texts
+        if 't2i' in self.directions:
+            images = self._as_context('t2i', images)
+        if 'i2t' in self.directions:
+            texts = self._as_context('i2t', texts)
+        return images, texts
 
     def _as_context(self, direction: str, elements: Elements) -> Elements:
         if elements.gram is not None:  # they are prepared
@@ -101,13 +102,7 @@ class IMRAM(CrossAttentionMatcher):
         mapped = self.memory[direction].map_context(elements.vectors) if self.steps > 1 else None
         return elements.replace(gram=attention.gram(elements), mapped=mapped)
 
-    def _by_direction(self, images: Elements, texts: Elements) -> dict[str, tuple[Elements, Elements]]:
-        """Returns the context and the queries of each direction."""
-        images, texts = self.prepare(images, texts)
-        sides = {'t2i': (images, texts), 'i2t': (texts, images)}
-        return {direction: sides[direction] for direction in self.directions}
-
-    def _attend(self, direction: str, scores: chex.Array, context: Elements, queries: Elements) -> Iterator[chex.Array]:
+    def _attend(self, direction: str, scores: Array, context: Elements, queries: Elements) -> Iterator[Array]:
         """Yields the unnormalized attention of each step, [C, K, Q, M], from the similarities of the first queries."""
         current = queries.vectors
         for step in range(1, self.steps + 1):
@@ -117,10 +112,10 @@ class IMRAM(CrossAttentionMatcher):
                 current = self.memory[direction](current, attention.normalize(weights), context.mapped)
                 scores = product('cqmd,ckd->ckqm', current, context.vectors)
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
         total = 0
-        for direction, (context, queries) in self._by_direction(images, texts).items():
+        for direction, (context, queries) in self.sides(*self.prepare(images, texts)).items():
             scores = attention.similarities(context, queries)
             gram = attention.gram(context)
             for weights in self._attend(direction, scores, context, queries):
@@ -129,10 +124,10 @@ class IMRAM(CrossAttentionMatcher):
                 total += score if direction == 't2i' else score.T
         return total
 
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, Array]:
         """Returns the attention in the model's directions, the mean over the steps: name -> [I, T, L, R]."""
         result = {}
-        for direction, (context, queries) in self._by_direction(images, texts).items():
+        for direction, (context, queries) in self.sides(*self.prepare(images, texts)).items():
             scores = attention.similarities(context, queries)
             total = sum(map(attention.normalize, self._attend(direction, scores, context, queries)))
             result[direction] = attention.word_by_region(total, queries, direction)
@@ -142,5 +137,4 @@ class IMRAM(CrossAttentionMatcher):
         """Returns the size of the arguments of the gates of all queries; with one step SCAN's size."""
         if self.steps == 1:
             return super().floats_per_pair(images, texts)
-        sides = {'t2i': texts, 'i2t': images}
-        return max(sides[direction].mask.shape[1] for direction in DIRECTIONS[self.direction]) * 2 * self.embed_dim
+        return max(queries.mask.shape[1] for _, queries in self.sides(images, texts).values()) * 2 * self.embed_dim

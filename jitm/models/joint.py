@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError, check_choice
@@ -18,15 +18,15 @@ from jitm.types import DTYPES, Elements, Images, Rate
 class JointEncoder(Matcher):
     """Reads each pair with one transformer, whose states heads turn into a score and predictions for the words.
 
-    A model adds `read_pairs` and `floats_per_pair` and has an attribute `heads`, the names of its heads besides `rank`.
-    The parameters of head `x` are in the module `x_head`.
+    A model adds `joint_states`, `apply_head` and `floats_per_pair` and has an attribute `heads`, the names of its heads
+    besides `rank`. The parameters of head `x` are in the module `x_head`.
     """
 
     head_sources = MappingProxyType({})  # head -> the head that it is initialized from
 
     def read_pairs(
         self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
-    ) -> dict[str, chex.Array]:
+    ) -> dict[str, Array]:
         """Reads image n together with text n, without tiling, and applies heads.
 
         Returns:
@@ -37,31 +37,41 @@ class JointEncoder(Matcher):
         Raises:
           ArgumentError: If the model lacks one of the heads.
         """
+        for head in heads:
+            if head not in ('rank', *self.heads):
+                raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it")
+        states, pooled = self.joint_states(images, texts, train)
+        return {head: self.apply_head(head, states, pooled, train) for head in heads}
+
+    def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[Array, Array]:
+        """Reads text n together with image n: the last states of its words [N, L, H], and the pooled ones [N, H]."""
         raise NotImplementedError
 
-    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def apply_head(self, head: str, states: Array, pooled: Array, train: bool) -> Array:
+        """Applies a head to the results of `joint_states`; see `read_pairs`."""
+        raise NotImplementedError
+
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores every image with every text: [I, T]."""
         shape = tuple(len(jax.tree.leaves(side)[0]) for side in (images, texts))
         rows, columns = jnp.indices(shape)
         return self._score_in_tiles(images, texts, rows.ravel(), columns.ravel(), train).reshape(shape)
 
-    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores image n with text n: [N]."""
         index = jnp.arange(len(jax.tree.leaves(images)[0]))
         return self._score_in_tiles(images, texts, index, index, train)
 
-    def score_pairs(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def score_pairs(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores image n with text n without tiling: [N]."""
         return self.read_pairs(images, texts, ('rank',), train)['rank']
 
-    def _score_in_tiles(
-        self, images: Encoding, texts: Encoding, rows: chex.Array, columns: chex.Array, train: bool
-    ) -> chex.Array:
+    def _score_in_tiles(self, images: Encoding, texts: Encoding, rows: Array, columns: Array, train: bool) -> Array:
         """Scores image rows[n] with text columns[n], a tile of pairs at a time: [N]."""
         score, variables = as_function(self, 'score_pairs', images, texts)
         key = self.make_rng('dropout') if train else None
 
-        def tile(pairs: tuple[chex.Array, ...]) -> chex.Array:
+        def tile(pairs):
             number, row, column = pairs
             rngs = {'dropout': jax.random.fold_in(key, number[0])} if train else {}
             sides = jax.tree.map(lambda x: x[row], images), jax.tree.map(lambda x: x[column], texts)
@@ -74,7 +84,7 @@ class JointEncoder(Matcher):
         """Whether a parameter, given by its path, belongs to a head."""
         return path[0].endswith('_head')
 
-    def add_heads(self, params: Mapping[tuple[str, ...], chex.Array]) -> dict[tuple[str, ...], chex.Array]:
+    def add_heads(self, params: Mapping[tuple[str, ...], Array]) -> dict[tuple[str, ...], Array]:
         """Adds the heads that trained parameters, by their paths, lack: copies of others, as `head_sources` states."""
         names = {path[0] for path in params}
         complete = dict(params)
@@ -92,7 +102,7 @@ def has_heads(model: Matcher, heads: Sequence[str]) -> bool:
 
 def read_pairs(
     model: Matcher, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
-) -> dict[str, chex.Array]:
+) -> dict[str, Array]:
     """Applies `JointEncoder.read_pairs`; the only head of any other model is `rank`, its pairwise similarity.
 
     Raises:
@@ -149,13 +159,8 @@ class JointBERT(JointEncoder):
         """Returns the length of the sequence that is read for a pair, its padding included."""
         return images.mask.shape[1] + texts.mask.shape[1]
 
-    def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[chex.Array, chex.Array]:
-        """Reads text n together with image n.
-
-        Returns:
-          The last states of the L words of each text, float32 [N, L, H], zero where padded, and the pooled first states
-          [N, H].
-        """
+    def joint_states(self, images: Encoding, texts: Encoding, train: bool = False) -> tuple[Array, Array]:
+        """Reads text n together with image n; see `JointEncoder`. States are float32, zero where padded."""
         words, regions = self.join(images, texts, train)
         tokens = jnp.concatenate([words.vectors, regions.vectors], axis=1)
         states = self.bert.encoder(tokens, jnp.concatenate([words.mask, regions.mask], axis=1), train)
@@ -163,23 +168,9 @@ class JointBERT(JointEncoder):
         states = states[:, :num_words].astype(jnp.float32)
         return jnp.where(words.mask[:, :num_words, None], states, 0), jnp.tanh(self.pooler(states[:, 0]))
 
-    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
-        """Applies a head to the results of `joint_states`; see `JointEncoder.read_pairs`."""
-        raise NotImplementedError
-
-    def training_scores(self, scores: chex.Array) -> chex.Array:
+    def training_scores(self, scores: Array) -> Array:
         """Returns the sigmoid of logits."""
         return nn.sigmoid(scores)
-
-    def read_pairs(
-        self, images: Encoding, texts: Encoding, heads: Sequence[str], train: bool = False
-    ) -> dict[str, chex.Array]:
-        """Reads image n with text n, without tiling, and applies `rank` or some of the model's `heads`."""
-        for head in heads:
-            if head not in ('rank', *self.heads):
-                raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it")
-        states, pooled = self.joint_states(images, texts, train)
-        return {head: self.apply_head(head, states, pooled, train) for head in heads}
 
     def floats_per_pair(self, images: Encoding, texts: Encoding) -> int:
         """Returns the size of the hidden layer or of the attention weights of a block, whichever is larger."""
@@ -188,6 +179,6 @@ class JointBERT(JointEncoder):
         return length * max(size.mlp_dim, size.heads * length)
 
 
-def masked_elements(vectors: chex.Array, mask: chex.Array) -> Elements:
+def masked_elements(vectors: Array, mask: Array) -> Elements:
     """Returns elements [N, K, D] that are zero where they are padded."""
     return Elements(jnp.where(mask[..., None], vectors, 0), mask)

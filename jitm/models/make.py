@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flax import linen as nn
@@ -66,7 +66,7 @@ def make_model(model: Mapping[str, Any], vocab_size: int, *, own: bool = False, 
     shared = {'vocab_size': vocab_size} | {key: model[key] for key in ('embed_dim',) if key in model}
     read = set()
 
-    def build(section: Section, node: Mapping[str, Any], where: str) -> Any:
+    def build(section, node, where):
         section = section if own else section._replace(own=None)
         parameters = parameters_of(section.functions(node, where, imports)[0])
         node = dict(node)
@@ -115,7 +115,7 @@ def model_keys() -> Iterator[None]:
     ArgumentError becomes a UserError with the key of the innermost module, such as 'model.text.size'.
     """
 
-    def call(method: Callable, args: tuple, keywords: dict, context: nn.module.InterceptorContext) -> Any:
+    def call(method, args, keywords, context):
         try:
             return method(*args, **keywords)
         except ArgumentError as error:

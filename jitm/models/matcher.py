@@ -3,9 +3,9 @@
 import functools
 import math
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayTree
 from flax import linen as nn
 
 from jitm.errors import ArgumentError, UserError
@@ -13,12 +13,7 @@ from jitm.layers.linear import product
 from jitm.models import tiling
 from jitm.types import Bias, Images, Temperature, TextFormat, Texts, TokenPredictions
 
-Encoding = chex.ArrayTree
-
-UNPAIRED = (
-    '{} scores a whole batch in training and no single pairs, so losses on mined pairs do not apply: '
-    'use another model, or other terms'
-)
+Encoding = ArrayTree
 
 
 class Matcher(nn.Module):
@@ -67,15 +62,15 @@ class Matcher(nn.Module):
         """Encodes T texts: leaves [T, ...]."""
         raise NotImplementedError
 
-    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores every image with every text: float32 [I, T]."""
         raise NotImplementedError
 
-    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores image n with text n: float32 [N]."""
         raise NotImplementedError
 
-    def training_scores(self, scores: chex.Array) -> chex.Array:
+    def training_scores(self, scores: Array) -> Array:
         """Maps scores in evaluation to the scale of the scores in training, which is the same for most models."""
         return scores
 
@@ -91,7 +86,7 @@ class Matcher(nn.Module):
         """
         return {}
 
-    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, images: Images, texts: Texts, train: bool = False) -> Array:
         """Encodes and scores every image with every text: float32 [I, T].
 
         At initialization, which requires matching pairs, every parameter is created.
@@ -104,11 +99,11 @@ class Matcher(nn.Module):
 class DualEncoder(Matcher):
     """Encodes both sides independently; the score is the inner product of two vectors."""
 
-    def vectors(self, encoding: Encoding) -> chex.Array:
+    def vectors(self, encoding: Encoding) -> Array:
         """Returns the vectors [N, D] of N encoded images or texts, whose inner products are the scores."""
         return encoding
 
-    def _both(self, images: Encoding, texts: Encoding) -> tuple[chex.Array, chex.Array]:
+    def _both(self, images: Encoding, texts: Encoding) -> tuple[Array, Array]:
         """Returns the vectors of both sides; raises a UserError unless they are equally wide."""
         sides = self.vectors(images), self.vectors(texts)
         first, second = (list(getattr(side, 'shape', [type(side).__name__])) for side in sides)
@@ -119,11 +114,11 @@ class DualEncoder(Matcher):
             )
         return sides
 
-    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores every image with every text: float32 [I, T]."""
         return product('id,td->it', *self._both(images, texts))
 
-    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores image n with text n: float32 [N]."""
         return product('nd,nd->n', *self._both(images, texts))
 
@@ -156,17 +151,17 @@ class TemperatureEncoder(DualEncoder, kw_only=True):
             self.logit_bias = self.param('logit_bias', nn.initializers.constant(self.initial_bias), ())
 
     @property
-    def temperature(self) -> chex.Array | None:
+    def temperature(self) -> Array | None:
         """The learned temperature, float32 []; None if none is learned."""
         return None if self.initial_temperature is None else jnp.exp(-self.logit_scale)
 
     @property
-    def bias(self) -> chex.Array | None:
+    def bias(self) -> Array | None:
         """The learned bias, float32 []; None if none is learned."""
         return None if self.initial_bias is None else self.logit_bias
 
 
-def check_width(model: Matcher, side: str, vectors: chex.Array) -> None:
+def check_width(model: Matcher, side: str, vectors: Array) -> None:
     """Raises an ArgumentError unless the encoder of a side, 'image' or 'text', gives vectors of `model.embed_dim`."""
     size = vectors.shape[-1]
     if size != model.embed_dim:
@@ -174,7 +169,7 @@ def check_width(model: Matcher, side: str, vectors: chex.Array) -> None:
         raise ArgumentError(side, f"has vectors of {size} numbers, but {joint}: leave 'model.{side}.embed_dim' out")
 
 
-def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
+def as_function(model: Matcher, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, ArrayTree]:
     """Returns a method of a bound model as a pure function and its first argument, the model's variables.
 
     Tiles are computed within `lax.map` and `recompute`, which must not close over a bound module. At

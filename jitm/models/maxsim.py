@@ -1,13 +1,12 @@
 """MaxSim: the most similar element of the other side, in both directions (FILIP; Yao et al., 2022)."""
 
-import chex
+from chex import Array
 
 from jitm.errors import check_choice
 from jitm.layers import attention
 from jitm.models.chan import CHAN
+from jitm.models.tiled import DIRECTIONS
 from jitm.types import Elements
-
-DIRECTIONS = {'t2i': ('t2i',), 'i2t': ('i2t',), 'both': ('t2i', 'i2t')}
 
 
 class MaxSim(CHAN):
@@ -33,7 +32,7 @@ class MaxSim(CHAN):
         """Checks the direction."""
         check_choice(self.direction, DIRECTIONS, 'direction')
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
         scores = 0
         if 't2i' in self.directions:

@@ -1,14 +1,12 @@
 """Negative-aware attention: words without a matching region lower the score (NAAF; Zhang et al., 2022)."""
 
-import chex
 import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
-from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.lengths import by_length
-from jitm.models.matcher import UNPAIRED
 from jitm.models.naaf_thresholds import MinedTexts, mine
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Elements, Index, InverseTemperature, Positive
@@ -38,27 +36,29 @@ class NAAF(CrossAttentionMatcher):
     alpha: Positive
     minimum_words: Index
 
+    trains_on_batches = True  # which the thresholds are estimated from
+
     def setup(self):
         """Creates the thresholds."""
         self.threshold = self.variable('batch_stats', 'threshold', jnp.zeros, ())
         self.safe_threshold = self.variable('batch_stats', 'safe_threshold', jnp.zeros, ())
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def weights(self, scores: Array, context: Elements, queries: Elements) -> Array:
         """See `CrossAttentionMatcher`; a word attends to its matching regions, and to none without any."""
         return self._matching(scores, context.mask, self.safe_threshold.value)
 
-    def _matching(self, scores: chex.Array, context_mask: chex.Array, threshold: chex.Array) -> chex.Array:
+    def _matching(self, scores: Array, context_mask: Array, threshold: Array) -> Array:
         above = scores - threshold
         return jnp.where(above > 0, attention.attend(above, context_mask, self.lambda_softmax), 0)
 
     def _score(
         self,
-        scores: chex.Array,
+        scores: Array,
         images: Elements,
         texts: Elements,
-        threshold: chex.Array,
-        smoothing: chex.Array | None = None,
-    ) -> chex.Array:
+        threshold: Array,
+        smoothing: Array | None = None,
+    ) -> Array:
         """Computes the scores of pairs [I, T] from similarities [I, R, T, L] and smoothing weights [T, L, L]."""
         best = attention.best_similarities(scores, images.mask) - threshold
         decision = best if smoothing is None else jnp.einsum('qmn,cqn->cqm', smoothing, best)
@@ -69,24 +69,24 @@ class NAAF(CrossAttentionMatcher):
         relevance = jnp.sum(weights * scores, axis=1)
         return jnp.mean(unmatched + matched + relevance, axis=-1, where=texts.mask)
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it, by the rule of evaluation: [I, T]."""
         scores = attention.similarities(images, texts)
         logits = self.lambda_smoothing * attention.gram(texts)
         smoothing = nn.softmax(logits, axis=-1, where=einops.rearrange(texts.mask, 't l -> t 1 l'))
         return self._score(scores, images, texts, self.safe_threshold.value, smoothing)
 
-    def score_at_threshold(self, images: Elements, texts: MinedTexts) -> chex.Array:
+    def score_at_threshold(self, images: Elements, texts: MinedTexts) -> Array:
         """Scores every image of a block with every text of it, by the rule of training: [I, T]."""
         return self.score_and_best(images, texts)[0]
 
-    def score_and_best(self, images: Elements, texts: MinedTexts) -> tuple[chex.Array, chex.Array]:
+    def score_and_best(self, images: Elements, texts: MinedTexts) -> tuple[Array, Array]:
         """Also returns the similarity of each word with each image's most similar region: [I, T, L]."""
         scores = attention.similarities(images, texts)
         result = self._score(scores, images, texts, texts.threshold[:, None])
         return result, attention.best_similarities(scores, images.mask)
 
-    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> Array:
         """Scores every image with every text: [I, T]; in training text n must describe image n of all devices."""
         if not train:
             return super().similarity(images, texts)
@@ -96,18 +96,12 @@ class NAAF(CrossAttentionMatcher):
             self.threshold.value = statistics.threshold
             self.safe_threshold.value = statistics.safe_threshold
         mined = mined.replace(vectors=texts.vectors)  # with gradient
-        return by_length(
-            lambda part: self.score_in_tiles('score_at_threshold', images, part, lambda texts: texts.scores.T),
-            mined,
-            axis=1,
-        )
 
-    def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
-        """Scores image n with text n, by the rule of evaluation: [N].
+        def mined_scores(variables, images, texts):
+            del variables, images
+            return texts.scores.T
 
-        Raises:
-          UserError: In training, where the thresholds are estimated from a whole batch.
-        """
-        if train:
-            raise UserError(UNPAIRED.format(type(self).__name__))
-        return super().similarity_pairwise(images, texts)
+        def score(part):
+            return self.score_in_tiles('score_at_threshold', images, part, mined_scores)
+
+        return by_length(score, mined, axis=1)

@@ -2,10 +2,10 @@
 
 import functools
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import struct
 
 from jitm.devices import collectives, policy
@@ -28,14 +28,14 @@ class Statistics(struct.PyTreeNode):
       squares: float32 [2], the sums of squared differences from the means.
     """
 
-    threshold: chex.Array
-    safe_threshold: chex.Array
-    count: chex.Array
-    mean: chex.Array
-    squares: chex.Array
+    threshold: Array
+    safe_threshold: Array
+    count: Array
+    mean: Array
+    squares: Array
 
 
-def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array) -> Statistics:
+def add_words(statistics: Statistics, similarities: Array, mask: Array) -> Statistics:
     """Adds the words of a caption, by the parallel update of mean and variance (Chan et al., 1979).
 
     `similarities` are [2, L], matched and mismatched, and `mask` [L] has the words to add.
@@ -53,7 +53,7 @@ def add_words(statistics: Statistics, similarities: chex.Array, mask: chex.Array
     )
 
 
-def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> chex.Array:
+def decision_boundary(mean: Array, deviation: Array, alpha: float) -> Array:
     """Returns the similarity at which the normal density of matches is alpha times the density of mismatches.
 
     The released code solves A x^2 + B x + C = 0 by (-B + sqrt(B^2 - 4 A C)) / (2 A). This is the same root in a form
@@ -62,7 +62,8 @@ def decision_boundary(mean: chex.Array, deviation: chex.Array, alpha: float) -> 
     `mean` and `deviation` are [2], for matches and mismatches. A larger alpha moves the boundary towards the matches.
     The result is NaN if the densities have this ratio nowhere.
     """
-    (positive, negative), gap = deviation, mean[0] - mean[1]
+    positive, negative = deviation
+    gap = mean[0] - mean[1]
     logarithm = jnp.log(negative / (alpha * positive) + attention.EPSILON)
     discriminant = gap**2 - 2 * (positive**2 - negative**2) * logarithm
     root = jnp.sqrt(jnp.maximum(discriminant, 0))
@@ -97,8 +98,8 @@ class MinedTexts(Elements):
       scores: float32 [N, I], their scores with all images of this device.
     """
 
-    threshold: chex.Array | None = None
-    scores: chex.Array | None = None
+    threshold: Array | None = None
+    scores: Array | None = None
 
 
 def mine(
@@ -127,22 +128,22 @@ def mine(
     size = 1 if one_by_one else len(texts.mask)
     score_texts = at_own_length if one_by_one else functools.partial(by_length, axis=1)
 
-    def score_cut(cut: MinedTexts) -> tuple[chex.Array, chex.Array]:
+    def score_cut(cut):
         scores, best = model.in_tiles('score_and_best', images, cut, all_images=one_by_one)
         return scores, jnp.pad(best, [(0, 0), (0, 0), (0, texts.mask.shape[1] - best.shape[2])])
 
-    def add_text(statistics: Statistics, similarities_and_mask: tuple) -> tuple[Statistics, chex.Array]:
+    def add_text(statistics, similarities_and_mask):
         threshold = statistics.threshold
         statistics = add_words(statistics, *similarities_and_mask)
         moved = move_thresholds(statistics, alpha)
         enough = statistics.count > minimum_words
         return jax.tree.map(lambda new, old: jnp.where(enough, new, old), moved, statistics), threshold
 
-    def score_tile(earlier: Statistics, rows_and_texts: tuple) -> tuple[Statistics, tuple[chex.Array, chex.Array]]:
+    def score_tile(earlier, rows_and_texts):
         rows, tile = rows_and_texts
         columns = jnp.arange(len(rows))
 
-        def score(state: tuple) -> tuple[Statistics, MinedTexts, chex.Array]:
+        def score(state):
             _, mined, thresholds = state
             mined = mined.replace(threshold=thresholds)
             scores, best = score_texts(score_cut, mined)

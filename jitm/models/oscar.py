@@ -1,12 +1,13 @@
 """OSCAR: one BERT reads a caption, the object tags of an image and its regions (Li et al., 2020)."""
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 from flax import struct
 
-from jitm.layers.transformer import layer_norm, size_named
+from jitm.layers.blocks import layer_norm
+from jitm.layers.transformer import size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
 
@@ -73,7 +74,7 @@ class OSCAR(JointBERT):
         embedded = self.bert.embeddings(words.ids, train, segments.astype(jnp.int32))
         return Elements(embedded, words.mask), images.regions
 
-    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
+    def apply_head(self, head: str, states: Array, pooled: Array, train: bool) -> Array:
         """See `JointBERT`."""
         if head == 'itm':
             return self.itm_head(pooled)

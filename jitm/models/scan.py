@@ -1,6 +1,6 @@
 """Stacked cross attention: words attend to regions, or regions to words (SCAN; Lee et al., 2018)."""
 
-import chex
+from chex import Array
 
 from jitm.errors import check_choice
 from jitm.layers import attention
@@ -38,7 +38,7 @@ class SCAN(CrossAttentionMatcher):
         check_choice(self.direction, DIRECTIONS, 'direction')
         check_choice(self.aggregation, attention.AGGREGATIONS, 'aggregation')
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
         context, queries = (images, texts) if self.direction == 't2i' else (texts, images)
         scores = attention.similarities(context, queries)

@@ -1,17 +1,16 @@
 """SGRAF: similarity graph reasoning (SGR) and attention filtration (SAF) (Diao et al., 2021), the network of DBL."""
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
-from jitm.errors import ArgumentError, UserError, check_choice
+from jitm.errors import ArgumentError, check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.lengths import by_length, longest_first
 from jitm.layers.linear import XavierLinear, product
-from jitm.models.matcher import UNPAIRED
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Count, Elements, Images, InverseTemperature, Texts
 
@@ -46,6 +45,11 @@ class SGRAF(CrossAttentionMatcher):
 
     encoders = 'image', 'text', 'image_whole', 'text_whole'
 
+    @property
+    def trains_on_batches(self) -> bool:
+        """Whether `reasoning` normalizes each text over all images of the batch."""
+        return self.reasoning.over_images
+
     def setup(self):
         """Checks the options and creates the layers of the similarity."""
         check_choice(self.activation, ACTIVATIONS, 'activation')
@@ -64,12 +68,12 @@ class SGRAF(CrossAttentionMatcher):
         """Encodes [T, L] words as unit vectors [T, L, D] and the text as one vector [T, D]."""
         return self._with_whole(super().encode_text(texts, train), self.text_whole, train)
 
-    def _with_whole(self, elements: Elements, whole: nn.Module | None, train: bool) -> Elements:
-        if whole is None:
+    def _with_whole(self, elements: Elements, pooling: nn.Module | None, train: bool) -> Elements:
+        if pooling is None:
             return elements
-        return elements.replace(whole=whole(elements.vectors, elements.mask, train))
+        return elements.replace(whole=pooling(elements.vectors, elements.mask, train))
 
-    def alignments(self, images: Elements, texts: Elements) -> chex.Array:
+    def alignments(self, images: Elements, texts: Elements) -> Array:
         """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.
 
         Attended vectors have unit length, as released; SGRAF's paper does not normalize them.
@@ -80,23 +84,23 @@ class SGRAF(CrossAttentionMatcher):
         nodes = self.local(attended, texts.vectors)
         if self.image_whole is None:
             return nodes
-        whole = self.whole(images.whole[:, None], texts.whole)
-        return jnp.concatenate([einops.rearrange(whole, 'i t m -> i t 1 m'), nodes], axis=2)
+        global_node = self.whole(images.whole[:, None], texts.whole)
+        return jnp.concatenate([einops.rearrange(global_node, 'i t m -> i t 1 m'), nodes], axis=2)
 
-    def reason(self, nodes: chex.Array, mask: chex.Array, train: bool) -> chex.Array:
+    def reason(self, nodes: Array, mask: Array, train: bool) -> Array:
         """Computes scores [I, T] from alignments [I, T, N, M] with a mask [T, N] of the valid ones."""
         return ACTIVATIONS[self.activation](self.score(self.reasoning(nodes, mask, train))[..., 0])
 
-    def node_mask(self, texts: Elements) -> chex.Array:
+    def node_mask(self, texts: Elements) -> Array:
         """Returns the mask [T, N] of the valid alignments of each text, the global one first if the model has it."""
         num_global = 0 if self.image_whole is None else 1
         return jnp.pad(texts.mask, [(0, 0), (num_global, 0)], constant_values=True)
 
-    def score_block(self, images: Elements, texts: Elements) -> chex.Array:
+    def score_block(self, images: Elements, texts: Elements) -> Array:
         """Scores every image of a block with every text of it: [I, T]."""
         return self.reason(self.alignments(images, texts), self.node_mask(texts), train=False)
 
-    def score_over_images(self, images: Elements, texts: Elements) -> tuple[chex.Array, ...]:
+    def score_over_images(self, images: Elements, texts: Elements) -> tuple[Array, ...]:
         """Scores all images with a few texts in training: [I, T], and the moments of each text's alignments, [1, T]."""
         nodes = self.in_tiles('alignments', images, texts)
         mask = self.node_mask(texts)
@@ -107,12 +111,9 @@ class SGRAF(CrossAttentionMatcher):
         """Returns the size of the attended vectors of all words."""
         return texts.mask.shape[1] * self.embed_dim
 
-    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
-        """Scores every image with every text: [I, T].
-
-        In training, `reasoning` may normalize with the statistics of all images of the batch.
-        """
-        if not (train and self.reasoning.over_images):
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> Array:
+        """Scores every image with every text: [I, T]."""
+        if not (train and self.trains_on_batches):
             return super().similarity(images, texts, train)
         images, texts = self.prepare(images, texts)
         scores, *moments = by_length(
@@ -122,13 +123,3 @@ class SGRAF(CrossAttentionMatcher):
             order = longest_first(texts)
             self.reasoning.update(*(jax.lax.stop_gradient(moment[0, order]) for moment in moments))
         return scores
-
-    def similarity_pairwise(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
-        """Scores image n with text n: [N].
-
-        Raises:
-          UserError: In training, if `reasoning` normalizes each text over all images of the batch.
-        """
-        if train and self.reasoning.over_images:
-            raise UserError(UNPAIRED.format(type(self).__name__))
-        return super().similarity_pairwise(images, texts, train)

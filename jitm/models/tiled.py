@@ -1,17 +1,19 @@
 """Models that score a tile of images and texts at a time, among them those with cross-attention."""
 
 import functools
-from collections.abc import Callable
 
-import chex
 import jax
+from chex import Array, ArrayTree
 from flax import linen as nn
 
+from jitm.errors import UserError
 from jitm.layers import attention
 from jitm.layers.lengths import by_length
 from jitm.models import tiling
 from jitm.models.matcher import Encoding, Matcher, as_function, check_width
 from jitm.types import Count, Elements, Images, TextFormat, Texts
+
+DIRECTIONS = {'both': ('t2i', 'i2t'), 't2i': ('t2i',), 'i2t': ('i2t',)}  # option -> `CrossAttentionMatcher.directions`
 
 
 class TiledMatcher(Matcher):
@@ -26,21 +28,35 @@ class TiledMatcher(Matcher):
 
     encoders = 'image', 'text'
 
-    def score_block(self, images: Encoding, texts: Encoding) -> chex.Array:
+    @property
+    def trains_on_batches(self) -> bool:
+        """Whether the score of a pair in training depends on the whole batch."""
+        return False
+
+    def score_block(self, images: Encoding, texts: Encoding) -> Array:
         """Scores every image of one tile with every text of it: float32 [I, T]."""
         raise NotImplementedError
 
-    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
+    def similarity(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
         """Scores every image with every text: float32 [I, T]."""
         return self.score_in_tiles('score_block', *self.prepare(images, texts))
 
-    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> chex.Array:
-        """Scores image n with text n: float32 [N]."""
+    def similarity_pairwise(self, images: Encoding, texts: Encoding, train: bool = False) -> Array:
+        """Scores image n with text n: float32 [N].
+
+        Raises:
+          UserError: In training, if a score depends on the whole batch.
+        """
+        if train and self.trains_on_batches:
+            raise UserError(
+                f'{type(self).__name__} scores a whole batch in training and no single pairs, so losses on mined pairs '
+                'do not apply: use another model, or other terms'
+            )
         block, variables = self.as_block('score_block', images, texts)
         size = tiling.pairs_at_once(self.floats_per_pair(images, texts) + tiling.floats_of_pair(images, texts))
         return tiling.map_tiles(lambda pairs: tiling.over_pairs(block)(variables, *pairs), (images, texts), size)
 
-    def as_block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, chex.ArrayTree]:
+    def as_block(self, method: str, images: Encoding, texts: Encoding) -> tuple[tiling.Block, ArrayTree]:
         """Returns a method as `as_function` does, without the parameters of the encoders."""
         block, variables = as_function(self, method, images, texts)
         params = {name: part for name, part in variables.get('params', {}).items() if name not in self.encoders}
@@ -51,19 +67,15 @@ class TiledMatcher(Matcher):
         return images, texts
 
     def score_in_tiles(
-        self,
-        method: str,
-        images: Encoding,
-        texts: Encoding,
-        precomputed: Callable[[Encoding], chex.Array] | None = None,
-    ) -> chex.Array:
+        self, method: str, images: Encoding, texts: Encoding, precomputed: tiling.Block | None = None
+    ) -> Array:
         """Scores every image with every text, with a gradient that is sparse, see `tiling.with_sparse_gradient`.
 
         Args:
           method: `score_block`, or another method whose pairs do not depend on each other.
           images, texts: Encodings that are prepared.
-          precomputed: A function of the texts that returns scores computed before, so that only the gradient is
-            computed; None computes them.
+          precomputed: A function that returns scores computed before, so that only the gradient is computed; None
+            computes them.
 
         Returns:
           float32 [I, T].
@@ -73,11 +85,11 @@ class TiledMatcher(Matcher):
             self.tiles(block, images, texts),
             tiling.over_pairs(block),
             *tiling.sparse_plan(self.floats_per_pair(images, texts), images, texts),
-            precomputed and (lambda variables, images, texts: precomputed(texts)),
+            precomputed,
         )
         return scores(variables, images, texts)
 
-    def in_tiles(self, method: str, images: Encoding, texts: Encoding, all_images: bool = False) -> chex.ArrayTree:
+    def in_tiles(self, method: str, images: Encoding, texts: Encoding, all_images: bool = False) -> ArrayTree:
         """Applies a method such as `score_block` to every image with every text: leaves [I, T, ...]; see `tiles`."""
         block, variables = self.as_block(method, images, texts)
         return self.tiles(block, images, texts, all_images)(variables, images, texts)
@@ -101,12 +113,14 @@ class CrossAttentionMatcher(TiledMatcher):
 
     Attributes:
       directions: 't2i' if words attend to regions, 'i2t' if regions attend to words, or both.
+      reads_gram: Whether scores depend on the Gram matrix of the side that is attended to.
       embed_dim: The size D of the vectors.
       image: A module that encodes images as [I, R, D] and a mask bool [I, R] of the valid regions.
       text: A module that encodes texts as [T, L, D].
     """
 
     directions = ('t2i',)
+    reads_gram = True
 
     embed_dim: Count
     image: nn.Module
@@ -135,18 +149,23 @@ class CrossAttentionMatcher(TiledMatcher):
 
     def prepare(self, images: Elements, texts: Elements) -> tuple[Elements, Elements]:
         """Adds the Gram matrix of each side that is attended to."""
-        if 't2i' in self.directions:
+        if self.reads_gram and 't2i' in self.directions:
             images = images.replace(gram=attention.gram(images))
-        if 'i2t' in self.directions:
+        if self.reads_gram and 'i2t' in self.directions:
             texts = texts.replace(gram=attention.gram(texts))
         return images, texts
 
-    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> chex.Array:
+    def sides(self, images: Elements, texts: Elements) -> dict[str, tuple[Elements, Elements]]:
+        """Returns the context and the queries of each of the model's directions."""
+        sides = {'t2i': (images, texts), 'i2t': (texts, images)}
+        return {direction: sides[direction] for direction in self.directions}
+
+    def similarity(self, images: Elements, texts: Elements, train: bool = False) -> Array:
         """Scores every image with every text: [I, T]."""
         images, texts = self.prepare(images, texts)
         return by_length(lambda part: self.score_in_tiles('score_block', images, part), texts, axis=1)
 
-    def attention_block(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+    def attention_block(self, images: Elements, texts: Elements) -> dict[str, Array]:
         """Returns the attention between the words and the regions of every pair of a small block.
 
         Returns:
@@ -154,13 +173,12 @@ class CrossAttentionMatcher(TiledMatcher):
           regions, 'i2t' the attention of each region to the words. A model has only its `directions`.
         """
         result = {}
-        for direction in self.directions:
-            context, queries = (images, texts) if direction == 't2i' else (texts, images)
+        for direction, (context, queries) in self.sides(images, texts).items():
             weights = self.weights(attention.similarities(context, queries), context, queries)
             result[direction] = attention.word_by_region(weights, queries, direction)
         return result
 
-    def weights(self, scores: chex.Array, context: Elements, queries: Elements) -> chex.Array:
+    def weights(self, scores: Array, context: Elements, queries: Elements) -> Array:
         """Returns the unnormalized attention weights of each query element over the context: [C, K, Q, M].
 
         The default is SCAN's attention, which reads the attribute `lambda_softmax` of a subclass.
@@ -172,7 +190,7 @@ class CrossAttentionMatcher(TiledMatcher):
         scores = attention.normalize_over_queries(scores, queries.mask)
         return attention.attend(scores, context.mask, self.lambda_softmax)
 
-    def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, chex.Array]:
+    def attention_pairwise(self, images: Elements, texts: Elements) -> dict[str, Array]:
         """Returns the attention between image n and text n: name -> float32 [N, L, R]; see `attention_block`."""
         block, variables = self.as_block('attention_block', images, texts)
         return tiling.over_pairs(block)(variables, images, texts)

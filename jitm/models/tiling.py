@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array, ArrayTree
 from jax import lax
 
 from jitm.devices import policy
 from jitm.devices.recompute import keep_within, recompute
 
 # (variables, images [i, ...], texts [t, ...]) -> leaves [i, t, ...]
-Block = Callable[[Any, chex.ArrayTree, chex.ArrayTree], chex.ArrayTree]
+Block = Callable[[Any, ArrayTree, ArrayTree], ArrayTree]
 
 SPARSE = 1 / 8  # if at most this share of the pairs has a gradient, only these are scored again
 PAIRS = 128  # scored again at once by accelerators; a published batch has as many hardest negatives in a direction
@@ -26,7 +26,7 @@ def pairs_at_once(floats_per_pair: float) -> int:
     return 2 ** max(0, round(math.log2(policy.tile_floats() / floats_per_pair)))
 
 
-def floats_of_pair(images: chex.ArrayTree, texts: chex.ArrayTree) -> int:
+def floats_of_pair(images: ArrayTree, texts: ArrayTree) -> int:
     """Returns the size of one encoded image and one encoded text."""
     return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves((images, texts)))
 
@@ -38,7 +38,7 @@ def tile_edges(floats_per_pair: float) -> tuple[int, int]:
     return pairs // num_texts, num_texts
 
 
-def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.ArrayTree) -> tuple[int, float]:
+def sparse_plan(floats_per_pair: float, images: ArrayTree, texts: ArrayTree) -> tuple[int, float]:
     """Returns `tile` and `share` of `with_sparse_gradient`.
 
     For an accelerator only one of the two gradients is compiled: the gradient of all pairs where they are cheap, as in
@@ -51,7 +51,7 @@ def sparse_plan(floats_per_pair: float, images: chex.ArrayTree, texts: chex.Arra
     return tile, SPARSE
 
 
-def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, size: int) -> chex.ArrayTree:
+def map_tiles(function: Callable[[Any], ArrayTree], items: ArrayTree, size: int) -> ArrayTree:
     """Applies a function to tiles of items and concatenates the results.
 
     For the gradient of several tiles, what does not fit into the memory is recomputed, see `recompute`.
@@ -81,8 +81,8 @@ def map_tiles(function: Callable[[Any], chex.ArrayTree], items: chex.ArrayTree, 
 
 
 def map_pairs(
-    block: Block, variables: Any, images: chex.ArrayTree, texts: chex.ArrayTree, image_tile: int, text_tile: int
-) -> chex.ArrayTree:
+    block: Block, variables: Any, images: ArrayTree, texts: ArrayTree, image_tile: int, text_tile: int
+) -> ArrayTree:
     """Applies a block to every image with every text, `image_tile` and `text_tile` at a time: leaves [I, T, ...]."""
 
     def swapped(tree):
@@ -97,7 +97,7 @@ def map_pairs(
 def over_pairs(block: Block) -> Block:
     """Returns a function of variables, images [N, ...] and texts [N, ...] that pairs image n with text n: [N, ...]."""
 
-    def pairs(variables: Any, images: chex.ArrayTree, texts: chex.ArrayTree) -> chex.ArrayTree:
+    def pairs(variables, images, texts):
         def pair(*sides):
             return jax.tree.map(lambda x: x[0, 0], block(variables, *jax.tree.map(lambda x: x[None], sides)))
 
@@ -106,7 +106,9 @@ def over_pairs(block: Block) -> Block:
     return pairs
 
 
-def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, known: Block | None = None) -> Block:
+def with_sparse_gradient(
+    scores: Block, pairs: Block, tile: int, share: float, precomputed: Block | None = None
+) -> Block:
     """Returns a function of all scores whose gradient scores again only the pairs that the loss depends on.
 
     A hardest negative is one pair of its row. No score may depend on another pair, as through statistics of the batch.
@@ -117,21 +119,21 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
       tile: The number of pairs to score at once.
       share: The maximum share of pairs that are scored again by themselves; if more have a gradient, all scores are
         computed again. 0 and 1 compile only one of the two.
-      known: A function that returns the same scores without computing them; None if they are not known.
+      precomputed: A function that returns the same scores without computing them; None for none.
     """
 
     # If many pairs have a gradient, all are scored again, once: to keep more than the tiles saves no product here.
-    def pull_all(cotangents: chex.Array, *args: Any) -> tuple:
+    def pull_all(cotangents, *args):
         return _without_integers(jax.vjp(keep_within(0, scores), *args)[1](cotangents))
 
     # If few have one, these are collected and scored in tiles, whose gradients are added to their images and texts.
-    def pull_pairs(cotangents: chex.Array, *args: Any) -> tuple:
+    def pull_pairs(cotangents, *args):
         variables, images, texts = args
         size = min(tile, math.ceil(share * cotangents.size))
         flat = cotangents.T.ravel()
         counts = jnp.cumsum(flat != 0)
 
-        def add_tile(n: chex.Array, sums: tuple) -> tuple:
+        def add_tile(n, sums):
             numbers = 1 + n * size + jnp.arange(size)
             index = jnp.searchsorted(counts, numbers, method='compare_all')  # flat index of these pairs
             column, row = jnp.divmod(jnp.minimum(index, flat.size - 1), len(cotangents))
@@ -149,10 +151,10 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
 
     # The cotangents decide between the two.
     @jax.custom_vjp
-    def call(*args: Any) -> chex.Array:
-        return (known or scores)(*args)
+    def call(*args):
+        return (precomputed or scores)(*args)
 
-    def backward(args: tuple, cotangents: chex.Array) -> tuple:
+    def backward(args, cotangents):
         if share in (0, 1):
             return (pull_pairs if share else pull_all)(cotangents, *args)
         few = jnp.count_nonzero(cotangents) <= math.ceil(share * cotangents.size)
@@ -162,13 +164,13 @@ def with_sparse_gradient(scores: Block, pairs: Block, tile: int, share: float, k
     return call
 
 
-def _zeros_to_sum(x: chex.Array) -> chex.Array | None:
+def _zeros_to_sum(x: Array) -> Array | None:
     """Returns zeros in at least float32 like an array; None if it is not floating-point."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return None
     return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _without_integers(cotangents: chex.ArrayTree) -> chex.ArrayTree:
+def _without_integers(cotangents: ArrayTree) -> ArrayTree:
     """Replaces the cotangents of arrays that are not floating-point by None, as custom gradients return them."""
     return jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, cotangents)

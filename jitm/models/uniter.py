@@ -2,13 +2,14 @@
 
 from types import MappingProxyType
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayDType, PRNGKey
 from flax import linen as nn
 
 from jitm.errors import check_choice
-from jitm.layers.transformer import BERTSize, layer_norm, size_named
+from jitm.layers.blocks import layer_norm
+from jitm.layers.transformer import BERTSize, size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, Rate, TextFormat, Texts
 
@@ -29,10 +30,10 @@ class RegionEmbeddings(nn.Module):
 
     size: BERTSize
     dropout: Rate
-    dtype: chex.ArrayDType
+    dtype: ArrayDType
 
     @nn.compact
-    def __call__(self, images: Images, token_type: chex.Array, train: bool = False) -> chex.Array:
+    def __call__(self, images: Images, token_type: Array, train: bool = False) -> Array:
         """Embeds the regions of I images, with the type embedding [H]: [I, R, H]."""
         total = token_type
         for name, x in (('features', images.regions), ('locations', images.locations)):
@@ -52,19 +53,19 @@ class TokenHead(nn.Module):
     kernel_init: nn.initializers.Initializer
 
     @nn.compact
-    def __call__(self, states: chex.Array, words: chex.Array) -> chex.Array:
+    def __call__(self, states: Array, words: Array) -> Array:
         """Maps states [..., H] and word embeddings [V, H] to logits [..., V]."""
         dense = nn.Dense(states.shape[-1], kernel_init=self.kernel_init, name='dense')
         hidden = layer_norm(name='norm')(nn.gelu(dense(states), approximate=False))
         return hidden @ words.T + self.param('bias', nn.initializers.zeros, (len(words),))
 
 
-def _last_columns(size: BERTSize, key: chex.PRNGKey, columns: int) -> nn.initializers.Initializer:
+def _last_columns(size: BERTSize, key: PRNGKey, columns: int) -> nn.initializers.Initializer:
     """Returns an initializer that samples this number of columns from a fixed key and returns the last of them."""
 
     # In Flax every parameter has its own key. Heads that must be equal at initialization need a common key instead, and
     # a head with one output (rank) must equal the last output of a head with two (itm): hence the last columns.
-    def init(_: chex.PRNGKey, shape: tuple[int, ...], dtype: chex.ArrayDType = jnp.float32) -> chex.Array:
+    def init(_, shape, dtype=jnp.float32):
         return size.kernel_init(key, (shape[0], columns), dtype)[:, -shape[1] :]
 
     return init
@@ -114,7 +115,7 @@ class UNITER(JointBERT):
         """Embeds [T, L] word pieces as [T, L, H]."""
         return masked_elements(self.bert.embeddings(texts.ids, train), texts.mask)
 
-    def apply_head(self, head: str, states: chex.Array, pooled: chex.Array, train: bool) -> chex.Array:
+    def apply_head(self, head: str, states: Array, pooled: Array, train: bool) -> Array:
         """See `JointBERT`; `discriminate` and `correct` are heads of TAGS-DC (Fan et al., 2022)."""
         if head == 'rank':
             logits = self.rank_head(pooled)[:, 0]
@@ -124,7 +125,7 @@ class UNITER(JointBERT):
             return layer(states, self.bert.embeddings.words.embedding)
         return layer(pooled if head == 'itm' else states)
 
-    def __call__(self, images: Images, texts: Texts, train: bool = False) -> chex.Array:
+    def __call__(self, images: Images, texts: Texts, train: bool = False) -> Array:
         """Encodes and scores every image with every text: float32 [I, T]; at initialization applies all heads too."""
         if self.is_initializing():
             encoded = self.encode_image(images), self.encode_text(texts)

@@ -11,8 +11,8 @@
 | ESA | Zhu et al., 2023 | element-wise attention, and the MLP 'residual_on_input' |
 """
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.errors import ArgumentError
@@ -24,7 +24,7 @@ from jitm.models.tiled import TiledMatcher
 from jitm.types import Count, Elements, Images, Texts
 
 
-def order_similarity(image: chex.Array, text: chex.Array) -> chex.Array:
+def order_similarity(image: Array, text: Array) -> Array:
     """-||max(0, text - image)||, the negative order violation (Faghri et al., 2018, section 3.7).
 
     The paper squares the norm; the released code, which produced the published numbers, does not, and neither does
@@ -69,7 +69,7 @@ class PooledEncoders(Matcher):
                 'text_pooling', "is 'last', which ignores all words where 'text.recurrent' is False: use 'mean'"
             )
 
-    def encode_image(self, images: Images, train: bool = False) -> chex.Array:
+    def encode_image(self, images: Images, train: bool = False) -> Array:
         """Encodes [I, R, F] regions as [I, D], or as [I E, D] if each image has E views that keep different regions."""
         regions, mask = self.image(images, train)
         embedding = self.image_pool(regions, mask)
@@ -77,7 +77,7 @@ class PooledEncoders(Matcher):
             embedding = l2_normalize(embedding)
         return jnp.abs(embedding) if self.absolute else embedding
 
-    def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
+    def encode_text(self, texts: Texts, train: bool = False) -> Array:
         """Encodes [T, L] words as [T, D]."""
         words = Elements(self.text(texts, train), texts.mask)
         if self.text_pooling not in OF_ONE_ELEMENT:
@@ -95,12 +95,12 @@ class OrderEmbedding(PooledEncoders, TiledMatcher):
 
     encoders = 'image', 'text', 'image_pool', 'text_pool'
 
-    def score_block(self, images: chex.Array, texts: chex.Array) -> chex.Array:
+    def score_block(self, images: Array, texts: Array) -> Array:
         """Scores [I, D] with [T, D]: [I, T]."""
         check_width(self, 'image', images)
         check_width(self, 'text', texts)
         return order_similarity(images[:, None], texts)
 
-    def floats_per_pair(self, images: chex.Array, texts: chex.Array) -> int:
+    def floats_per_pair(self, images: Array, texts: Array) -> int:
         """Returns the size of the difference of two vectors."""
         return self.embed_dim

@@ -1,15 +1,14 @@
 """Visual semantic reasoning network (VSRN; Li et al., 2019): a region graph, a GRU and an optional captioner."""
 
-import chex
-import einops
 import jax.numpy as jnp
+from chex import Array
 from flax import linen as nn
 
 from jitm.data.text.word_level import END
 from jitm.errors import UserError
 from jitm.layers.captioning import Captioner, next_words
 from jitm.layers.graph import RegionGraph
-from jitm.layers.normalization import BatchNorm, l2_normalize
+from jitm.layers.normalization import BatchNorm, l2_normalize, zero_padding
 from jitm.layers.pooling import last
 from jitm.layers.sequences import GRU
 from jitm.layers.text import GRUEncoder
@@ -72,7 +71,7 @@ class VSRN(DualEncoder):
         if self.caption:
             self.captioner = Captioner(self.vocab_size, self.word_dim, self.caption_dim, self.caption_dropout)
 
-    def vectors(self, encoding: Encoding) -> chex.Array:
+    def vectors(self, encoding: Encoding) -> Array:
         """Returns the vectors [N, D] of N encoded images or texts."""
         return encoding['vector'] if isinstance(encoding, dict) else encoding
 
@@ -83,13 +82,12 @@ class VSRN(DualEncoder):
 
         # Relate the regions.
         mask = images.mask
-        valid = einops.rearrange(mask, 'i r -> i r 1')
         regions = self.image_fc(images.regions.astype(jnp.float32))
         if self.normalize_before_graph:
-            regions = l2_normalize(jnp.where(valid, regions, 0), axis=1)
+            regions = l2_normalize(zero_padding(regions, mask), axis=1)
         for layer in self.graph:
             regions = layer(regions, mask, train)
-        regions = l2_normalize(jnp.where(valid, regions, 0), axis=1)
+        regions = l2_normalize(zero_padding(regions, mask), axis=1)
 
         # Read them in order.
         vector = last(self.region_gru(regions, images.counts), mask)
@@ -100,7 +98,7 @@ class VSRN(DualEncoder):
             encoding |= {'regions': regions, 'counts': images.counts}
         return encoding
 
-    def encode_text(self, texts: Texts, train: bool = False) -> chex.Array:
+    def encode_text(self, texts: Texts, train: bool = False) -> Array:
         """Encodes [T, L] words as [T, D]."""
         return l2_normalize(last(self.text(texts, train), texts.mask))
 

@@ -3,11 +3,12 @@ import jax.numpy as jnp
 import pytest
 
 from tests.golden import traces
-from tests.golden.presets import differences, read
+from tests.golden.presets import differences, make_setup, read
 
 GOLDEN = read('traces.json')
 RECORDED = GOLDEN['jax'] == jax.__version__  # others trace other equations
 FAST = ('scan:i2t,lse,f30k', 'vse:fc,selhn,f30k', 'dbl:vsepp,rm,oss,f8k', 'noisy:mean,ncr,f8k data.noise_rate=0.4')
+FAST += traces.PROFILED[:2]
 
 
 TWO_DEVICES = 'recipe:perturbed_offline,oss,f8k', 'noisy:mean,ncr,f8k data.noise_rate=0.4'
@@ -58,6 +59,11 @@ def test_a_step_computes_what_is_recorded(name, folder):
     if RECORDED:
         assert trace == GOLDEN[name]
     assert trace.keys() == GOLDEN[name].keys()
+
+
+def test_some_steps_have_batches_with_a_profile(folder):
+    profiles = [make_setup(name, folder).pipeline.batch(0).texts.profile for name in traces.PROFILED[:2]]
+    assert all(len(profile) == 3 for profile in profiles)
 
 
 @pytest.mark.slow

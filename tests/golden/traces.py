@@ -29,9 +29,14 @@ ON_TWO_DEVICES = (
     *('recipe:perturbed_offline,oss,f8k', 'oscar:rm,base,coco', 'tags:tags_dc_single,base,f30k'),
     *(name for name in PRESETS if name.startswith(('noisy:mean,ncr', 'siglip:sigmoid,scenes candidates'))),
 )
+# Batches that are large enough for a profile of the lengths of their captions.
+PROFILED = tuple(
+    f'{name} batch_size=40 length_multiple=2'
+    for name in ('vse:mean,sum,f8k', 'scan:i2t,lse,f30k', 'clip:softmax,scenes', 'recipe:perturbed,f8k')
+)
 VERSIONS = {'jax': jax.__version__}
 TWO = ' on 2 devices'
-NAMES = (*PRESETS, *(name + TWO for name in ON_TWO_DEVICES))
+NAMES = (*PRESETS, *PROFILED, *(name + TWO for name in ON_TWO_DEVICES))
 GROUPS = {'memory': r'state\.(labels|queue)', 'members': r'state\.', 'metrics': r'metrics', 'hinges': r'hinges'}
 # Calls of a function, whose equations are as if they were outside.
 CALLS = ('jit', 'pjit', 'closed_call', 'core_call', 'shard_map', 'xla_pmap', 'custom_jvp_call', 'custom_vjp_call')

@@ -8,9 +8,9 @@ from flax import linen as nn
 from flax import traverse_util
 
 from jitm.errors import UserError
+from jitm.layers.blocks import BlockOptions, TransformerBlock
 from jitm.layers.lora import LoRA, merge, select_frozen
 from jitm.layers.towers import paths_of, place_of, towers
-from jitm.layers.transformer import BlockOptions, TransformerBlock
 from jitm.models.make import make_model
 from jitm.types import Images, Texts
 from tests.configs.settings import load

@@ -8,17 +8,9 @@ from flax import linen as nn
 
 from jitm.devices import parallel
 from jitm.errors import UserError
+from jitm.layers.blocks import BlockOptions, Transformer, TransformerBlock
 from jitm.layers.clip_text import CausalTransformer
-from jitm.layers.transformer import (
-    BASE,
-    BERT,
-    LARGE,
-    BERTEmbeddings,
-    BERTSize,
-    BlockOptions,
-    Transformer,
-    TransformerBlock,
-)
+from jitm.layers.transformer import BASE, BERT, LARGE, BERTEmbeddings, BERTSize
 from jitm.types import Segment, Texts
 
 TINY = BERTSize(hidden=12, layers=2, heads=3, mlp_dim=20, max_positions=16)
@@ -208,5 +200,5 @@ def test_published_sizes_have_the_published_number_of_parameters(size, parameter
 def test_texts_longer_than_the_positions(variables):
     full = Texts(np.ones((1, 16), np.int32), np.full(1, 16))
     assert bert().apply(variables, full).shape == (1, 16, 12)
-    with pytest.raises(UserError, match=r'texts padded to 17 word pieces, BERT reads 16: shorten'):
+    with pytest.raises(UserError, match=r'texts padded to 17 tokens, the model reads 16: shorten'):
         bert().apply(variables, Texts(np.ones((1, 17), np.int32), np.full(1, 3)))

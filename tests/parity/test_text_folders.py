@@ -15,8 +15,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from jitm.errors import UserError
 from jitm.importers import bert_weights
 from jitm.importers.text_folders import load_dense, load_text_encoder, read_pooling
+from jitm.layers.blocks import ACTIVATIONS
 from jitm.layers.pooling import Dense, make_pooling
-from jitm.layers.transformer import ACTIVATIONS
 from jitm.types import Texts
 
 pytestmark = pytest.mark.needs('torch', 'transformers', 'sentence_transformers')
