@@ -80,6 +80,8 @@ def sees(condition: Callable[[], bool]) -> bool:
     A network file system may show a file to other hosts with a delay.
     """
     end = time.monotonic() + VISIBLE
-    while not (seen := condition()) and time.monotonic() < end:
+    while time.monotonic() < end:
+        if condition():
+            return True
         time.sleep(0.2)
-    return seen
+    return condition()

@@ -4,10 +4,10 @@ import collections
 import math
 from collections.abc import Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array, ArrayTree, PRNGKey
 
 from jitm.devices import parallel
 from jitm.devices.parallel import AXIS
@@ -23,7 +23,7 @@ def _on_cpus() -> bool:
     return parallel.platform() == 'cpu' and jax.device_count() > 1
 
 
-def _sum_of_rows(x: chex.Array) -> chex.Array:
+def _sum_of_rows(x: Array) -> Array:
     """Adds the arrays [N * B, ...] of the N devices, and returns the rows of this device, [B, ...]."""
     if not _on_cpus():
         return jax.lax.psum_scatter(x, AXIS, tiled=True)
@@ -32,27 +32,27 @@ def _sum_of_rows(x: chex.Array) -> chex.Array:
 
 
 @jax.custom_vjp
-def _all_gather(x: chex.Array) -> chex.Array:
+def _all_gather(x: Array) -> Array:
     return jax.lax.all_gather(x, AXIS, tiled=True)
 
 
-def _gradient_of_rows(_: None, cotangent: chex.Array) -> tuple[chex.Array | None]:
+def _gradient_of_rows(_: None, cotangent: Array) -> tuple[Array | None]:
     return (None if cotangent.dtype == jax.dtypes.float0 else _sum_of_rows(cotangent),)
 
 
 _all_gather.defvjp(lambda x: (_all_gather(x), None), _gradient_of_rows)
 
 
-def _sum_in_order(x: chex.Array) -> chex.Array:
+def _sum_in_order(x: Array) -> Array:
     rows = jnp.pad(x.ravel(), (0, -x.size % jax.lax.axis_size(AXIS)))
     return _all_gather(_sum_of_rows(rows))[: x.size].reshape(x.shape)
 
 
-def _sum(tree: chex.ArrayTree) -> chex.ArrayTree:
+def _sum(tree: ArrayTree) -> ArrayTree:
     return jax.tree.map(_sum_in_order, tree) if _on_cpus() else jax.lax.psum(tree, AXIS)
 
 
-def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
+def all_gather(tree: ArrayTree) -> ArrayTree:
     """Concatenates the rows of all devices along axis 0 in `data_parallel`; gradients flow back to a row's device.
 
     Every operation waits for all devices, so small arrays of one dtype share an all-gather. Large ones do not: packing
@@ -70,7 +70,7 @@ def all_gather(tree: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
+def _gather_as_one(arrays: Sequence[Array]) -> list[Array]:
     if len(arrays) == 1:
         return [_all_gather(arrays[0])]
     rows = [x.reshape(len(x), math.prod(x.shape[1:])) for x in arrays]
@@ -80,7 +80,7 @@ def _gather_as_one(arrays: Sequence[chex.Array]) -> list[chex.Array]:
 
 
 @jax.custom_vjp
-def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
+def gather_results(tree: ArrayTree) -> ArrayTree:
     """Concatenates the rows of all devices as `all_gather` does, for a computation that is the same on every device.
 
     If all devices compute the same loss from the result, its gradient is the same on all of them. Each uses that of
@@ -89,23 +89,23 @@ def gather_results(tree: chex.ArrayTree) -> chex.ArrayTree:
     return all_gather(tree)
 
 
-def _gradient_of_own_rows(_: None, cotangents: chex.ArrayTree) -> tuple[chex.ArrayTree]:
+def _gradient_of_own_rows(_: None, cotangents: ArrayTree) -> tuple[ArrayTree]:
     devices = jax.lax.axis_size(AXIS)
     device = jax.lax.axis_index(AXIS)
 
-    def own(x: chex.Array) -> chex.Array | None:
+    def rows_of_device(x):
         if x.dtype == jax.dtypes.float0:
             return None
         rows = len(x) // devices
         return devices * jax.lax.dynamic_slice_in_dim(x, device * rows, rows)
 
-    return (jax.tree.map(own, cotangents),)
+    return (jax.tree.map(rows_of_device, cotangents),)
 
 
 gather_results.defvjp(lambda tree: (all_gather(tree), None), _gradient_of_own_rows)
 
 
-def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
+def mean(tree: ArrayTree) -> ArrayTree:
     """Averages the arrays of all devices in `data_parallel`.
 
     In `data_parallel` gradients belong to the sum of all devices' losses. If each is the loss of the global batch, the
@@ -114,7 +114,7 @@ def mean(tree: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.map(lambda x: x / jax.lax.axis_size(AXIS), _sum(tree))
 
 
-def device_key(key: chex.PRNGKey) -> chex.PRNGKey:
+def device_key(key: PRNGKey) -> PRNGKey:
     """Returns a different random key on each device in `data_parallel`, and the key itself on a single device."""
     return key if jax.lax.axis_size(AXIS) == 1 else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
 
@@ -123,11 +123,11 @@ def _in_data_parallel() -> bool:
     return AXIS in jax.sharding.get_abstract_mesh().manual_axes
 
 
-def sum_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+def sum_over_devices(tree: ArrayTree) -> ArrayTree:
     """Sums the arrays of all devices in `data_parallel`, and returns them elsewhere: for layers and models."""
     return _sum(tree) if _in_data_parallel() else tree
 
 
-def gather_over_devices(tree: chex.ArrayTree) -> chex.ArrayTree:
+def gather_over_devices(tree: ArrayTree) -> ArrayTree:
     """Gathers rows as `all_gather` in `data_parallel`, and returns them elsewhere: for layers and models."""
     return all_gather(tree) if _in_data_parallel() else tree

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import chex
 import jax
 import numpy as np
+from chex import ArrayTree
 from jax.experimental import multihost_utils
 
 from jitm.errors import UserError
@@ -82,7 +82,7 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def share(items: Sequence[T], function: Callable[[T], chex.ArrayTree]) -> Iterator[chex.ArrayTree]:
+def share(items: Sequence[T], function: Callable[[T], ArrayTree]) -> Iterator[ArrayTree]:
     """Applies a function to each item in one of the processes; all of them must call this with the same items.
 
     Args:
@@ -132,12 +132,17 @@ def _local_mesh() -> jax.sharding.Mesh:
     return jax.sharding.Mesh(_local_devices(), (AXIS,))
 
 
-def put_state(state: chex.ArrayTree) -> chex.ArrayTree:
+def _sharding(*axes: str) -> jax.sharding.NamedSharding:
+    """Returns the layout of rows that are split over an axis of the local devices, or without one of copies."""
+    return jax.sharding.NamedSharding(_local_mesh(), jax.P(*axes))
+
+
+def put_state(state: ArrayTree) -> ArrayTree:
     """Copies a state to every device of this process, in memory of its own, so that it can be donated."""
     return put_everywhere(jax.tree.map(np.array, jax.device_get(state)))
 
 
-def split_rows(batch: chex.ArrayTree) -> chex.ArrayTree:
+def split_rows(batch: ArrayTree) -> ArrayTree:
     """Returns this process' rows of a batch in the layout of `data_parallel`: a leading axis of devices.
 
     Args:
@@ -151,7 +156,7 @@ def split_rows(batch: chex.ArrayTree) -> chex.ArrayTree:
     return jax.tree.map(split, batch)
 
 
-def put_batch(batch: chex.ArrayTree) -> chex.ArrayTree:
+def put_batch(batch: ArrayTree) -> ArrayTree:
     """Moves this process' rows of a batch, see `split_rows`, onto its devices."""
     return put_rows(split_rows(batch))
 
@@ -179,24 +184,24 @@ def map_rows(function: Callable, *static: Hashable, precision: Precision) -> Cal
     replicated = jax.P()
 
     @jax.default_matmul_precision(precision)
-    def mapped(rows: chex.ArrayTree, *shared: chex.ArrayTree) -> chex.ArrayTree:
+    def mapped(rows, *shared):
         specs = {'in_specs': (split, *[replicated] * len(shared)), 'out_specs': split, 'check_vma': False}
         return jax.shard_map(functools.partial(function, *static), mesh=_local_mesh(), **specs)(rows, *shared)
 
     return jax.jit(mapped)
 
 
-def put_rows(rows: chex.ArrayTree) -> chex.ArrayTree:
+def put_rows(rows: ArrayTree) -> ArrayTree:
     """Splits rows, numpy leaves [N, ...], evenly over the devices of this process, see `map_rows`."""
-    return jax.device_put(rows, jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS)))
+    return jax.device_put(rows, _sharding(AXIS))
 
 
-def put_everywhere(tree: chex.ArrayTree) -> chex.ArrayTree:
+def put_everywhere(tree: ArrayTree) -> ArrayTree:
     """Copies arrays to every device of this process, for the shared arguments of `map_rows`."""
-    return jax.device_put(tree, jax.sharding.NamedSharding(_local_mesh(), jax.P()))
+    return jax.device_put(tree, _sharding())
 
 
-def memory_of(mapped: Callable, rows: chex.ArrayTree, *shared: chex.ArrayTree) -> int:
+def memory_of(mapped: Callable, rows: ArrayTree, *shared: ArrayTree) -> int:
     """Returns the bytes that a function of `map_rows` needs on all devices of this process, besides its arguments.
 
     This compiles the function; a later call with arguments of these shapes is not compiled again.
@@ -206,13 +211,13 @@ def memory_of(mapped: Callable, rows: chex.ArrayTree, *shared: chex.ArrayTree) -
       rows: The shapes, leaves [N, ...].
       *shared: Arrays or shapes.
     """
-    sharding = jax.sharding.NamedSharding(_local_mesh(), jax.P(AXIS))
-    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), rows)
+    split = _sharding(AXIS)
+    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split), rows)
     stats = mapped.lower(rows, *shared).compile().memory_analysis()
     return num_local_devices() * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
 
 
-def prefetch(make_batch: Callable[[int], chex.ArrayTree], steps: Iterable[int], depth: int) -> Iterator:
+def prefetch(make_batch: Callable[[int], ArrayTree], steps: Iterable[int], depth: int) -> Iterator:
     """Makes the batches of the next steps in a thread and moves them to the devices in advance.
 
     Args:

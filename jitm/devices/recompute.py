@@ -5,8 +5,8 @@ import contextvars
 import functools
 from collections.abc import Callable, Iterator
 
-import chex
 import jax
+from chex import ArrayTree
 from jax.extend.core import Var
 
 from jitm.devices import parallel
@@ -36,7 +36,7 @@ def keep_within(num_bytes: float, function: Callable) -> Callable:
     """Returns a function, in whose trace each loop that uses `recompute` may keep so many bytes."""
 
     @functools.wraps(function)
-    def call(*arguments: chex.ArrayTree) -> chex.ArrayTree:
+    def call(*arguments):
         with _keeping(num_bytes):
             return function(*arguments)
 
@@ -48,7 +48,7 @@ def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
     return _keeping(share * _budget.get())
 
 
-def recompute(function: Callable, count: int, *arguments: chex.ArrayTree) -> Callable:
+def recompute(function: Callable, count: int, *arguments: ArrayTree) -> Callable:
     """Returns a function whose gradient recomputes what does not fit into the memory.
 
     What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise the results of
@@ -76,7 +76,7 @@ def _products(function: Callable) -> Callable:
     return jax.checkpoint(function, policy=jax.checkpoint_policies.dots_saveable)
 
 
-def _bytes_for_gradient(function: Callable, *arguments: chex.ArrayTree) -> int:
+def _bytes_for_gradient(function: Callable, *arguments: ArrayTree) -> int:
     """Returns the bytes that the gradient of a call needs, besides the arguments and what all calls share."""
     pure, shared = jax.closure_convert(function, *arguments)
     jaxpr = jax.make_jaxpr(lambda *inputs: jax.vjp(pure, *inputs)[1])(*arguments, *shared).jaxpr

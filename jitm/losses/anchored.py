@@ -16,11 +16,11 @@ of these losses, each with weight 0.5.
 
 from __future__ import annotations
 
-import chex
 import jax.numpy as jnp
+from chex import Array, Numeric
 
 from jitm.config.arguments import checked
-from jitm.losses.ranking import hardest_negative, hardest_positive, prepare
+from jitm.losses.ranking import hardest_negative, hardest_positive, masked_sum, prepare
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Positive, Scores
 
 ROUNDING = 1e-6  # differences of this share of the scores are equal
@@ -37,7 +37,7 @@ def _at_hardest(scores: Scores, anchor_scores: Scores, negatives: Mask, values: 
     return hardest_negative(scores, negatives & highest, values)
 
 
-def _margin(anchor: chex.Array, margin: float, extreme: float | None) -> chex.Numeric:
+def _margin(anchor: Array, margin: float, extreme: float | None) -> Numeric:
     """Returns the margin, or the soft one with which anchor + margin stays below the extreme (eq. 17 and 19)."""
     if extreme is None or margin == 0:
         return margin
@@ -77,7 +77,7 @@ def relative_sum(
     """RS (DBL, eq. 7; soft: eq. 17): the sum over n of [margin + (a_p - a_n) - (s_p - s_n)]_+."""
     negatives, valid = prepare(positives, negatives)
     hinges = _relative_hinges(scores, positives, anchor_scores, margin, extreme)
-    return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
+    return masked_sum(hinges, negatives & valid[:, None])
 
 
 @checked
@@ -120,7 +120,7 @@ def absolute_sum(
     """
     negatives, valid = prepare(positives, negatives)
     hinges = _absolute_hinges(scores, positives, anchor_scores, margin, alpha, extreme)
-    return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
+    return masked_sum(hinges, negatives & valid[:, None])
 
 
 @checked

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array
 
 from jitm.config.arguments import checked
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
@@ -23,7 +23,7 @@ from jitm.types import Mask, PerQuery, Scores, Temperature
 LENGTH = 4  # candidates whose order is distilled, as released
 
 
-def _order_log_likelihoods(scores: chex.Array, present: chex.Array) -> chex.Array:
+def _order_log_likelihoods(scores: Array, present: Array) -> Array:
     """Returns the Plackett-Luce log-likelihood of the given order of scores: [..., L] -> [...]."""
     scores = jnp.where(present, scores, -jnp.inf)
     remaining = jax.lax.cumlogsumexp(scores, axis=scores.ndim - 1, reverse=True)
@@ -110,7 +110,7 @@ def similarity_preserving(
     return jnp.where(valid, jnp.sum((unit(scores) - unit(anchor_scores)) ** 2, axis=1), 0)
 
 
-def _log_probabilities(scores: Scores, candidates: Mask, valid: chex.Array, temperature: float) -> Scores:
+def _log_probabilities(scores: Scores, candidates: Mask, valid: Array, temperature: float) -> Scores:
     """Returns the log-softmax over the candidates, 0 elsewhere, so that products and differences are 0 there."""
     return jnp.where(candidates, masked_log_softmax(scores / temperature, candidates, valid), 0)
 

@@ -2,18 +2,25 @@
 
 For the contract and the notation see `jitm.losses.ranking`. P is softmax(s / temperature) over the candidates of a
 query. The correspondence label y [Q] of a query is the estimated probability that its pair matches, from 0 to 1;
-`jitm.training.sources.labels` estimates it.
+`jitm.training.label_estimators` estimate it.
 """
 
 from __future__ import annotations
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 from jax.nn import logsumexp, sigmoid, softplus
 
 from jitm.config.arguments import checked
 from jitm.errors import ArgumentError
-from jitm.losses.ranking import MIN_PROBABILITY, hardest_positive, masked_log_softmax, max_of_hinges, prepare
+from jitm.losses.ranking import (
+    MIN_PROBABILITY,
+    hardest_positive,
+    masked_log_softmax,
+    masked_sum,
+    max_of_hinges,
+    prepare,
+)
 from jitm.types import Margin, Mask, NotNegative, PerQuery, Scores, Temperature
 
 NO_EVIDENCE = -1e30  # logarithm of zero evidence
@@ -33,7 +40,7 @@ def complementary_contrastive(
     negatives, valid = prepare(positives, negatives)
     probabilities = jnp.exp(masked_log_softmax(scores / temperature, positives | negatives, valid))
     losses = -jnp.log(jnp.maximum(_one_minus(probabilities), MIN_PROBABILITY))
-    return jnp.sum(jnp.where(negatives & valid[:, None], losses, 0), axis=1)
+    return masked_sum(losses, negatives & valid[:, None])
 
 
 def _one_minus(probabilities: Scores) -> Scores:
@@ -61,8 +68,8 @@ def active_complementary(
     logs = masked_log_softmax(scores / temperature, positives | negatives, valid)
     tangents = jnp.tan(jnp.exp(logs))
     active = -hardest_positive(jnp.where(positives, logs, 0), positives)
-    total = jnp.sum(jnp.where(positives | negatives, tangents, 0), axis=1)
-    complementary = jnp.sum(jnp.where(negatives, tangents, 0), axis=1) / jnp.where(valid, total, 1) ** (1 - labels)
+    total = masked_sum(tangents, positives | negatives)
+    complementary = masked_sum(tangents, negatives) / jnp.where(valid, total, 1) ** (1 - labels)
     return jnp.where(valid, labels * active + complementary_weight * complementary, 0)
 
 
@@ -99,9 +106,6 @@ def evidential(
     candidates = positives | negatives
     valid = negatives.any(axis=1)
 
-    def total(values: chex.Array) -> chex.Array:
-        return jnp.sum(jnp.where(candidates, values, 0), axis=1)
-
     evidence = jnp.where(candidates, scores / temperature, NO_EVIDENCE)
     count = jnp.maximum(candidates.sum(axis=1), 1).astype(evidence.dtype)
     strength = jnp.log(count) + softplus(logsumexp(evidence, axis=1) - jnp.log(count))
@@ -111,12 +115,14 @@ def evidential(
     variance = means * complements * sigmoid(-strength)[:, None]
     negative_evidence = jnp.where(positives, NO_EVIDENCE, evidence)
     divergence = _divergence_part(logsumexp(negative_evidence, axis=1), count)
-    divergence -= total(_divergence_part(negative_evidence, 1))
+    divergence -= masked_sum(_divergence_part(negative_evidence, 1), candidates)
     # A divergence near 0 may be rounded to below it.
-    return jnp.where(valid, total(error + variance) + divergence_weight * jnp.maximum(divergence, 0), 0)
+    return jnp.where(
+        valid, masked_sum(error + variance, candidates) + divergence_weight * jnp.maximum(divergence, 0), 0
+    )
 
 
-def _divergence_part(evidence: chex.Array, count: chex.Array | int) -> chex.Array:
+def _divergence_part(evidence: Array, count: Array | int) -> Array:
     """Returns gammaln(n + e) - gammaln(n) + e (1 - digamma(n + e)) for the logarithm of the evidence e, and n >= 1.
 
     Stirling's series for both functions are added, so that terms growing as e log e cancel before rounding; n is

@@ -15,9 +15,9 @@ the `reduction` and the `weight` of a term in a config; the weight is 1 unless a
 
 from __future__ import annotations
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array
 
 from jitm.config.arguments import checked
 from jitm.types import Bias, Margin, Mask, PerQuery, Probability, Scores, Temperature
@@ -46,10 +46,20 @@ def hardest_negative(scores: Scores, negatives: Mask, values: Scores | None = No
     return jnp.where(negatives.any(axis=1), value, 0)
 
 
-def prepare(positives: Mask, negatives: Mask | None) -> tuple[Mask, chex.Array]:
+def prepare(positives: Mask, negatives: Mask | None) -> tuple[Mask, Array]:
     """Returns the negatives and a mask [Q] of the queries with a positive and a negative."""
     negatives = ~positives if negatives is None else negatives
     return negatives, positives.any(axis=1) & negatives.any(axis=1)
+
+
+def masked_sum(values: Array, mask: Array, axis: int | None = 1) -> Array:
+    """Returns the sum of the values in a mask, by default of each row."""
+    return jnp.sum(jnp.where(mask, values, 0), axis=axis)
+
+
+def masked_mean(values: Array, mask: Array, axis: int | None = 1) -> Array:
+    """Returns the mean of the values in a mask, by default of each row; 0 if the mask is empty."""
+    return masked_sum(values, mask, axis) / jnp.maximum(mask.sum(axis=axis), 1)
 
 
 @checked
@@ -65,7 +75,7 @@ def sum_of_hinges(scores: Scores, positives: Mask, negatives: Mask | None = None
     """
     negatives, valid = prepare(positives, negatives)
     hinges = jnp.maximum(margin + scores - hardest_positive(scores, positives)[:, None], 0)
-    return jnp.sum(jnp.where(negatives & valid[:, None], hinges, 0), axis=1)
+    return masked_sum(hinges, negatives & valid[:, None])
 
 
 @checked
@@ -188,7 +198,7 @@ def adaptive_margin(
     return sum_of_hinges(scores + jnp.where(positives, 0, margins), positives, negatives, margin=0)
 
 
-def masked_log_softmax(scores: Scores, candidates: Mask, valid: chex.Array) -> Scores:
+def masked_log_softmax(scores: Scores, candidates: Mask, valid: Array) -> Scores:
     """Returns the log-softmax over the candidates, -inf elsewhere; for queries that are not valid, over all columns."""
     return jax.nn.log_softmax(jnp.where(candidates | ~valid[:, None], scores, -jnp.inf), axis=1)
 
@@ -209,11 +219,6 @@ def projection_matching(
     matching = positives / jnp.maximum(positives.sum(axis=1, keepdims=True), 1)
     divergence = predicted * jnp.log(1e-8 + predicted / (matching.astype(scores.dtype) + 1e-8))
     return jnp.where(valid, jnp.sum(divergence, axis=1), 0)
-
-
-def masked_mean(values: chex.Array, mask: chex.Array) -> chex.Array:
-    """Returns the mean of each row [Q] over the mask; 0 if the mask is empty."""
-    return jnp.sum(jnp.where(mask, values, 0), axis=1) / jnp.maximum(mask.sum(axis=1), 1)
 
 
 @checked
@@ -264,7 +269,7 @@ def sigmoid_contrastive(
     negatives, valid = prepare(positives, negatives)
     logits = scores / temperature + bias
     losses = jax.nn.softplus(jnp.where(positives, -logits, logits))
-    return jnp.sum(jnp.where((positives | negatives) & valid[:, None], losses, 0), axis=1)
+    return masked_sum(losses, (positives | negatives) & valid[:, None])
 
 
 @checked

@@ -11,10 +11,10 @@ a mean over several texts, such as TAGS-DC's variants of a caption, put them int
 
 from __future__ import annotations
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array
 
 from jitm.config.arguments import checked
 from jitm.errors import ArgumentError
@@ -24,7 +24,7 @@ from jitm.types import Labels, Logits, NotNegative, PerText, TokenMask
 MAX_COST = float(-np.log(MIN_PROBABILITY))
 
 
-def _costs(logits: Logits, labels: Labels, mask: TokenMask) -> chex.Array:
+def _costs(logits: Logits, labels: Labels, mask: TokenMask) -> Array:
     """Returns -log P_l(y_l) at each position l of the mask, 0 at the others: [N, L]."""
     logits = jnp.where(mask[..., None], logits, 0)
     labels = jnp.where(mask, labels, 0)

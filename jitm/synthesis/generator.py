@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayTree, PRNGKey
 from flax import struct
 
 from jitm.devices.recompute import keep_within
@@ -25,9 +25,9 @@ class Synthetic(struct.PyTreeNode):
       valid: bool [B, M], the captions that may be used; the others are padding or were filtered out.
     """
 
-    ids: chex.Array
-    refilled: chex.Array
-    valid: chex.Array
+    ids: Array
+    refilled: Array
+    valid: Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class Synthesis:
     def choose(
         self,
         model: Matcher,
-        variables: chex.ArrayTree,
-        generator: tuple[Matcher, chex.ArrayTree],
+        variables: ArrayTree,
+        generator: tuple[Matcher, ArrayTree],
         batch: Batch,
-        keys: chex.PRNGKey,
+        keys: PRNGKey,
     ) -> Synthetic:
         """Generates captions for the B images of this device and keeps those that the model scores highest (2.1, 2.2).
 
@@ -66,11 +66,11 @@ class Synthesis:
         """
         return self.select_hardest(model, variables, batch, self.generate(*generator, batch, keys))
 
-    def generate(self, generator: Matcher, variables: chex.ArrayTree, batch: Batch, keys: chex.PRNGKey) -> Synthetic:
+    def generate(self, generator: Matcher, variables: ArrayTree, batch: Batch, keys: PRNGKey) -> Synthetic:
         """Refills all masked views (2.1) with the `mlm` head of the generator: `num_samples` captions for each view."""
         images = generator.apply(variables, batch.images, method='encode_image')
 
-        def one(key, image, ids, length, masked, captions_known):
+        def refill_views(key, image, ids, length, masked, captions_known):
             logits = read_captions(generator, variables, image, masked.ids, length, ('mlm',))['mlm']
             captions = refill.refill(logits, masked, self.num_samples, self.temperature, key)
             valid = refill.novel(captions, ids, captions_known) & refill.distinct(captions)
@@ -78,32 +78,30 @@ class Synthesis:
 
         views, existing = batch.drawn['masked']
         rows = keys, images, batch.texts.ids, batch.texts.lengths, views, existing
-        return map_images(one, rows, largest_array(generator, images, *views.ids.shape[1:], word_logits=True))
+        return map_images(refill_views, rows, largest_array(generator, images, *views.ids.shape[1:], word_logits=True))
 
-    def select_hardest(
-        self, model: Matcher, variables: chex.ArrayTree, batch: Batch, generated: Synthetic
-    ) -> Synthetic:
+    def select_hardest(self, model: Matcher, variables: ArrayTree, batch: Batch, generated: Synthetic) -> Synthetic:
         """Keeps the m valid captions that the model scores highest with their image (2.2), the highest first."""
         images = model.apply(variables, batch.images, method='encode_image')
 
-        def one(image, length, generated):
+        def rank(image, length, generated):
             scores = read_captions(model, variables, image, generated.ids, length)['rank']
             index, valid = refill.hardest(scores, generated.valid, self.num_hard)
             return Synthetic(generated.ids[index], generated.refilled[index], valid)
 
         rows = images, batch.texts.lengths, generated
-        return map_images(one, rows, largest_array(model, images, *generated.ids.shape[1:]))
+        return map_images(rank, rows, largest_array(model, images, *generated.ids.shape[1:]))
 
 
 def read_captions(
     model: Matcher,
-    variables: chex.ArrayTree,
+    variables: ArrayTree,
     image: Encoding,
-    ids: chex.Array,
-    length: chex.Array,
+    ids: Array,
+    length: Array,
     heads: Sequence[str] = (),
-    key: chex.PRNGKey | None = None,
-) -> dict[str, chex.Array]:
+    key: PRNGKey | None = None,
+) -> dict[str, Array]:
     """Reads an image with each of N captions of equal length.
 
     Args:
@@ -120,7 +118,7 @@ def read_captions(
     """
     train = key is not None
 
-    def read(matcher: Matcher) -> dict[str, chex.Array]:
+    def read(matcher):
         texts = matcher.encode_text(Texts(ids, jnp.full(len(ids), length)), train)
         images = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ids), *x.shape)), image)
         if heads:
@@ -142,7 +140,7 @@ def largest_array(
     return max(floats, num_captions * length * model.vocab_size) if word_logits else floats
 
 
-def map_images(function: Callable, rows: Sequence[chex.ArrayTree], floats: int) -> chex.ArrayTree:
-    """Applies `one(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
+def map_images(function: Callable, rows: Sequence[ArrayTree], floats: int) -> ArrayTree:
+    """Applies `function(*row)`, whose largest array has `floats` floats, to as many rows at once as memory allows."""
     function = keep_within(0, function)  # what a loop in `function` keeps would be kept for each row
     return tiling.map_tiles(lambda items: jax.vmap(function)(*items), rows, tiling.pairs_at_once(floats))

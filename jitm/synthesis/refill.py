@@ -6,14 +6,14 @@ masked.
 
 import math
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, PRNGKey
 
 from jitm.types import Masked
 
 
-def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: float, key: chex.PRNGKey) -> chex.Array:
+def refill(logits: Array, masked: Masked, num_samples: int, temperature: float, key: PRNGKey) -> Array:
     """Samples a word for every masked token position from softmax(logits / tau), independently (section 2.1).
 
     Args:
@@ -32,7 +32,7 @@ def refill(logits: chex.Array, masked: Masked, num_samples: int, temperature: fl
     return refilled.reshape(-1, refilled.shape[2])
 
 
-def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> chex.Array:
+def sample_words(logits: Array, num_samples: int, key: PRNGKey) -> Array:
     """Samples words int [..., num_samples] from softmax(logits [..., V]).
 
     Each word needs two random numbers: one chooses a block of words, the other a word in the block.
@@ -48,7 +48,7 @@ def sample_words(logits: chex.Array, num_samples: int, key: chex.PRNGKey) -> che
     return block * size + word
 
 
-def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
+def inverse_cdf(weights: Array, share: Array) -> Array:
     """Returns the first index int [...] at which the cumulative weights [..., N] exceed a share [...] of their sum.
 
     Weights are not negative and not all zero. The index of a zero weight is never returned.
@@ -60,7 +60,7 @@ def inverse_cdf(weights: chex.Array, share: chex.Array) -> chex.Array:
     return jnp.argmax(cumulative > threshold[..., None], -1)
 
 
-def novel(captions: chex.Array, original: chex.Array, existing: chex.Array) -> chex.Array:
+def novel(captions: Array, original: Array, existing: Array) -> Array:
     """Returns which captions have a changed word that no caption of the image contains (section 2.1).
 
     This is the paper's criterion against false negatives; it also excludes the original caption. Captions are int
@@ -69,13 +69,13 @@ def novel(captions: chex.Array, original: chex.Array, existing: chex.Array) -> c
     return jnp.any((captions != original) & ~jnp.isin(captions, existing), axis=1)
 
 
-def distinct(captions: chex.Array) -> chex.Array:
+def distinct(captions: Array) -> Array:
     """Returns which captions [N, L] differ from all preceding ones: bool [N]."""
     equal = jnp.all(captions[:, None] == captions, axis=2)
     return ~jnp.any(jnp.tril(equal, -1), axis=1)
 
 
-def hardest(scores: chex.Array, valid: chex.Array, num_hard: int) -> tuple[chex.Array, chex.Array]:
+def hardest(scores: Array, valid: Array, num_hard: int) -> tuple[Array, Array]:
     """Selects the `num_hard` valid captions of N with the highest scores (section 2.2).
 
     Returns:

@@ -5,9 +5,9 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import chex
 import jax
 import numpy as np
+from chex import ArrayTree, PRNGKey
 
 from jitm.data.load import load_scene_graphs
 from jitm.data.pairs.masking import Masking, caption_words, find_phrases
@@ -45,9 +45,9 @@ def _choose(
     generator: Matcher,
     synthesis: Synthesis,
     batch: Batch,
-    variables: chex.ArrayTree,
-    generator_variables: chex.ArrayTree,
-    key: chex.PRNGKey,
+    variables: ArrayTree,
+    generator_variables: ArrayTree,
+    key: PRNGKey,
 ) -> Synthetic:
     """Generates negative captions for a batch with the `image_index` of its captions, and one key for each."""
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.image_index)
