@@ -43,7 +43,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The relevance of each caption to each image, for losses with `relevance`: a function in jitm.data, and arguments.
     config.relevance = dict(source='')  # '' for none, 'cider.from_captions' or 'cider.from_file'
 
-    # Correspondence labels, for losses with `labels`: a class of jitm.training.sources.labels and its arguments.
+    # Correspondence labels, for losses with `labels`: a class of jitm.training.label_estimators and its arguments.
     config.labels = dict(source='')  # '' for none
 
     # Mined negatives, for losses with `offline_scores`.

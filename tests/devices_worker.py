@@ -30,10 +30,11 @@ from jitm.devices import job, parallel  # noqa: E402
 from jitm.losses import anchored, noisy, ranking, tokens  # noqa: E402
 from jitm.models import tiling  # noqa: E402
 from jitm.training.gradient_cache import encode_in_chunks  # noqa: E402
+from jitm.training.label_estimators import CoTeaching, MovingAverage  # noqa: E402
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members  # noqa: E402
 from jitm.training.objective import RankingTerm, TokenTerm  # noqa: E402
 from jitm.training.source import Memory, together  # noqa: E402
-from jitm.training.sources.labels import CoTeaching, MovingAverage, with_labels  # noqa: E402
+from jitm.training.sources.labels import with_labels  # noqa: E402
 from jitm.training.sources.perturbed import sampler  # noqa: E402
 from jitm.training.sources.relevance import with_relevance  # noqa: E402
 from jitm.training.step import TrainState, train_step  # noqa: E402

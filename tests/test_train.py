@@ -138,7 +138,7 @@ def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, a
     plan, said, pace = SimpleNamespace(run={'log_every': 1}), [], Pace(0, 3)
     setup = SimpleNamespace(plan=plan, members={'target': None}, train_step=lambda state, batch: (state, {}))
     setup.pipeline = SimpleNamespace(num_shapes=1)
-    steps = loop._Loop(setup, None, {}, SimpleNamespace(say=said.append, pace=pace), None, None)
+    steps = loop._Loop(setup, None, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):
         steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
     shapes = re.findall(r'for captions of (\d+) tokens \(shape (\d of about \d)\)', ' '.join(said))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import numpy as np
+from chex import ArrayTree
 
 from jitm.config import build as config_lib
 from jitm.errors import UserError
@@ -60,11 +60,11 @@ def average(runs: Sequence[Run], weights: Sequence[float]) -> Run:
     """
     shares = np.asarray(weights, np.float64) / np.sum(weights)
 
-    def mean(*leaves: np.ndarray) -> np.ndarray:
+    def mean(*leaves):
         total = sum(share * np.asarray(leaf, np.float64) for share, leaf in zip(shares, leaves, strict=True))
         return np.asarray(total, leaves[0].dtype)
 
-    variables: chex.ArrayTree = jax.tree.map(mean, *(run.variables for run in runs))
+    variables: ArrayTree = jax.tree.map(mean, *(run.variables for run in runs))
     return dataclasses.replace(runs[-1], variables=variables)
 
 

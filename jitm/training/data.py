@@ -185,7 +185,7 @@ def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipe
     Raises:
       UserError: If an input of the source cannot be read, or regions are augmented and no model reads them.
     """
-    reads = {field for model in models.values() for field in model.reads}
+    reads = set().union(*(model.reads for model in models.values()))
     if 'regions' not in reads and (plan.augmentation.drop_regions > 0 or plan.augmentation.num_views > 1):
         raise UserError(
             "config keys 'augmentation.drop_regions' and 'augmentation.num_views' are for models of regions: set them "

@@ -2,30 +2,31 @@
 
 from collections.abc import Callable, Mapping
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
+from chex import Array, ArrayTree, Numeric
+from flax import traverse_util
 
 from jitm.devices import collectives
-from jitm.losses.ranking import hardest_negative, hardest_positive
-from jitm.training.objective import DIRECTIONS, Term, first_argument, objective, ranking_terms
-from jitm.types import Batch, Ranking
+from jitm.losses.ranking import hardest_negative, hardest_positive, masked_mean
+from jitm.training.objective import DIRECTIONS, Metrics, Rankings, Terms, first_argument, objective, ranking_terms
+from jitm.types import Batch
 
 EPSILON = 0.01  # selective hard negatives as published (Li et al., 2023), for losses without an epsilon
 MODULES = ('image_fc',)  # gradient norms of these modules are logged where a model has them (Li et al., 2023, figure 5)
 
 
 def step_metrics(
-    values: Mapping[str, tuple[chex.Array, Mapping[str, chex.Array]]],
-    rankings: Mapping[str, Mapping[str, Ranking]],
-    untrained: Mapping[str, Mapping[str, Ranking]],
-    gradients: Mapping[str, chex.ArrayTree],
-    terms: Mapping[str, Mapping[str, Term]],
-    epoch: chex.Numeric,
+    values: Mapping[str, tuple[Array, Metrics]],
+    rankings: Mapping[str, Rankings],
+    untrained: Mapping[str, Rankings],
+    gradients: Mapping[str, ArrayTree],
+    terms: Mapping[str, Terms],
+    epoch: Numeric,
     batch: Batch,
-    of_source: Callable[[Mapping[str, Ranking], Mapping[str, Term]], Mapping[str, chex.Array]],
-) -> dict[str, chex.Array]:
+    of_source: Callable[[Rankings, Terms], Metrics],
+) -> Metrics:
     """Returns the metrics of a step, `NAME/METRIC`.
 
     Args:
@@ -43,23 +44,22 @@ def step_metrics(
     """
     metrics = {}
     clean = collectives.all_gather(batch.clean)
+    all_terms = {}
     for name, (total, of_terms) in values.items():
         ranking = rankings[name]
         objective_terms = terms[name]
-        metrics[name] = {'loss': total} | {f'terms/{term}': value for term, value in of_terms.items()}
+        metrics[name] = {'loss': total, 'terms': of_terms}
         metrics[name] |= gap_metrics(ranking, first_argument(objective_terms, 'epsilon', EPSILON))
         metrics[name] |= collapse_metrics(ranking, objective_terms, epoch) | gradient_norms(gradients[name])
         metrics[name] |= {} if clean is None else noise_metrics(ranking, objective_terms, epoch, clean)
         metrics[name] |= of_source(ranking, objective_terms)
-    all_terms = {}
-    for terms_of_member in terms.values():
-        all_terms |= terms_of_member
+        all_terms |= objective_terms
     epsilon = first_argument(all_terms, 'epsilon', EPSILON)
     metrics |= {name: gap_metrics(anchor, epsilon) for name, anchor in untrained.items()}
-    return {f'{name}/{key}': value for name, of_member in metrics.items() for key, value in of_member.items()}
+    return traverse_util.flatten_dict(metrics, sep='/')
 
 
-def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, chex.Array]:
+def gap_metrics(rankings: Rankings, epsilon: float) -> Metrics:
     """Computes the gap between the scores of positives and hardest negatives (Li et al., 2023, figures 3 and 7).
 
     Args:
@@ -80,16 +80,11 @@ def gap_metrics(rankings: Mapping[str, Ranking], epsilon: float) -> dict[str, ch
         valid.append(ranking.positives.any(axis=1) & ranking.negatives.any(axis=1))
     gap = jnp.stack(gaps)
     valid = jnp.stack(valid)
-
-    def mean(values: chex.Array) -> chex.Array:
-        return jnp.sum(jnp.where(valid, values, 0)) / jnp.maximum(jnp.sum(valid), 1)
-
-    return {'gap': mean(gap), 'absolute_gap': mean(jnp.abs(gap)), 'hard_share': mean(jnp.abs(gap) > epsilon)}
+    values = {'gap': gap, 'absolute_gap': jnp.abs(gap), 'hard_share': jnp.abs(gap) > epsilon}
+    return {name: masked_mean(value, valid, axis=None) for name, value in values.items()}
 
 
-def noise_metrics(
-    rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric, clean: chex.Array
-) -> dict[str, chex.Array]:
+def noise_metrics(rankings: Rankings, terms: Terms, epoch: Numeric, clean: Array) -> Metrics:
     """Compares mismatched pairs, mixed by noise, with clean ones.
 
     Args:
@@ -119,13 +114,12 @@ def noise_metrics(
         scores = hardest_positive(ranking.scores, ranking.positives)
         compared = genuine[:, None] & ~genuine
         above = (jnp.sign(scores[:, None] - scores) + 1) / 2
-        share = jnp.sum(jnp.where(compared, above, 0)) / jnp.maximum(jnp.sum(compared), 1)
-        separation = jnp.where(compared.any(), share, 0.5)
+        separation = jnp.where(compared.any(), masked_mean(above, compared, axis=None), 0.5)
         metrics |= {f'noise/{way}/gradient': mixed_share, f'noise/{way}/separation': separation}
     return metrics
 
 
-def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term], epoch: chex.Numeric) -> dict:
+def collapse_metrics(rankings: Rankings, terms: Terms, epoch: Numeric) -> dict:
     """Computes indicators of a collapse or a vanishing gradient (Li et al., 2023, figure 5).
 
     Args:
@@ -154,7 +148,7 @@ def collapse_metrics(rankings: Mapping[str, Ranking], terms: Mapping[str, Term],
     }
 
 
-def gradient_norms(gradients: chex.ArrayTree) -> dict[str, chex.Array]:
+def gradient_norms(gradients: ArrayTree) -> Metrics:
     """Returns the norm of a model's gradient before clipping, and `MODULE_gradient_norm` for each of `MODULES`."""
     norms = {'gradient_norm': optax.tree.norm(gradients)}
     leaves = jax.tree_util.tree_leaves_with_path(gradients)

@@ -1,9 +1,7 @@
 """Encoders that keep the activations of a few images or texts at a time (GradCache: Gao et al., 2021)."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import chex
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,7 +10,7 @@ from flax.errors import ModifyScopeVariableError
 from jitm.devices.recompute import keep_within
 from jitm.errors import UserError
 from jitm.models import tiling
-from jitm.models.matcher import Encoding, Matcher
+from jitm.models.matcher import Matcher
 
 METHODS = 'encode_image', 'encode_text'
 
@@ -33,9 +31,7 @@ def encode_in_chunks(step: Callable, rows: int | None) -> Callable:
         would be those of a chunk.
     """
 
-    def intercept(
-        method: Callable, args: tuple, kwargs: Mapping[str, Any], context: nn.module.InterceptorContext
-    ) -> Any:
+    def intercept(method, args, kwargs, context):
         if not isinstance(context.module, Matcher) or context.method_name not in METHODS:
             return method(*args, **kwargs)
         items, *options = args
@@ -46,7 +42,7 @@ def encode_in_chunks(step: Callable, rows: int | None) -> Callable:
         model, variables = context.module.unbind()
         key = context.module.make_rng('dropout') if context.module.has_rng('dropout') else None
 
-        def encode(chunk: tuple[chex.Array, chex.ArrayTree]) -> Encoding:
+        def encode(chunk):
             index, items = chunk
             rngs = {} if key is None else {'dropout': jax.random.fold_in(key, index[0])}
             return model.apply(variables, items, *options, method=context.method_name, rngs=rngs, **kwargs)

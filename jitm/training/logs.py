@@ -65,7 +65,9 @@ class Board:
 
 def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -> list[int]:
     """Returns the steps after which a config's terms start or end; the first is 0."""
-    epochs = {0} | {term[key] for term in terms.values() for key in ('start_epoch', 'end_epoch')} - {None}
+    epochs = {0}
+    for term in terms.values():
+        epochs |= {term['start_epoch'], term['end_epoch'] or 0}
     return [epoch * steps_per_epoch for epoch in sorted(epochs)]
 
 

@@ -1,8 +1,6 @@
 """The training loop: evaluate, save, revise the memory, next batch, step."""
 
-import json
 import logging
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +12,9 @@ import numpy as np
 from jitm import metrics
 from jitm.config import build as config_lib
 from jitm.data.pairs import noise
-from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import agreement, parallel
-from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.files import check_local, hash_arrays, replacing
+from jitm.errors import InterruptedRun, UserError
+from jitm.files import check_local, hash_arrays
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
@@ -25,11 +22,18 @@ from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
 from jitm.training.data import describe_features
 from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
-from jitm.training.plan import Plan
-from jitm.training.sections import complete
+from jitm.training.sections import Config, complete
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
-from jitm.training.workdir import check_workdir, claim, described
+from jitm.training.workdir import (
+    DATA,
+    check_resumable,
+    check_workdir,
+    claim,
+    described,
+    report_not_finite,
+    write_config,
+)
 from jitm.types import Batch
 
 SLOW_COMPILATION = 10  # seconds; a compilation is announced if the one before took longer
@@ -38,108 +42,49 @@ SLOW_COMPILATION = 10  # seconds; a compilation is announced if the one before t
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     """Evaluates retrieval on the validation split with the member `evaluation.member`.
 
-    If that member is an average of another one, the other one is evaluated too; its metrics have its name as a prefix.
+    If it averages a second member, that one is evaluated too; its metrics have its name as a prefix.
     """
     member = setup.plan.evaluation['member']
     values = _evaluate_member(setup, state, member)
     averaged = setup.members[member].copy_of
     if averaged:
-        values_of_averaged = _evaluate_member(setup, state, averaged)
-        values |= {f'{averaged}/{key}': value for key, value in values_of_averaged.items()}
+        values |= {f'{averaged}/{key}': value for key, value in _evaluate_member(setup, state, averaged).items()}
     return values
 
 
 def _evaluate_member(setup: Setup, state: TrainState, member: str) -> dict[str, float]:
     evaluation = setup.plan.evaluation
-    data = setup.data
-    variables = jax.device_get(state.members[member].variables)
     options = ScoringOptions(evaluation['dtype'], setup.plan.run['memory_mb'], evaluation['precision'])
     model = setup.members[member].model
-    sims = Scorer(model, variables, data.validation, data.validation_tokens, options).score_together()
-    return metrics.retrieval_metrics(sims, data.validation.image_of_text)
+    variables = jax.device_get(state.members[member].variables)
+    split = setup.data.validation
+    sims = Scorer(model, variables, split, setup.data.validation_tokens, options).score_together()
+    return metrics.retrieval_metrics(sims, split.image_of_text)
 
 
-def _not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
-    """Repeats the step that left the state unchanged, and writes its batch and metrics."""
-    step = int(state.step)
-    _, values = setup.train_step(state, parallel.put_batch(setup.make_batch(step)))
-    texts = setup.pipeline.text_index(step)
-    split = setup.data.train
-    report = {
-        'step': step,
-        'metrics': {  # JSON lacks NaN and infinity, so they are strings
-            name: number if math.isfinite(number := float(value)) else str(number)
-            for name, value in jax.device_get(values).items()
-        },
-        'texts': texts.tolist(),
-        'captions': [split.captions[t] for t in texts],
-        'images': [split.image_ids[i] for i in split.image_of_text[texts]],
-    }
-    path = folder / f'not_finite_step_{step}.json'
-    with replacing(path) as file:
-        file.write((json.dumps(report, indent=1) + '\n').encode())
-    return NotFiniteError(
-        f'the loss or a gradient was not finite at step {step}: the state before it is saved, the batch is in {path}'
-    )
-
-
-def _write_config(plan: Plan, workdir: Path) -> None:
-    """Writes the config and the hashes of the user's modules."""
-    path = workdir / 'config.json'
-    text = (json.dumps(plan.config, indent=2) + '\n').encode()
-    if parallel.is_primary() and not (path.exists() and path.read_bytes() == text):
-        with replacing(path) as file:
-            file.write(text)
+def _warn(*warnings: str) -> None:
     if parallel.is_primary():
-        own_code.write(own_code.hash_sources(plan.own.values()), workdir)
+        for warning in warnings:
+            logging.warning(warning)
 
 
-def _describe(setup: Setup) -> dict[str, Any]:
-    """Returns the description of a run for its checkpoints."""
-    return {
-        'config': setup.plan.config,
-        'vocabulary': describe_vocabulary(setup.data.vocabulary),
-        'vocabulary_hash': setup.data.vocabulary.hash,
-        'data': setup.pipeline.identity | {'validation': setup.data.validation.identity},
-        'steps_per_epoch': setup.pipeline.steps_per_epoch,
-        'encoded_by': setup.data.train.encoded_by,
-        'validation_captions': setup.data.validation.captions_hash,
-    }
-
-
-def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, dict[str, Any], int | None]:
+def _start(setup: Setup, checkpoints: Checkpoints, workdir: Path) -> tuple[TrainState, int | None]:
     """Restores the newest whole checkpoint, or makes the initial state.
 
     Returns:
-      The state, the description of the run for its checkpoints, and the restored step, None if there was none.
+      The state, and the restored step, None if there was none.
     """
-    description = _describe(setup)
     checkpoints.set_aside_damaged()
     agreement.check_same({'checkpoints': checkpoints.steps()})
     restored = checkpoints.restore_latest(jax.eval_shape(setup.random_state))
     if restored is None:
-        return parallel.put_state(setup.initial_state()), description, None
+        return parallel.put_state(setup.initial_state()), None
     state, saved = restored
-    # The data must not have changed since the first start.
-    old, new = ({key: values[key] for key in ('vocabulary_hash', 'data')} for values in (saved, description))
-    different = config_lib.differences(old, new)
-    if different:
-        raise UserError(
-            f'the run in {workdir} was started with other data ({"; ".join(different)}); '
-            'restore its data, or choose a new workdir'
-        )
-    # The number of steps per epoch must not have changed either; it depends on the number of devices.
-    saved_steps = saved['steps_per_epoch']
-    steps = setup.pipeline.steps_per_epoch
-    if saved_steps != steps:
-        raise UserError(
-            f'the run in {workdir} has {saved_steps} steps per epoch, but {steps} on {jax.device_count()} devices; '
-            'resume it on as many devices as before'
-        )
-    return parallel.put_state(state), description, int(state.step)
+    check_resumable(workdir, saved, setup.description)
+    return parallel.put_state(state), int(state.step)
 
 
-def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool) -> Setup:
+def _set_up_everywhere(config: Config, workdir: Path, accept_changed_code: bool) -> Setup:
     """Sets up in all processes, or in none.
 
     Only process 0 looks into the workdir: a network file system caches for a while that a file does not exist.
@@ -147,13 +92,13 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_
     agreement.check_same(described(config))
     checkpoints = Checkpoints(workdir)
 
-    def look() -> bool:
+    def look():
         check_workdir(workdir, config, accept_changed_code)
         return bool(checkpoints.whole_steps())
 
     resuming = agreement.in_first(look)
 
-    def prepare() -> Setup:
+    def prepare():
         setup = set_up(config, resuming)
         shapes = jax.eval_shape(setup.random_state)
         if not resuming and parallel.is_primary() and not checkpoints.has_room(shapes, START):
@@ -161,17 +106,14 @@ def _set_up_everywhere(config: Mapping[str, Any], workdir: Path, accept_changed_
         return setup
 
     setup = agreement.in_all(prepare)
-    description = _describe(setup)
+    read = {key: setup.description[key] for key in DATA}
     weights = hash_arrays(jax.tree.leaves(setup.weights))
     sources = own_code.hash_sources(setup.plan.own.values())
-    read = {'data': description['data'], 'vocabulary': description['vocabulary_hash']}
     agreement.check_same(config_lib.flatten(read | {'weights': weights, 'own_code': sources}))
     return setup
 
 
-def train_and_evaluate(
-    config: Mapping[str, Any], workdir: str | Path, accept_changed_code: bool = False
-) -> dict[str, Any]:
+def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code: bool = False) -> dict[str, Any]:
     """Trains the run a config describes, or resumes it.
 
     Args:
@@ -193,21 +135,20 @@ def train_and_evaluate(
     config = complete(config)
     workdir = Path(workdir)
     setup = _set_up_everywhere(config, workdir, accept_changed_code)
-    for warning in setup.warnings if parallel.is_primary() else ():
-        logging.warning(warning)
+    _warn(*setup.warnings)
     with claim(workdir) as process_dir, Checkpoints(workdir) as checkpoints, StopRequest() as stop:
         started = (workdir / 'config.json').exists()
         if not started:
             if parallel.is_primary():
                 noise.write(setup.data.train, workdir)
-            _write_config(setup.plan, workdir)
+            write_config(setup.plan, workdir)
         # Restore or initialize the state, and bring the files of the run in line with it.
-        state, description, restored = _start(setup, checkpoints, workdir)
-        if started and restored is None and parallel.is_primary():
-            logging.warning('%s has no checkpoint: the run starts from its first step', workdir)
-        if restored and parallel.is_primary() and not read_metrics(workdir):
-            logging.warning('%s/metrics.jsonl has no lines: the metrics before step %d are lost', workdir, restored)
-        _write_config(setup.plan, workdir)  # keys that do not affect training may have changed since the start
+        state, restored = _start(setup, checkpoints, workdir)
+        if started and restored is None:
+            _warn(f'{workdir} has no checkpoint: the run starts from its first step')
+        if restored and not read_metrics(workdir):
+            _warn(f'{workdir}/metrics.jsonl has no lines: the metrics before step {restored} are lost')
+        write_config(setup.plan, workdir)  # keys that do not affect training may have changed since the start
         # Train.
         plan = setup.plan
         changes = term_changes(config['terms'], setup.pipeline.steps_per_epoch)
@@ -215,7 +156,7 @@ def train_and_evaluate(
         with Logs(process_dir, restored, setup.total_steps, plan.batch_size, monitor) as logs:
             if restored is None and setup.data.train.regions is not None:
                 logs.say(describe_features(setup.data.train))
-            loop = _Loop(setup, checkpoints, description, logs, stop, process_dir)
+            loop = _Loop(setup, checkpoints, logs, stop, process_dir)
             loop.train(state, resumed=restored is not None)
         # The first validation and the best one, whose checkpoint must be whole.
         first = next((line for line in read_metrics(process_dir) if line['step'] == 0 and 'rsum' in line), None)
@@ -227,19 +168,10 @@ def train_and_evaluate(
 class _Loop:
     """The loop over the steps of a run, with its outputs."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        checkpoints: Checkpoints,
-        description: dict[str, Any],
-        logs: Logs,
-        stop: StopRequest,
-        folder: Path,
-    ):
+    def __init__(self, setup: Setup, checkpoints: Checkpoints, logs: Logs, stop: StopRequest, folder: Path):
         """Stores the arguments; see `train_and_evaluate`."""
         self._setup = setup
         self._checkpoints = checkpoints
-        self._description = description
         self._logs = logs
         self._stop = stop
         self._folder = folder
@@ -255,13 +187,12 @@ class _Loop:
         """
         setup = self._setup
         start = int(state.step)
-        total = self._setup.total_steps
+        total = setup.total_steps
         options = setup.plan.run
         every = setup.plan.evaluation['every_steps']
         batches = parallel.prefetch(setup.make_batch, range(start, total), options['prefetch'])
         for step in range(start, total + 1):
-            # Evaluate and save.
-            # Several processes exchange requests to stop at the steps that are logged.
+            # Evaluate and save. Several processes exchange requests to stop at the steps that are logged.
             may_stop = jax.process_count() == 1 or step % self._log_every == 0
             stopping = may_stop and parallel.any_process(self._stop.requested)
             validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
@@ -270,7 +201,7 @@ class _Loop:
                 self._check_finite(state, step)
             if saving and not (resumed and step == start):
                 scores = self._validate(state, step) if validating else None
-                self._checkpoints.save(state, step, self._description, scores)
+                self._checkpoints.save(state, step, setup.description, scores)
             if step == total:
                 return
             if stopping:
@@ -288,7 +219,7 @@ class _Loop:
     def _revise(self, state: TrainState, start: int) -> TrainState:
         """Revises the memory of the source before an epoch. This is deterministic, so that a resumed run repeats it."""
         setup = self._setup
-        revision = self._setup.plan.source.revision
+        revision = setup.plan.source.revision
         steps = range(start, start + setup.pipeline.steps_per_epoch)
         if start // len(steps) < revision.start_epoch:
             return state
@@ -307,24 +238,23 @@ class _Loop:
 
         The first step of each shape of a batch compiles, which is announced unless the last one was compiled fast.
         """
-        leaves, structure = jax.tree.flatten(batch)
-        shapes = structure, [leaf.shape for leaf in leaves]
+        shapes = jax.tree.map(np.shape, batch)
         if shapes in self._compiled:
             return self._setup.train_step(state, batch)
         self._compiled.append(shapes)
         jax.block_until_ready(state)  # the steps before do not count as compiling
-        say = self._logs.say if self._announce else (lambda text: None)
         members = ', '.join(self._setup.members)
-        length = batch.texts.ids.shape[-1]
-        number = len(self._compiled)
-        most_shapes = max(number, self._setup.pipeline.num_shapes)
-        compiling = f'compiling the training step of {members} for captions of {length} tokens'
-        say(f'{compiling} (shape {number} of about {most_shapes}), which takes a while')
+        compiling = f'compiling the training step of {members} for captions of {batch.texts.ids.shape[-1]} tokens'
+        if self._announce:
+            number = len(self._compiled)
+            most_shapes = max(number, self._setup.pipeline.num_shapes)
+            self._logs.say(f'{compiling} (shape {number} of about {most_shapes}), which takes a while')
         start = time.perf_counter()
         with self._logs.pace.doing(compiling, compiles=True):
             result = jax.block_until_ready(self._setup.train_step(state, batch))
         seconds = time.perf_counter() - start
-        say(f'compiled in {seconds:.0f} s')
+        if self._announce:
+            self._logs.say(f'compiled in {seconds:.0f} s')
         self._announce = seconds > SLOW_COMPILATION
         return result
 
@@ -333,12 +263,12 @@ class _Loop:
 
         The last finite state is saved first.
         """
-        if int(state.step) == step:
+        finite = int(state.step)
+        if finite == step:
             return
-        if int(state.step) not in self._checkpoints.steps():
-            finite = int(state.step)
-            self._checkpoints.save(state, finite, self._description, None)
-        raise _not_finite(self._setup, state, self._folder)
+        if finite not in self._checkpoints.steps():
+            self._checkpoints.save(state, finite, self._setup.description, None)
+        raise report_not_finite(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
         start = time.perf_counter()

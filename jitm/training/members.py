@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
+from chex import Array, ArrayTree, PRNGKey
 from flax import struct, traverse_util
 
 from jitm.config.section import Bound, Section
@@ -28,12 +28,12 @@ from jitm.types import Images, Probability, Texts
 class MemberState(struct.PyTreeNode):
     """The state of a member: parameters, batch statistics and optimizer state (empty without a gradient)."""
 
-    params: chex.ArrayTree
-    batch_stats: chex.ArrayTree
-    optimizer: chex.ArrayTree = ()
+    params: ArrayTree
+    batch_stats: ArrayTree
+    optimizer: ArrayTree = ()
 
     @property
-    def variables(self) -> dict[str, chex.ArrayTree]:
+    def variables(self) -> dict[str, ArrayTree]:
         """The variables that the model is applied with; adapters are merged."""
         return {'params': merge(self.params), 'batch_stats': self.batch_stats}
 
@@ -57,7 +57,7 @@ class Frozen:
     of: str = ''
     trains = changes = False
 
-    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
+    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: Array) -> MemberState:
         """Returns the state unchanged."""
         del trained, progress
         return state
@@ -79,9 +79,10 @@ class EMA:
     of: str
     momentum: Probability
     constant: bool = False
-    trains, changes = False, True
+    trains = False
+    changes = True
 
-    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: chex.Array) -> MemberState:
+    def __call__(self, state: MemberState, trained: Mapping[str, MemberState], progress: Array) -> MemberState:
         """Returns the average of the state and the new state of the other member.
 
         Args:
@@ -139,7 +140,7 @@ class Member:
             self, model=model, optimizer=self.lora.of_trained(optimizer) if self.trains else None
         )
 
-    def init(self, key: chex.PRNGKey, images: Images, texts: Texts) -> MemberState:
+    def init(self, key: PRNGKey, images: Images, texts: Texts) -> MemberState:
         """Initializes a state randomly; only the shapes of the images and texts matter."""
         variables = self.model.init(key, images, texts)
         params = self.lora.add(jax.random.fold_in(key, 0), variables['params'])
@@ -150,20 +151,18 @@ class Member:
         """Whether some of its parameters may have no gradient."""
         return bool(self.frozen or self.lora.modules)
 
-    def variables(self, params: chex.ArrayTree, state: MemberState) -> dict[str, chex.ArrayTree]:
+    def variables(self, params: ArrayTree, state: MemberState) -> dict[str, ArrayTree]:
         """Returns the variables that the model trains with: no gradient flows to frozen parameters."""
         if self.freezes:
             frozen = self._select_frozen(params)
             params = jax.tree.map(lambda stop, param: jax.lax.stop_gradient(param) if stop else param, frozen, params)
         return state.replace(params=params).variables
 
-    def _select_frozen(self, tree: chex.ArrayTree) -> chex.ArrayTree:
+    def _select_frozen(self, tree: ArrayTree) -> ArrayTree:
         """Returns for each leaf of a tree whether a pattern or the adapters freeze it."""
         return jax.tree.map(operator.or_, select_modules(tree, self.frozen), select_frozen(tree))
 
-    def take_gradient_step(
-        self, state: MemberState, gradients: chex.ArrayTree, batch_stats: chex.ArrayTree
-    ) -> MemberState:
+    def take_gradient_step(self, state: MemberState, gradients: ArrayTree, batch_stats: ArrayTree) -> MemberState:
         """Returns the state after a step of the optimizer; the batch statistics of frozen modules are not updated.
 
         Args:
@@ -178,8 +177,8 @@ class Member:
         # Towers are known by their parameters, so the statistics are selected in one tree with these.
         trees = state.batch_stats, batch_stats, params
         old_stats, new_stats, flat_params = map(traverse_util.flatten_dict, trees)
-        both = traverse_util.unflatten_dict(flat_params | new_stats)
-        frozen = traverse_util.flatten_dict(self._select_frozen(both))
+        joined = traverse_util.unflatten_dict(flat_params | new_stats)
+        frozen = traverse_util.flatten_dict(self._select_frozen(joined))
         statistics = {path: old_stats[path] if frozen[path] else value for path, value in new_stats.items()}
         return MemberState(params, traverse_util.unflatten_dict(statistics), opt_state)
 

@@ -1,12 +1,13 @@
 """The modules of a model by patterns of their paths, and the factors of their learning rates."""
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-import chex
 import jax
+from chex import ArrayTree
 
 from jitm.errors import UserError, did_you_mean
 from jitm.layers.towers import Path, path_of, paths_of, place_of, towers
@@ -14,7 +15,7 @@ from jitm.layers.towers import Path, path_of, paths_of, place_of, towers
 LOWER = re.compile(r'lower_(100|\d\d?)%')
 
 
-def select_modules(params: chex.ArrayTree, patterns: Collection[str]) -> chex.ArrayTree:
+def select_modules(params: ArrayTree, patterns: Collection[str]) -> ArrayTree:
     """Returns for each parameter whether it is in one of some modules.
 
     Args:
@@ -43,7 +44,7 @@ def _matches(pattern: str, path: Path, roots: Mapping[Path, int]) -> bool:
     return any(all(map(fnmatchcase, run, names)) for run in _runs(path, len(names)))
 
 
-def rate_factors(params: chex.ArrayTree, factors: Mapping[str, float], layer_decay: float = 1.0) -> chex.ArrayTree:
+def rate_factors(params: ArrayTree, factors: Mapping[str, float], layer_decay: float = 1.0) -> ArrayTree:
     """Returns the factor of the learning rate of each parameter.
 
     Args:
@@ -54,7 +55,7 @@ def rate_factors(params: chex.ArrayTree, factors: Mapping[str, float], layer_dec
     """
     roots = towers(params)
 
-    def factor(keys: tuple, _: chex.Array) -> float:
+    def factor(keys, _):
         path = path_of(keys)
         factor_of_path = math.prod(value for pattern, value in factors.items() if _matches(pattern, path, roots))
         place = place_of(path, roots)
@@ -63,7 +64,7 @@ def rate_factors(params: chex.ArrayTree, factors: Mapping[str, float], layer_dec
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
-def check_rates(params: chex.ArrayTree, factors: Collection[str], layer_decay: float = 1.0) -> None:
+def check_rates(params: ArrayTree, factors: Collection[str], layer_decay: float = 1.0) -> None:
     """Raises a UserError if a pattern fits no module, or a key needs layers that the model does not have."""
     paths = paths_of(params)
     roots = towers(params)
@@ -73,6 +74,7 @@ def check_rates(params: chex.ArrayTree, factors: Collection[str], layer_decay: f
         raise UserError(f"config key 'optimizer.{of_layers[0]}' is set, but the model has no transformer: leave it out")
     for pattern in factors:
         if not any(_matches(pattern, path, roots) for path in paths):
-            runs = {'/'.join(run) for path in paths for run in _runs(path, pattern.count('/') + 1)}
-            near = did_you_mean(pattern, runs)
+            length = pattern.count('/') + 1
+            runs = itertools.chain.from_iterable(_runs(path, length) for path in paths)
+            near = did_you_mean(pattern, set(map('/'.join, runs)))
             raise UserError(f"optimizer factors name no module of the model: '{pattern}'{near}")

@@ -7,15 +7,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, Numeric
 
 from jitm.config.hints import is_array
 from jitm.config.section import Bound, Section
 from jitm.errors import ArgumentError, UserError, did_you_mean
-from jitm.losses.ranking import masked_mean
+from jitm.losses.ranking import masked_mean, masked_sum
 from jitm.types import Count, Index, QueryValues, Ranking, TokenPredictions, Weight
+
+Rankings = dict[str, Ranking]
+Metrics = dict[str, Array]  # name -> a scalar
 
 DIRECTIONS = ('i2t', 't2i')
 REDUCTIONS = {'sum': jnp.sum, 'mean': jnp.mean}
@@ -70,11 +73,11 @@ class Term:
         """The keyword arguments of the loss from the config."""
         return getattr(self.loss, 'keywords', {})
 
-    def is_active(self, epoch: chex.Numeric) -> chex.Array:
+    def is_active(self, epoch: Numeric) -> Array:
         """Returns whether the term is active in an epoch, bool []."""
         return (epoch >= self.start_epoch) & (True if self.end_epoch is None else epoch < self.end_epoch)
 
-    def reduce(self, losses: Iterable[chex.Array], epoch: chex.Numeric) -> chex.Array:
+    def reduce(self, losses: Iterable[Array], epoch: Numeric) -> Array:
         """Reduces, adds and weights unreduced losses.
 
         Args:
@@ -86,6 +89,9 @@ class Term:
         """
         value = sum(map(REDUCTIONS[self.reduction], losses))
         return jnp.where(self.is_active(epoch), self.weight * value, 0)
+
+
+Terms = Mapping[str, Term]  # an objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,14 +116,14 @@ class RankingTerm(Term):
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         return [p.name for p in named if p.name not in SCORED and p.default is p.empty]
 
-    def per_query(self, ranking: Ranking) -> chex.Array:
+    def per_query(self, ranking: Ranking) -> Array:
         """Returns the unreduced loss [Q], the mean over the anchors if there are several."""
         if self.name in ranking.query_values:
             return ranking.query_values[self.name].loss
         check_scores(ranking)
         inputs = {name: ranking.inputs[name] for name in self.inputs}
 
-        def loss(anchor: Mapping[str, chex.Array]) -> chex.Array:
+        def loss(anchor):
             losses = self.loss(ranking.scores, ranking.positives, ranking.negatives, **inputs | anchor)
             check_losses(self.name, losses, len(ranking.scores))
             return losses
@@ -132,10 +138,10 @@ class RankingTerm(Term):
             return ranking.query_values[self.name]
         fixed = jax.lax.stop_gradient(ranking)
         gradient = jax.grad(lambda scores: self.per_query(fixed.replace(scores=scores)).sum())(fixed.scores)
-        pull = jnp.sum(jnp.where(fixed.positives, jnp.abs(gradient), 0), axis=1)
+        pull = masked_sum(jnp.abs(gradient), fixed.positives)
         return QueryValues(self.per_query(ranking), self.per_query(with_constant_scores(fixed)), pull)
 
-    def __call__(self, rankings: Mapping[str, Ranking], epoch: chex.Numeric) -> chex.Array:
+    def __call__(self, rankings: Rankings, epoch: Numeric) -> Array:
         """Returns the value of the term, a scalar."""
         return self.reduce([self.per_query(rankings[name]) for name in self.rankings], epoch)
 
@@ -172,7 +178,7 @@ def is_row_by_row(term: RankingTerm) -> bool:
     scores = jax.random.uniform(jax.random.key(0), (4, 4))
     positives = jnp.eye(4, dtype=bool)
 
-    def loss(rows: slice) -> chex.Array:
+    def loss(rows):
         learned = {'temperature': jnp.ones(()), 'bias': jnp.zeros(())}
         return term.per_query(Ranking(scores[rows], positives[rows], ~positives[rows], learned))
 
@@ -194,33 +200,33 @@ class TokenTerm(Term):
 
     predictions: str
 
-    def per_text(self, predictions: TokenPredictions) -> chex.Array:
+    def per_text(self, predictions: TokenPredictions) -> Array:
         """Returns the unreduced loss [N]."""
         return self.loss(predictions.logits, predictions.labels, predictions.mask)
 
 
-def ranking_terms(terms: Mapping[str, Term]) -> dict[str, RankingTerm]:
+def ranking_terms(terms: Terms) -> dict[str, RankingTerm]:
     """Returns the terms that are losses of rankings."""
     return {name: term for name, term in terms.items() if isinstance(term, RankingTerm)}
 
 
-def token_terms(terms: Mapping[str, Term]) -> dict[str, TokenTerm]:
+def token_terms(terms: Terms) -> dict[str, TokenTerm]:
     """Returns the terms that are losses of token predictions."""
     return {name: term for name, term in terms.items() if isinstance(term, TokenTerm)}
 
 
-def terms_of_predictions(terms: Mapping[str, Term], kinds: Collection[str]) -> dict[str, TokenTerm]:
+def terms_of_predictions(terms: Terms, kinds: Collection[str]) -> dict[str, TokenTerm]:
     """Returns the terms that are losses of token predictions of these kinds."""
     return {name: term for name, term in token_terms(terms).items() if term.predictions in kinds}
 
 
-def terms_of(learn_from: Collection[str], terms: Mapping[str, Term]) -> dict[str, Term]:
+def terms_of(learn_from: Collection[str], terms: Terms) -> dict[str, Term]:
     """Returns the terms of a model's objective: those with anchor scores only if it learns from others."""
     anchored = {name for name, term in ranking_terms(terms).items() if 'anchor_scores' in term.inputs}
     return {name: term for name, term in terms.items() if learn_from or name not in anchored}
 
 
-def first_argument(terms: Mapping[str, Term], name: str, published: float) -> float:
+def first_argument(terms: Terms, name: str, published: float) -> float:
     """Returns an argument of the first loss that sets it, else the published value."""
     return next((term.arguments[name] for term in terms.values() if name in term.arguments), published)
 
@@ -257,7 +263,7 @@ def kind_of(loss: Callable) -> Callable[..., Term]:
 def is_input(parameter: inspect.Parameter) -> bool:
     """Returns whether an argument of a loss may be an input: it has no default, and no hint or that of an array."""
     hint = parameter.annotation
-    return parameter.default is parameter.empty and (hint in (parameter.empty, chex.Array, jax.Array) or is_array(hint))
+    return parameter.default is parameter.empty and (hint in (parameter.empty, Array, jax.Array) or is_array(hint))
 
 
 DECLARED = Section(
@@ -271,9 +277,7 @@ DECLARED = Section(
 )
 
 
-def check_inputs(
-    terms: Mapping[str, Term], rankings: Mapping[str, Ranking], losses: Mapping[str, chex.Array] = MappingProxyType({})
-) -> None:
+def check_inputs(terms: Terms, rankings: Rankings, losses: Mapping[str, Array] = MappingProxyType({})) -> None:
     """Raises a UserError if a term names a ranking that does not exist, and a MissingInput if it lacks an input."""
     for name, term in token_terms(terms).items():
         if name not in losses:
@@ -293,11 +297,11 @@ def check_inputs(
 
 
 def objective(
-    terms: Mapping[str, Term],
-    rankings: Mapping[str, Ranking],
-    epoch: chex.Numeric,
-    losses: Mapping[str, chex.Array] = MappingProxyType({}),
-) -> tuple[chex.Array, dict[str, chex.Array]]:
+    terms: Terms,
+    rankings: Rankings,
+    epoch: Numeric,
+    losses: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[Array, dict[str, Array]]:
     """Computes the sum of all terms.
 
     Args:

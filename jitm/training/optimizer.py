@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
-import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,8 +16,10 @@ from jitm.errors import ArgumentError
 from jitm.training.modules import check_rates, rate_factors, select_modules
 from jitm.types import Count, NotNegative, Positive, Rate, Share
 
-B1, MIN_RATE = 0.9, 1e-8  # UNITER and OSCAR, as released; open_clip has the same b1
-CLIP_B2, CLIP_EPSILON = 0.98, 1e-6  # open_clip
+B1 = 0.9  # UNITER and OSCAR, as released, and open_clip
+MIN_RATE = 1e-8  # UNITER and OSCAR
+CLIP_B2 = 0.98  # open_clip
+CLIP_EPSILON = 1e-6
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
 NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as released by open_clip
 MAX_LOGIT_SCALE = math.log(100)
@@ -27,7 +28,7 @@ MAX_LOGIT_SCALE = math.log(100)
 def decay_in_steps(learning_rate: float, length: int) -> optax.Schedule:
     """Returns learning_rate * 0.1^(t / length), rounded down, for t = 0, 1, ..."""
 
-    def schedule(step: chex.Numeric) -> chex.Numeric:
+    def schedule(step):
         return learning_rate * 0.1 ** (step // length)  # integers: a rounded quotient would begin a decay late
 
     return schedule
@@ -37,7 +38,7 @@ def warm_up_then_decay(learning_rate: float, warm_up: float, total_steps: int) -
     """Returns learning_rate * min(t / w, (N - t) / (N - w)), at least 1e-8, for t = 1 .. N and w = warm_up N."""
     warm_up_steps = warm_up * total_steps
 
-    def schedule(step: chex.Numeric) -> chex.Numeric:
+    def schedule(step):
         t = step + 1
         factor = jnp.minimum(t / max(warm_up_steps, 1), (total_steps - t) / (total_steps - warm_up_steps))
         return jnp.maximum(learning_rate * factor, MIN_RATE)
@@ -49,7 +50,7 @@ def warm_up_then_cosine(learning_rate: float, warm_up: float, total_steps: int) 
     """Returns learning_rate * t / w up to t = w = warm_up N, then half a cosine to 0, for t = 1 .. N."""
     warm_up_steps = warm_up * total_steps
 
-    def schedule(step: chex.Numeric) -> chex.Numeric:
+    def schedule(step):
         t = step + 1
         progress = jnp.clip((t - warm_up_steps) / (total_steps - warm_up_steps), 0, 1)
         return learning_rate * jnp.minimum(t / max(warm_up_steps, 1), (1 + jnp.cos(jnp.pi * progress)) / 2)
@@ -69,11 +70,11 @@ def scale_modules(factors: Mapping[str, float], layer_decay: float = 1.0) -> opt
     if not factors and layer_decay == 1:
         return optax.identity()
 
-    def init(params: chex.ArrayTree) -> optax.EmptyState:
+    def init(params):
         check_rates(params, factors, layer_decay)
         return optax.EmptyState()
 
-    def update(updates: chex.ArrayTree, state: optax.EmptyState, params: chex.ArrayTree | None = None) -> tuple:
+    def update(updates, state, params=None):
         return jax.tree.map(operator.mul, updates, rate_factors(updates, factors, layer_decay)), state
 
     return optax.GradientTransformation(init, update)
@@ -116,16 +117,14 @@ def adamw_with_warm_up(
       epsilon: The number added to the root of this mean; 1e-6 as published for UNITER, 1e-8 for OSCAR.
     """
 
-    def update(
-        gradients: chex.ArrayTree, state: optax.ScaleByAdamState, params: chex.ArrayTree
-    ) -> tuple[chex.ArrayTree, optax.ScaleByAdamState]:
+    def update(gradients, state, params):
         rate = learning_rate(state.count)
         t = optax.safe_increment(state.count)
         first = optax.tree.update_moment(gradients, state.mu, B1, 1)
         second = optax.tree.update_moment(gradients, state.nu, b2, 2)
         corrected = rate * jnp.sqrt(1 - b2**t) / (1 - B1**t)
 
-        def move(path: tuple, param: chex.Array, m: chex.Array, v: chex.Array) -> chex.Array:
+        def move(path, param, m, v):
             moved = -corrected * m / (jnp.sqrt(v) + epsilon)
             *modules, name = (key.key for key in path)
             if 'bias' in name or (name == 'scale' and DECAYED_NORMS.isdisjoint(modules)):
@@ -149,7 +148,7 @@ def adamw_with_cosine(learning_rate: optax.Schedule, *, weight_decay: NotNegativ
       weight_decay: The decoupled weight decay, multiplied by the learning rate.
     """
 
-    def decayed(params: chex.ArrayTree) -> chex.ArrayTree:
+    def decayed(params):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
     return optax.adamw(learning_rate, B1, CLIP_B2, CLIP_EPSILON, weight_decay=weight_decay, mask=decayed)
@@ -160,7 +159,7 @@ def limit_logit_scale() -> optax.GradientTransformation:
     further away. Other updates are unchanged.
     """
 
-    def limit(path: tuple, update: chex.Array, param: chex.Array) -> chex.Array:
+    def limit(path, update, param):
         if path[-1].key != 'logit_scale':
             return update
         return jnp.clip(param + update, jnp.minimum(param, 0), jnp.maximum(param, MAX_LOGIT_SCALE)) - param

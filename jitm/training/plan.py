@@ -24,7 +24,7 @@ from jitm.training.members import Frozen, Member, make_members
 from jitm.training.objective import (
     ANCHORED,
     LEARNED,
-    Term,
+    Terms,
     is_row_by_row,
     make_terms,
     ranking_terms,
@@ -32,13 +32,14 @@ from jitm.training.objective import (
     token_terms,
 )
 from jitm.training.optimizer import frozen_modules
-from jitm.training.sections import ADDITIONS, PARTS, SECTIONS, with_defaults
+from jitm.training.sections import ADDITIONS, PARTS, SECTIONS, Config, with_defaults
 from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, together
 from jitm.training.sources import predicted
 
 COPIED = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 # Inputs and predictions of terms -> how a user supplies them.
 REMEDIES = LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
+STARTS = 'start_epoch', 'warm_up_epochs', 'noisy_epoch'  # keys of the labels and of terms
 UNSET = {'augmentation.num_views': 1}  # values that count as unset; for other keys False, 0, '' and ()
 VECTORS = Conditions(OPTIONS.keys() - {'augmentation.change_words'})  # vectors of tokens do not follow changed words
 # Sources read scene graphs; no term has an input of this name.
@@ -71,7 +72,7 @@ class Plan:
       warnings: The settings that are allowed but suspicious.
     """
 
-    config: Mapping[str, Any]
+    config: Config
     seed: int
     epochs: int
     batch_size: int
@@ -87,7 +88,7 @@ class Plan:
     masks: bool
     models: Mapping[str, Mapping[str, Any]]
     members: Mapping[str, Member]
-    terms: Mapping[str, Mapping[str, Term]]
+    terms: Mapping[str, Terms]
     source: Source
     make_optimizer: Callable[[int], tuple[optax.GradientTransformation, optax.Schedule]]
     load_pretrained: Callable[..., Mapping[str, Replacements]]
@@ -98,7 +99,7 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def make_plan(config: Mapping[str, Any], pending: bool = False) -> Plan:
+def make_plan(config: Config, pending: bool = False) -> Plan:
     """Makes the plan of a config.
 
     Args:
@@ -180,9 +181,7 @@ def check_initialized(section: Mapping[str, Any], members: Mapping[str, Member])
         )
 
 
-def check_conditions(
-    config: Mapping[str, Any], terms: Mapping[str, Term], conditions: Mapping[str, Conditions]
-) -> None:
+def check_conditions(config: Config, terms: Terms, conditions: Mapping[str, Conditions]) -> None:
     """Raises a UserError if a key is set that another key excludes, that needs another key, or that nothing reads.
 
     Args:
@@ -192,10 +191,11 @@ def check_conditions(
     """
     values = flatten(config)
     conditions = {**conditions, 'data.token_vectors': VECTORS, 'scene_graphs.source': GRAPHS}
-    read = {name for term in ranking_terms(terms).values() for name in (*term.inputs, *term.rankings)}
-    read |= {term.predictions for term in token_terms(terms).values()}
+    read = {term.predictions for term in token_terms(terms).values()}
+    for term in ranking_terms(terms).values():
+        read.update(term.inputs, term.rankings)
 
-    def is_set(key: str) -> bool:
+    def is_set(key):
         return bool(values.get(key)) and values[key] != UNSET.get(key)
 
     conditions = {key: condition for key, condition in conditions.items() if is_set(key)}
@@ -219,7 +219,7 @@ def check_conditions(
                 raise UserError(f"config key '{excluded}' must be {empty!r} where '{key}' is {values[key]!r}: {reason}")
 
 
-def check_row_by_row(terms: Mapping[str, Term]) -> None:
+def check_row_by_row(terms: Terms) -> None:
     """Raises a UserError if the loss of a query depends on other queries.
 
     Losses with other inputs are not checked here; they stop when the step is traced.
@@ -232,7 +232,7 @@ def check_row_by_row(terms: Mapping[str, Term]) -> None:
             )
 
 
-def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None:
+def check_members(plan: Plan, terms: Terms, read: set[str]) -> None:
     """Raises a UserError if members, terms and `evaluation.member` do not fit, or no term is active in an epoch.
 
     Args:
@@ -268,12 +268,10 @@ def check_members(plan: Plan, terms: Mapping[str, Term], read: set[str]) -> None
                 )
 
 
-def unreached_epochs(config: Mapping[str, Any]) -> list[str]:
+def unreached_epochs(config: Config) -> list[str]:
     """Returns a warning for each key of the terms and the labels that names an epoch after the run."""
-    sections = {'labels': config['labels'], **{f'terms.{name}': term for name, term in config['terms'].items()}}
     return [
-        f"config key '{where}.{key}' is {section[key]}, which a run of {config['epochs']} epochs does not reach"
-        for where, section in sections.items()
-        for key in ('start_epoch', 'warm_up_epochs', 'noisy_epoch')
-        if section.get(key, 0) >= config['epochs']
+        f"config key '{key}' is {value}, which a run of {config['epochs']} epochs does not reach"
+        for key, value in flatten({name: config[name] for name in ('labels', 'terms')}).items()
+        if key.rpartition('.')[2] in STARTS and value >= config['epochs']
     ]

@@ -15,6 +15,8 @@ from jitm.models import make
 from jitm.training import members, objective, optimizer, source
 from jitm.training.sources import generated, labels, masked, mined, relevance
 
+Config = Mapping[str, Any]  # sections by their keys
+
 ADDITIONS = mined, relevance, labels, masked, generated  # to a source, in this order
 PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     **load.SECTIONS,
@@ -31,16 +33,16 @@ _TEXT = make.MODULE._replace(extra=(text_folders.read_folder,))
 SECTIONS = {'model.text': _TEXT, 'members.*.model.text': _TEXT, **PARTS, **make.SECTIONS}
 
 
-def override(config: Mapping[str, Any], values: Mapping[str, str | None]) -> dict[str, Any]:
+def override(config: Config, values: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns a config with every default and the given values, see `overrides.override`."""
     return overrides.override(config, values, SECTIONS)
 
 
-def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+def complete(config: Config) -> dict[str, Any]:
     """Checks a config, and returns it with every default and without folders, see `text_folders.complete`."""
     return with_defaults(text_folders.complete(config), imports=True)
 
 
-def with_defaults(config: Mapping[str, Any], imports: bool = False) -> dict[str, Any]:
+def with_defaults(config: Config, imports: bool = False) -> dict[str, Any]:
     """Returns a config as it is stored with a run, with every default, see `section.complete`."""
     return to_json(section_lib.complete(config, SECTIONS, imports))

@@ -11,6 +11,7 @@ import optax
 
 from jitm.config.section import blame
 from jitm.data.pipeline import Pipeline
+from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.devices import parallel
 from jitm.devices.recompute import device_budget, keep_within
 from jitm.errors import UserError
@@ -21,6 +22,7 @@ from jitm.training.gradient_cache import encode_in_chunks
 from jitm.training.members import Member, copy_members, init_members
 from jitm.training.objective import MissingInput
 from jitm.training.plan import REMEDIES, Plan, make_plan
+from jitm.training.sections import Config
 from jitm.training.step import RunConstants, TrainState, train_step
 from jitm.training.weights import load_weights
 from jitm.types import Batch
@@ -66,6 +68,20 @@ class Setup:
         models = {name: member.model for name, member in self.members.items()}
         return *self.data.warnings, *self.plan.warnings, *check_scale(self.data.train, models)
 
+    @functools.cached_property
+    def description(self) -> dict[str, Any]:
+        """The description of the run for its checkpoints."""
+        data = self.data
+        return {
+            'config': self.plan.config,
+            'vocabulary': describe_vocabulary(data.vocabulary),
+            'vocabulary_hash': data.vocabulary.hash,
+            'data': self.pipeline.identity | {'validation': data.validation.identity},
+            'steps_per_epoch': self.pipeline.steps_per_epoch,
+            'encoded_by': data.train.encoded_by,
+            'validation_captions': data.validation.captions_hash,
+        }
+
     def make_batch(self, step: int) -> Batch:
         """Makes this process' rows of a step's batch."""
         return self.pipeline.batch(step, jax.process_index(), jax.process_count())
@@ -88,7 +104,7 @@ class Setup:
         return TrainState(jax.numpy.zeros((), jax.numpy.int32), states, memory)
 
 
-def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = False) -> Setup:
+def set_up(config: Config, resuming: bool = False, pending: bool = False) -> Setup:
     """Makes every part of a run from its config.
 
     Args:
@@ -104,8 +120,8 @@ def set_up(config: Mapping[str, Any], resuming: bool = False, pending: bool = Fa
     """
     plan = make_plan(config, pending)
     data = load_data(plan)
-    own = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
-    with blame(' or '.join(own), bool(own)):
+    names = [f"'{name}'" for key, name in plan.own.items() if not key.startswith(NAMED_BEFORE)]
+    with blame(' or '.join(names), bool(names)):
         # The models, their batches, and their update rules.
         models = make_models(plan, data)
         pipeline = make_pipeline(plan, data, models)
@@ -129,7 +145,7 @@ def compile_step(
     step = functools.partial(train_step, members=members, terms=plan.terms, source=plan.source, constants=constants)
     revision = plan.source.revision
 
-    def measure(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def measure(state, batch):
         models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
         return state, revision.measure(models, sorted(plan.terms), batch)
 

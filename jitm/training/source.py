@@ -8,19 +8,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from chex import Array, ArrayTree, PRNGKey
 
 from jitm.config.section import Bound, Section
 from jitm.data.pipeline import Pipeline, Sampler
-from jitm.models.matcher import Matcher
-from jitm.training.objective import LEARNED, Term
-from jitm.types import Batch, Ranking
+from jitm.models.matcher import Encoding, Matcher
+from jitm.training.objective import LEARNED, Metrics, Rankings, Terms
+from jitm.types import Batch, Pairs
 
-Models = Mapping[str, tuple[Matcher, chex.ArrayTree]]  # name of a member -> its matcher and variables
-Rankings = dict[str, Ranking]
-Losses = dict[str, chex.Array]  # name of a token term -> its unreduced loss of every pair, [B]
+Models = Mapping[str, tuple[Matcher, ArrayTree]]  # name of a member -> its matcher and variables
+Losses = dict[str, Array]  # name of a token term -> its unreduced loss of every pair, [B]
 Scored = tuple[Rankings, Losses]
-Memory = Mapping[str, chex.ArrayTree]  # memory of the sources between steps, by a name of each
+Memory = Mapping[str, ArrayTree]  # memory of the sources between steps, by a name of each
 
 
 class View(NamedTuple):
@@ -36,7 +38,7 @@ class View(NamedTuple):
     models: Models
     batch: Batch
     memory: Memory
-    epoch: chex.Array
+    epoch: Array
 
 
 class Context(NamedTuple):
@@ -49,7 +51,7 @@ class Context(NamedTuple):
       pending: Whether the first stage has not written its files yet; zeros of the same shape replace them.
     """
 
-    terms: Mapping[str, Term]
+    terms: Terms
     batch_size: int
     parts: Mapping[str, Bound | None] = MappingProxyType({})
     pending: bool = False
@@ -105,7 +107,7 @@ class Revision(NamedTuple):
     """
 
     start_epoch: int
-    measure: Callable[[Models, Collection[str], Batch], dict[str, chex.Array]]
+    measure: Callable[[Models, Collection[str], Batch], dict[str, Array]]
     revise: Callable[[Memory, Any, Mapping[str, Any]], Memory]
 
 
@@ -134,14 +136,14 @@ class Source(NamedTuple):
     """
 
     score: Callable[..., Scored]
-    look: Callable[[View, Mapping[str, chex.PRNGKey]], dict[str, Any]] = lambda view, keys: dict.fromkeys(keys)
+    look: Callable[[View, Mapping[str, PRNGKey]], dict[str, Any]] = lambda view, keys: dict.fromkeys(keys)
     init: Callable[..., Memory] = lambda models, trained, batch, num_pairs: {}
     remember: Callable[..., Memory] = lambda memory, seen, rankings: memory
     samplers: Callable[[Pipeline], dict[str, Sampler]] = lambda pipeline: {}
     revision: Revision | None = None
     conditions: Conditions = Conditions()
     name: str = 'candidates'
-    metrics: Callable[[Rankings, Mapping[str, Term]], dict[str, chex.Array]] = lambda rankings, terms: {}
+    metrics: Callable[[Rankings, Terms], Metrics] = lambda rankings, terms: {}
 
 
 DECLARED = Section(
@@ -153,7 +155,7 @@ DECLARED = Section(
 )
 
 
-def each(look: Callable[[View, str, chex.PRNGKey], Any]) -> Callable[..., dict[str, Any]]:
+def each(look: Callable[[View, str, PRNGKey], Any]) -> Callable[..., dict[str, Any]]:
     """Returns the `look` of a source from a function for one model, `(view, name, key) -> seen`."""
     return lambda view, keys: {name: look(view, name, key) for name, key in keys.items()}
 
@@ -170,14 +172,14 @@ def together(*sources: Source) -> Source:
     if len(sources) == 1:
         return sources[0]
 
-    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, dict]:
+    def look(view, keys):
         seen = {name: {} for name in keys}
         for source in sources:
             for name, part in source.look(view, keys).items():
                 seen[name][source.name] = part
         return seen
 
-    def score(matcher: Matcher, images, texts, batch: Batch, seen: dict | None, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         rankings = {}
         losses = {}
         for source in sources:
@@ -186,18 +188,18 @@ def together(*sources: Source) -> Source:
             losses |= of_terms
         return rankings, losses
 
-    def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
+    def init(models, trained, batch, num_pairs):
         return merge(source.init(models, trained, batch, num_pairs) for source in sources)
 
-    def remember(memory: Memory, seen: Mapping[str, dict], rankings: Mapping[str, Rankings]) -> Memory:
+    def remember(memory, seen, rankings):
         for source in sources:
             memory = source.remember(memory, {name: parts[source.name] for name, parts in seen.items()}, rankings)
         return memory
 
-    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    def samplers(pipeline):
         return merge(source.samplers(pipeline) for source in sources)
 
-    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+    def metrics(rankings, terms):
         return merge(source.metrics(rankings, terms) for source in sources)
 
     revisions = [source.revision for source in sources if source.revision]
@@ -216,18 +218,32 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def learned_inputs(matcher: Matcher) -> dict[str, chex.Array]:
+def learned_inputs(matcher: Matcher) -> dict[str, Array]:
     """Returns the inputs of losses that a model learns, see `LEARNED`."""
     learned = {name: getattr(matcher, name) for name in LEARNED}
     return {name: value for name, value in learned.items() if value is not None}
 
 
-def score_in_evaluation(source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Rankings:
+def score_in_evaluation(source: Source, model: Matcher, variables: ArrayTree, batch: Batch) -> Rankings:
     """Scores the global batch in evaluation mode, for other models to learn from."""
 
-    def score(matcher: Matcher) -> Rankings:
-        images = matcher.encode_image(batch.images)
-        texts = matcher.encode_text(batch.texts)
-        return source.score(matcher, images, texts, batch, None, False)[0]
+    def score(matcher):
+        return source.score(matcher, *encode_pairs(matcher, batch), batch, None, False)[0]
 
     return model.apply(variables, method=score)
+
+
+def encode_pairs(matcher: Matcher, pairs: Pairs | Batch, train: bool = False) -> tuple[Encoding, Encoding]:
+    """Encodes the images and the texts of some pairs."""
+    return matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
+
+
+def concatenate(*rows: ArrayTree) -> ArrayTree:
+    """Concatenates the rows of encodings, or of other trees of arrays."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+
+
+def pick_rows(step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Picks the texts of the batch themselves, for a `Sampler` that draws no captions."""
+    del step
+    return rows, np.zeros(0, int)

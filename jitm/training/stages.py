@@ -4,7 +4,7 @@ The second stage trains with negatives that the first has mined (Chen et al., 20
 al., 2018, section 3.2), or both.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from jitm.runs.progress import Progress, ignore
 from jitm.runs.run import load_run
 from jitm.training.loop import train_and_evaluate
 from jitm.training.plan import make_plan
-from jitm.training.sections import complete
+from jitm.training.sections import Config, complete
 from jitm.training.setup import Setup, set_up
 from jitm.training.workdir import check_workdir, claim, described
 
@@ -57,7 +57,7 @@ class Stages(NamedTuple):
         return any(self.top_h.values())
 
 
-def split_stages(config: Mapping[str, Any], workdir: Path) -> Stages:
+def split_stages(config: Config, workdir: Path) -> Stages:
     """Splits a config with `stages`.
 
     Args:
@@ -89,7 +89,7 @@ def _check_empty(key: str, value: str | None, replaced_by: str) -> None:
         raise UserError(f"config key '{key}' is '{value}', but the second stage uses {replaced_by}: set it to ''")
 
 
-def _initialized_from(config: Mapping[str, Any], init_from: str) -> dict[str, Any]:
+def _initialized_from(config: Config, init_from: str) -> dict[str, Any]:
     """Returns a config whose evaluated model is initialized from a run directory; '' for randomly."""
     name = config_lib.trained_member(config)
     return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
@@ -134,7 +134,7 @@ def _weights(setup: Setup) -> tuple[str, Any]:
 
 
 def train_stages(
-    config: Mapping[str, Any], workdir: str | Path, report: Report = ignore, accept_changed_code: bool = False
+    config: Config, workdir: str | Path, report: Report = ignore, accept_changed_code: bool = False
 ) -> dict[str, Any]:
     """Trains both stages of a config, or resumes where it was stopped.
 
@@ -180,12 +180,12 @@ def _mine(workdir: Path, stages: Stages, report: Report) -> None:
         mine([run], split, 'train', folder, options=options, report=report, **stages.top_h)
 
 
-def run_directory(config: Mapping[str, Any], workdir: Path) -> Path:
+def run_directory(config: Config, workdir: Path) -> Path:
     """Returns the folder of the final run of a config: the workdir, or the second stage's folder."""
     return workdir / 'stage2' if config['stages'] else workdir
 
 
-def check(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool = False) -> None:
+def check(config: Config, workdir: Path, accept_changed_code: bool = False) -> None:
     """Raises the UserError that `train` would raise at its start; writes nothing."""
     config = complete(config)
     if config['stages']:
@@ -196,7 +196,7 @@ def check(config: Mapping[str, Any], workdir: Path, accept_changed_code: bool = 
 
 
 def train(
-    config: Mapping[str, Any], workdir: Path, report: Report = ignore, accept_changed_code: bool = False
+    config: Config, workdir: Path, report: Report = ignore, accept_changed_code: bool = False
 ) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
     config = complete(config)

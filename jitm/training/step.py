@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import Array, ArrayTree, PRNGKey
 from flax import struct
 
 from jitm.devices import collectives
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
-from jitm.training.objective import DIRECTIONS, Term, objective
-from jitm.training.source import Losses, Memory, Rankings, Scored, Source, View, score_in_evaluation
+from jitm.training.objective import DIRECTIONS, Metrics, Terms, objective
+from jitm.training.source import Losses, Memory, Rankings, Source, View, score_in_evaluation
 from jitm.types import Batch
 
 
@@ -40,7 +40,7 @@ class TrainState(struct.PyTreeNode):
       memory: The memory of the source between steps; empty for most sources.
     """
 
-    step: chex.Array
+    step: Array
     members: dict[str, MemberState]
     memory: Memory = struct.field(default_factory=dict)
 
@@ -50,10 +50,10 @@ def train_step(
     batch: Batch,
     *,
     members: Mapping[str, Member],
-    terms: Mapping[str, Mapping[str, Term]],
+    terms: Mapping[str, Terms],
     source: Source,
     constants: RunConstants,
-) -> tuple[TrainState, dict[str, chex.Array]]:
+) -> tuple[TrainState, Metrics]:
     """Trains for one step, within `parallel.data_parallel`.
 
     If the loss or a gradient is not finite, the state is returned unchanged and `metrics['finite']` is False. All later
@@ -82,12 +82,12 @@ def train_step(
     # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
     # learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
-    untrained_anchors = {anchor for member in trained.values() for anchor in member.learn_from} - trained.keys()
+    untrained_anchors = set().union(*(member.learn_from for member in trained.values())) - trained.keys()
     untrained_rankings = {
         name: score_in_evaluation(source, *models[name], batch) for name in members if name in untrained_anchors
     }
 
-    def loss(params: Mapping[str, chex.ArrayTree]) -> tuple[chex.Array, tuple]:
+    def loss(params):
         # Score, with gradient. The scores of other models are constants, so that the gradient of the sum is each
         # model's own.
         rankings = {}
@@ -129,8 +129,8 @@ def train_step(
 
 
 def score_in_training(
-    source: Source, model: Matcher, variables: chex.ArrayTree, batch: Batch, seen: Any, key: chex.PRNGKey
-) -> tuple[Rankings, Losses, chex.ArrayTree]:
+    source: Source, model: Matcher, variables: ArrayTree, batch: Batch, seen: Any, key: PRNGKey
+) -> tuple[Rankings, Losses, ArrayTree]:
     """Scores the global batch with one model in training.
 
     Args:
@@ -145,7 +145,7 @@ def score_in_training(
       The rankings and the losses of terms of the global batch, and the batch statistics after it.
     """
 
-    def score_all(matcher: Matcher) -> Scored:
+    def score_all(matcher):
         texts = matcher.encode_text(batch.texts, train=True)
         images = matcher.encode_image(batch.images, train=True)
         return source.score(matcher, images, texts, batch, seen, True)
@@ -156,7 +156,8 @@ def score_in_training(
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
     """Adds the scores of the anchors, stacked as [A, Q, C], to the rankings of both directions."""
-    if not anchors:
-        return rankings
-    scores = {direction: jnp.stack([anchor[direction].scores for anchor in anchors]) for direction in DIRECTIONS}
-    return rankings | {name: rankings[name].with_inputs(anchor_scores=stacked) for name, stacked in scores.items()}
+    anchored = dict(rankings)
+    for direction in DIRECTIONS if anchors else ():
+        scores = jnp.stack([anchor[direction].scores for anchor in anchors])
+        anchored[direction] = rankings[direction].with_inputs(anchor_scores=scores)
+    return anchored

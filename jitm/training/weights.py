@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import numpy as np
+from chex import ArrayTree
 from flax import traverse_util
 
 from jitm.config import build as config_lib
@@ -62,7 +62,7 @@ def load_weights(
 
 
 def load_from_run(
-    name: str, member: Member, variables: chex.ArrayTree, model: Mapping[str, Any], vocabulary: Tokenizer
+    name: str, member: Member, variables: ArrayTree, model: Mapping[str, Any], vocabulary: Tokenizer
 ) -> dict[str, Replacements]:
     """Loads the parameters and statistics of the evaluated model in a member's `init_from`.
 
@@ -116,9 +116,7 @@ def check_new(folder: Path, kind: str) -> None:
         raise UserError(f'{folder} is {kind} already: choose a new folder')
 
 
-def write_weights(
-    described: Mapping[str, Any], variables: Mapping[str, chex.ArrayTree], folder: Path, kind: str
-) -> None:
+def write_weights(described: Mapping[str, Any], variables: Mapping[str, ArrayTree], folder: Path, kind: str) -> None:
     """Writes a run of one checkpoint, at step 0, which is its best one.
 
     It has no config.json, so that training does not resume from it; `members.*.init_from` initializes from it.

@@ -16,7 +16,7 @@ from jitm.config.build import flatten, parameters_of
 from tests.configs.settings import load
 
 ENTRIES = json.loads(Path(__file__).with_name('published.json').read_text())
-PACKAGES = {'terms': 'jitm.losses', 'labels': 'jitm.training.sources.labels', 'data': 'jitm.data'}
+PACKAGES = {'terms': 'jitm.losses', 'labels': 'jitm.training.label_estimators', 'data': 'jitm.data'}
 
 
 def expand(pattern):

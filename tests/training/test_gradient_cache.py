@@ -15,11 +15,12 @@ from jitm.errors import UserError
 from jitm.models.vse import VSE
 from jitm.training import sources
 from jitm.training.gradient_cache import encode_in_chunks
+from jitm.training.label_estimators import CoTeaching, MovingAverage
 from jitm.training.objective import token_terms
 from jitm.training.setup import set_up
 from jitm.training.source import View
 from jitm.training.sources.generated import generate_captions
-from jitm.training.sources.labels import CoTeaching, MovingAverage, with_labels
+from jitm.training.sources.labels import with_labels
 from jitm.training.sources.masked import mask_captions
 from jitm.training.sources.mined import with_mined
 from jitm.training.sources.relevance import with_relevance

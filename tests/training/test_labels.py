@@ -12,9 +12,9 @@ from sklearn.mixture import GaussianMixture
 
 from jitm.errors import InterruptedRun, UserError
 from jitm.runs.interrupt import StopRequest
-from jitm.training import loop
-from jitm.training.sources import labels
-from jitm.training.sources.labels import CoTeaching, MovingAverage, PairLabels, clean_posterior, labelled
+from jitm.training import label_estimators, loop
+from jitm.training.label_estimators import CoTeaching, MovingAverage, PairLabels, clean_posterior
+from jitm.training.sources.labels import labelled
 from jitm.types import Ranking
 from tests.same import assert_same_run
 
@@ -123,7 +123,7 @@ def test_the_mixture_equals_that_of_scikit_learn(seed, share):
 
 @pytest.mark.parametrize(('lowest', 'noisy'), [(0.6, 3), (0.4, 67)])
 def test_where_all_pairs_seem_clean_a_hundredth_does_not(lowest, noisy, monkeypatch):
-    monkeypatch.setattr(labels, 'clean_posterior', lambda hinges: np.linspace(lowest, 0.7, 201))
+    monkeypatch.setattr(label_estimators, 'clean_posterior', lambda hinges: np.linspace(lowest, 0.7, 201))
     stored = {name: {'clean': np.ones(201, bool), 'posterior': np.ones(201)} for name in ('a', 'b')}
     split = NCR.revise(stored, np.arange(201), {name: np.zeros(201) for name in stored})
     assert (~split['a']['clean']).sum() == noisy

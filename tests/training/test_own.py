@@ -201,7 +201,7 @@ import optax
 
 from jitm.devices import collectives
 from jitm.training.source import Source
-from jitm.training.sources.labels import PairLabels
+from jitm.training.label_estimators import PairLabels
 from jitm.types import Ranking
 
 

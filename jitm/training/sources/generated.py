@@ -2,23 +2,22 @@
 
 from collections.abc import Mapping
 
-import chex
 import jax
 import jax.numpy as jnp
 
 from jitm.config.section import Bound, Section
 from jitm.devices import collectives
 from jitm.errors import UserError
-from jitm.models.matcher import Encoding, Matcher
-from jitm.synthesis.generator import Synthesis, Synthetic, largest_array, map_images, read_captions
-from jitm.training.objective import Term, TokenTerm, terms_of_predictions
-from jitm.training.source import Conditions, Context, Rankings, Scored, Source, View, each, together
+from jitm.synthesis.generator import Synthesis, largest_array, map_images, read_captions
+from jitm.training.objective import Metrics, TokenTerm, terms_of_predictions
+from jitm.training.source import Conditions, Context, Source, each, together
 from jitm.training.sources.masked import HEADS, as_one_text, dropout_keys
-from jitm.types import Batch, Ranking
+from jitm.types import Ranking
 
 GENERATED = 'generated'  # the ranking of an image's own caption against its synthetic negatives
 BINS = 20  # bins of the histogram of difficulty
-SECTION, SWITCH = 'synthesis', 'synthesis.generator'
+SECTION = 'synthesis'
+SWITCH = 'synthesis.generator'
 DECLARED = Section(function=Synthesis)
 CONDITIONS = Conditions(
     needs={'masking.num_views': "config key 'synthesis' refills masked captions: set it"},
@@ -58,20 +57,18 @@ def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> S
     """
     heads = [HEADS[term.predictions] for term in terms.values()]
 
-    def generate(view: View, name: str, key: chex.PRNGKey) -> Synthetic:
+    def generate(view, name, key):
         """Generates synthetic captions for this device's images; the model of this name chooses the hardest."""
         keys = jax.random.split(jax.random.fold_in(key, 1), len(view.batch.image_index))
         return synthesis.choose(*view.models[name], view.models[synthesis.generator], view.batch, keys)
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Synthetic | None, train: bool
-    ) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         del texts
         if not train:
             return {}, {}
         model, variables = matcher.unbind()
 
-        def one(key, image, ids, length, synthetic):
+        def rank(key, image, ids, length, synthetic):
             captions = jnp.concatenate([ids[None], synthetic.ids])
             outputs = read_captions(model, variables, image, captions, length, heads=('rank', *heads), key=key)
             valid = synthetic.valid[:, None] & (jnp.arange(len(ids)) < length)
@@ -88,17 +85,17 @@ def generate_captions(synthesis: Synthesis, terms: Mapping[str, TokenTerm]) -> S
         rows = dropout_keys(matcher, batch), images, batch.texts.ids, batch.texts.lengths, seen
         _, negatives, length = seen.ids.shape
         floats = largest_array(model, images, 1 + negatives, length, word_logits='correct' in heads)
-        scores, losses, valid = collectives.gather_results((*map_images(one, rows, floats), seen.valid))
+        scores, losses, valid = collectives.gather_results((*map_images(rank, rows, floats), seen.valid))
         return {GENERATED: Ranking.from_list(scores, valid)}, losses
 
-    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+    def metrics(rankings, terms):
         del terms
         return {f'{GENERATED}/{key}': value for key, value in difficulty(rankings[GENERATED]).items()}
 
     return Source(score, each(generate), name=GENERATED, metrics=metrics)
 
 
-def difficulty(ranking: Ranking) -> dict[str, chex.Array]:
+def difficulty(ranking: Ranking) -> Metrics:
     """Compares the scores of synthetic captions with the true caption's (Fan et al., 2022, figure 2).
 
     Args:

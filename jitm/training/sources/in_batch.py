@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Literal
 
-import chex
 import jax.numpy as jnp
+from chex import Array
 
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.layers.lengths import with_lengths_of
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Context, Rankings, Scored, Source, learned_inputs
+from jitm.training.source import Context, Rankings, Source, learned_inputs
 from jitm.types import Batch, Count, Ranking
 
-Rows = tuple[chex.Array, chex.Array]  # the pair and the image of each query or candidate, int [N]
+Rows = tuple[Array, Array]  # the pair and the image of each query or candidate, int [N]
 
 SAME_IMAGE = ('negative', 'positive', 'ignored')
 
@@ -35,7 +35,7 @@ def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = Non
         problem = f'a batch of {context.batch_size} has {available} other pairs: lower it, or set it to None for all'
         raise ArgumentError('num_negatives', f'is {num_negatives}, but {problem}')
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         del seen
         all_texts = collectives.all_gather(texts)
         return rank_batch(matcher, images, all_texts, batch, train, same_image, num_negatives), {}
@@ -51,7 +51,7 @@ def rank_batch(
     train: bool,
     same_image: str,
     num_negatives: int | None = None,
-    is_further_negative: chex.Array | None = None,
+    is_further_negative: Array | None = None,
 ) -> Rankings:
     """Scores this device's images with all texts, where the texts of the global batch come first.
 
@@ -93,14 +93,14 @@ def rank_batch(
 
 
 def on_training_scale(
-    score: Callable[..., chex.Array], matcher: Matcher, images: Encoding, texts: Encoding, train: bool
-) -> chex.Array:
+    score: Callable[..., Array], matcher: Matcher, images: Encoding, texts: Encoding, train: bool
+) -> Array:
     """Scores pairs with a method of a matcher; scores in evaluation mode are mapped to the scale of training."""
     scores = score(images, texts, train)
     return scores if train else matcher.training_scores(scores)
 
 
-def masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[chex.Array, chex.Array]:
+def masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[Array, Array]:
     """Returns the positives and the negatives of `in_batch`, bool [Q, C].
 
     Args:

@@ -4,18 +4,17 @@ import dataclasses
 import functools
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 
 from jitm.devices import collectives, parallel
 from jitm.errors import UserError
 from jitm.losses.ranking import hardest_negative, hardest_positive
-from jitm.models.matcher import DualEncoder, Encoding, Matcher
+from jitm.models.matcher import DualEncoder, Matcher
 from jitm.training.objective import check_inputs, ranking_terms
-from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, learned_inputs
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Source, learned_inputs
 from jitm.training.sources.in_batch import SAME_IMAGE, masks
-from jitm.types import Batch, Count, QueryValues, Ranking
+from jitm.types import Count, Ranking
 
 
 def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Context) -> Source:
@@ -33,7 +32,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
     """
     terms = ranking_terms(context.terms)
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         """Returns the ranking of each query's match and hardest negative, [B, 2], with the numbers of the terms."""
         del seen, train
         check_dual(matcher, 'in_chunks')
@@ -43,7 +42,7 @@ def in_chunks(same_image: Literal[*SAME_IMAGE], queries: Count, *, context: Cont
         sides = {'i2t': (images, all_texts), 't2i': (texts, all_images)}
         learned = learned_inputs(matcher)
 
-        def reduce(way: str, query: tuple[Encoding, chex.Array, chex.Array]) -> tuple[dict[str, QueryValues], tuple]:
+        def reduce(way, query):
             encoded, *index_of_query = jax.tree.map(lambda x: x[None], query)
             scores = matcher.similarity(encoded, sides[way][1])  # inner products; either side may be images
             positives, negatives = masks(index_of_query, (jnp.arange(len(index)), index), same_image)

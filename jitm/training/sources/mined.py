@@ -1,25 +1,23 @@
 """Negatives that were mined over the whole training split (Chen et al., 2020)."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import chex
 import jax.numpy as jnp
 import numpy as np
 
 from jitm.config.section import Bound, Section
 from jitm.data.pairs.mined_lists import ROUNDING, Candidates, OfflineNegatives, expected_rank, load
-from jitm.data.pipeline import Part, Pipeline, Sampler
+from jitm.data.pipeline import Sampler
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.losses.ranking import hardest_negative, hardest_positive
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.objective import Term, first_argument
-from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Rankings, Scored, Source
-from jitm.types import Batch, Count, Pairs, Ranking
+from jitm.training.objective import Metrics, first_argument
+from jitm.training.source import AUGMENTATION, OPTIONS, Conditions, Context, Rankings, Source, encode_pairs
+from jitm.types import Count, Pairs
 
-SECTION, SWITCH = 'offline', 'offline.path'
+SECTION = 'offline'
+SWITCH = 'offline.path'
 REMEDY = 'mine negatives with `jitm mine` and set offline.path to their folder, or set stages'
 CONDITIONS = Conditions(
     accepts=OPTIONS.keys() - AUGMENTATION,
@@ -48,7 +46,7 @@ def with_mined(
       context: The rest of the plan.
     """
 
-    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    def samplers(pipeline):
         split = pipeline.split
         if context.pending:
             shapes = (split.num_images, top_h_texts), (split.num_texts, top_h_images)
@@ -60,11 +58,11 @@ def with_mined(
         except ArgumentError as error:
             raise error.in_section('offline') from error
 
-        def pick(step: int, rows: np.ndarray) -> tuple[tuple, np.ndarray]:
+        def pick(step, rows):
             pairs = negatives.sample(rows, split, np.random.default_rng([pipeline.seed, step]))
             return pairs, pipeline.tokens.lengths[np.concatenate([texts for _, texts in pairs])]
 
-        def take(picked: tuple, part: Part) -> tuple[Pairs, ...]:
+        def take(picked, part):
             return tuple(part.pairs(*map(part.cut, pairs)) for pairs in picked)
 
         counts = {'i2t': split.num_texts, 't2i': split.num_images}
@@ -74,7 +72,7 @@ def with_mined(
         mined = Sampler(pick, take, {'candidates': lists.hash}, ranks)
         return source.samplers(pipeline) | {'mined': mined}
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         rankings, losses = source.score(matcher, images, texts, batch, seen, train)
         if train:
             mined = collectives.gather_results(_score(matcher, images, texts, batch.drawn['mined']))
@@ -82,7 +80,7 @@ def with_mined(
                 rankings[way] = rankings[way].with_inputs(offline_scores=of_queries, offline_pair_scores=of_pairs)
         return rankings, losses
 
-    def metrics(rankings: Rankings, terms: Mapping[str, Term]) -> dict[str, chex.Array]:
+    def metrics(rankings, terms):
         return source.metrics(rankings, terms) | mined_metrics(rankings, first_argument(terms, 'offline_margin', 0.0))
 
     return source._replace(score=score, samplers=samplers, metrics=metrics)
@@ -102,11 +100,7 @@ def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pai
     For images it is the pair of both negatives, the mined image and caption; for captions the pair of their partners, a
     caption of the mined image and the image of the mined caption.
     """
-
-    def encode(pairs: Pairs) -> tuple[Encoding, Encoding]:
-        return matcher.encode_image(pairs.images, train=True), matcher.encode_text(pairs.texts, train=True)
-
-    negatives, partners = map(encode, mined)
+    negatives, partners = (encode_pairs(matcher, pairs, train=True) for pairs in mined)
     pairs = (images, negatives[1]), negatives, (negatives[0], texts), partners
     image_scores, negative_scores, text_scores, partner_scores = (
         matcher.similarity_pairwise(*pair, train=True) for pair in pairs
@@ -114,7 +108,7 @@ def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pai
     return {'i2t': (image_scores, negative_scores), 't2i': (text_scores, partner_scores)}
 
 
-def mined_metrics(rankings: Mapping[str, Ranking], margin: float) -> dict[str, chex.Array]:
+def mined_metrics(rankings: Rankings, margin: float) -> Metrics:
     """Compares the mined negative that was sampled for each query with the scores in the batch (Chen et al., 2020).
 
     Args:

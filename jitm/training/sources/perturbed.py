@@ -2,21 +2,17 @@
 
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jitm.data.pairs.perturbations import is_file, perturber, reads_graphs
-from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.data.pipeline import Pipeline, Sampler, generator
 from jitm.data.splits import pad_texts
-from jitm.data.text.word_level import Tokens, join
+from jitm.data.text.word_level import join
 from jitm.devices import collectives
 from jitm.errors import ArgumentError
 from jitm.files import hash_file, hash_json
-from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Scored, Source
+from jitm.training.source import Conditions, Source, concatenate
 from jitm.training.sources.in_batch import SAME_IMAGE, rank_batch
-from jitm.types import Batch
 
 STREAM = 5  # separates these random numbers from other sources' numbers
 ACCEPTS = {'augmentation.drop_regions', 'offline.path', 'members.*.learn_from'}
@@ -36,17 +32,17 @@ def perturbed(same_image: Literal[*SAME_IMAGE], perturbations: tuple[str, ...]) 
     if not perturbations:
         raise ArgumentError('perturbations', "is empty; give kinds, such as ('relation',)")
 
-    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    def samplers(pipeline):
         graphs = pipeline.scene_graphs if reads_graphs(perturbations) else None
         kinds = [perturber(pipeline.split, graphs, kind) for kind in perturbations]
         read = [graphs, *(hash_file(kind) for kind in perturbations if is_file(kind))]
         return {'perturbed': sampler(pipeline, kinds, hash_json(read))}
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         del seen
         perturbed_texts, is_perturbed = batch.drawn['perturbed']
-        candidates = collectives.all_gather(texts), collectives.all_gather(matcher.encode_text(perturbed_texts, train))
-        all_texts = jax.tree.map(lambda *x: jnp.concatenate(x), *candidates)
+        all_perturbed = collectives.all_gather(matcher.encode_text(perturbed_texts, train))
+        all_texts = concatenate(collectives.all_gather(texts), all_perturbed)
         return rank_batch(matcher, images, all_texts, batch, train, same_image, is_further_negative=is_perturbed), {}
 
     graphs = "'candidates.perturbations' needs scene graphs: set it, such as to 'scene_graphs.rules'"
@@ -65,7 +61,7 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
     tokens = pipeline.tokens
     limit = pipeline.max_length
 
-    def perturb(step: int, text: int) -> np.ndarray | None:
+    def perturb(step, text):
         """Samples the ids of a perturbed caption; None if no kind changes the caption."""
         rng = generator(pipeline.seed, step, text, stream=STREAM)
         for kind in rng.permutation(len(kinds)):
@@ -74,7 +70,7 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
                 return pipeline.vocabulary.encode(choices[rng.integers(len(choices))])
         return None
 
-    def pick(step: int, rows: np.ndarray) -> tuple[tuple[Tokens, np.ndarray], np.ndarray]:
+    def pick(step, rows):
         """Returns B captions, and which of them have other ids than the text, bool [B].
 
         A text that cannot be perturbed, or whose perturbed caption is too long, is returned itself.
@@ -90,7 +86,7 @@ def sampler(pipeline: Pipeline, kinds: list, digest: str) -> Sampler:
         captions = join(captions)
         return (captions, np.array(is_changed, bool)), captions.lengths
 
-    def take(picked: tuple[Tokens, np.ndarray], part: Part) -> tuple:
+    def take(picked, part):
         captions, is_changed = picked
         rows = part.cut(np.arange(len(is_changed)))
         return pad_texts(captions, rows, part.length), is_changed[rows]

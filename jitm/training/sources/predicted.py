@@ -4,10 +4,8 @@ from collections.abc import Mapping
 
 from jitm.devices import collectives
 from jitm.errors import UserError
-from jitm.models.matcher import Encoding, Matcher
 from jitm.training.objective import TokenTerm
-from jitm.training.source import OPTIONS, Conditions, Scored, Source
-from jitm.types import Batch
+from jitm.training.source import OPTIONS, Conditions, Source
 
 
 def predict_words(terms: Mapping[str, TokenTerm]) -> Source:
@@ -17,7 +15,7 @@ def predict_words(terms: Mapping[str, TokenTerm]) -> Source:
       terms: The token terms of these predictions.
     """
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         """Anchors predict nothing. Raises a UserError if the model does not make the predictions of a term."""
         del texts, seen
         if not train:

@@ -4,33 +4,23 @@ He et al. (2020) keep vectors of one kind, encoded by an average of the trained 
 """
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
+from chex import ArrayTree
 
 from jitm.devices import collectives
 from jitm.errors import UserError
-from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import (
-    OF_OTHER_ROWS,
-    Conditions,
-    Memory,
-    Models,
-    Rankings,
-    Scored,
-    Source,
-    View,
-    learned_inputs,
-)
+from jitm.models.matcher import Matcher
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Source, concatenate, encode_pairs, learned_inputs
 from jitm.training.sources.in_batch import SAME_IMAGE, masks
 from jitm.training.sources.in_chunks import check_dual
 from jitm.types import Batch, Count, Ranking
 
 # 'images' and 'texts': encodings; 'image_index' and 'text_index': int32 rows in the split, -1 where there is no pair.
-Pairs = Mapping[str, chex.ArrayTree]
+Pairs = Mapping[str, ArrayTree]
 
 
 def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Source:
@@ -46,7 +36,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
       length: K, the number of pairs of past steps.
     """
 
-    def init(models: Models, trained: Collection[str], batch: Batch, num_pairs: int) -> Memory:
+    def init(models, trained, batch, num_pairs):
         """Returns a queue without pairs."""
         del trained, num_pairs
         model, variables = models[encoder]
@@ -54,21 +44,19 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
         rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape[1:]), x.dtype), shapes)
         return {'queue': rows | {key: jnp.full(length, -1) for key in ('image_index', 'text_index')}}
 
-    def look(view: View, keys: Mapping[str, chex.PRNGKey]) -> dict[str, Pairs]:
+    def look(view, keys):
         """Returns the pairs of the global batch, then the pairs of the queue, the same for all models."""
         for name in keys:
             check_dual(view.models[name][0], 'queue')
         pairs = collectives.all_gather(encode(*view.models[encoder], view.batch))
-        return dict.fromkeys(keys, jax.tree.map(lambda *x: jnp.concatenate(x), pairs, view.memory['queue']))
+        return dict.fromkeys(keys, concatenate(pairs, view.memory['queue']))
 
-    def remember(memory: Memory, seen: Mapping[str, Pairs], rankings: Mapping[str, Rankings]) -> Memory:
+    def remember(memory, seen, rankings):
         """Keeps the first pairs, which are the latest."""
         del rankings
         return {**memory, 'queue': jax.tree.map(lambda x: x[:length], next(iter(seen.values())))}
 
-    def score(
-        matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Pairs | None, train: bool
-    ) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         """Scores this device's queries with the candidates."""
         if not train:
             return {}, {}
@@ -89,11 +77,7 @@ def queue(same_image: Literal[*SAME_IMAGE], encoder: str, length: Count) -> Sour
     return Source(score, look, init, remember, conditions=Conditions(OF_OTHER_ROWS, members=('candidates.encoder',)))
 
 
-def encode(model: Matcher, variables: chex.ArrayTree, batch: Batch) -> Pairs:
+def encode(model: Matcher, variables: ArrayTree, batch: Batch) -> Pairs:
     """Encodes the pairs of a batch in evaluation mode, with their rows in the split."""
-
-    def both(matcher: Matcher) -> Pairs:
-        return {'images': matcher.encode_image(batch.images), 'texts': matcher.encode_text(batch.texts)}
-
-    index = {'image_index': batch.image_index, 'text_index': batch.text_index}
-    return model.apply(variables, method=both) | index
+    images, texts = model.apply(variables, method=lambda matcher: encode_pairs(matcher, batch))
+    return {'images': images, 'texts': texts, 'image_index': batch.image_index, 'text_index': batch.text_index}

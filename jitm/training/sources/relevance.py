@@ -1,24 +1,21 @@
 """The relevance of each caption of the batch to each image, for losses that grade their negatives."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from jitm.config.section import Bound
 from jitm.data.load import LOADER
-from jitm.data.pipeline import Part, Pipeline, Sampler
+from jitm.data.pipeline import Sampler
 from jitm.data.splits import Split
 from jitm.devices import collectives
-from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Context, Scored, Source
-from jitm.types import Batch
+from jitm.training.source import Conditions, Context, Source, pick_rows
 
 if TYPE_CHECKING:
     from jitm.data.pairs.cider import Relevance  # imports scipy, which not every run needs
 
 
-SECTION, SWITCH = 'relevance', 'relevance.source'
+SECTION = 'relevance'
+SWITCH = 'relevance.source'
 DECLARED = LOADER
 CONDITIONS = Conditions(
     gives={'relevance': "set relevance.source, such as 'cider.from_captions', and candidates.source to 'in_batch'"},
@@ -34,21 +31,17 @@ def with_relevance(source: Source, load: Callable[[Split], 'Relevance']) -> Sour
       load: The function that loads the relevance for a training split.
     """
 
-    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    def samplers(pipeline):
         relevance = load(pipeline.split)
 
-        def pick(step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            del step
-            return rows, np.zeros(0, int)
-
-        def take(rows: np.ndarray, part: Part) -> np.ndarray:
+        def take(rows, part):
             """Returns the relevance of all texts of the global batch for the images of this part, [B, C]."""
             return relevance.phi(pipeline.split.image_of_text[part.cut(rows)], rows)
 
         identity = {'relevance': relevance.hash} if relevance.hash else {}
-        return source.samplers(pipeline) | {'relevance': Sampler(pick, take, identity)}
+        return source.samplers(pipeline) | {'relevance': Sampler(pick_rows, take, identity)}
 
-    def score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: Any, train: bool) -> Scored:
+    def score(matcher, images, texts, batch, seen, train):
         rankings, losses = source.score(matcher, images, texts, batch, seen, train)
         phi = collectives.gather_results(batch.drawn['relevance'])
         views = len(rankings['i2t'].scores) // len(phi)

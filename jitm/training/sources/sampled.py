@@ -1,13 +1,11 @@
 """One random negative for each pair (OSCAR: Li et al., 2020)."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.data.pipeline import Pipeline, Sampler, generator
 from jitm.devices import collectives
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import Conditions, Scored, Source
+from jitm.training.source import Conditions, Scored, Source, concatenate, encode_pairs
 from jitm.training.sources.in_batch import on_training_scale
 from jitm.types import Batch, Ranking
 
@@ -29,7 +27,7 @@ def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
     """Returns the sampler of a mismatched pair for each text of a batch."""
     split = pipeline.split
 
-    def pick(step: int, rows: np.ndarray) -> tuple[tuple, np.ndarray]:
+    def pick(step, rows):
         """Returns images and texts of the pairs int64 [B], and whether the text was replaced bool [B]."""
         rng = generator(pipeline.seed, step, stream=STREAM)
         matching = split.image_of_text[rows]
@@ -39,7 +37,7 @@ def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
         texts = np.where(replaced, split.sample_texts(images, rng), rows)
         return (np.where(replaced, matching, images), texts, replaced), pipeline.tokens.lengths[texts]
 
-    def take(picked: tuple, part: Part) -> tuple:
+    def take(picked, part):
         images, texts, replaced = map(part.cut, picked)
         return part.pairs(images, texts), replaced
 
@@ -49,8 +47,7 @@ def _samplers(pipeline: Pipeline) -> dict[str, Sampler]:
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, seen: None, train: bool) -> Scored:
     del seen
     pairs, text_replaced = batch.drawn['sampled']
-    negatives = matcher.encode_image(pairs.images, train), matcher.encode_text(pairs.texts, train)
-    pairs = jax.tree.map(lambda *x: jnp.concatenate(x), (images, texts), negatives)
+    pairs = concatenate((images, texts), encode_pairs(matcher, pairs, train))
     scores = on_training_scale(matcher.similarity_pairwise, matcher, *pairs, train).reshape(2, -1).T
     scores, text_replaced = collectives.gather_results((scores, text_replaced[:, None]))
     return {'i2t': Ranking.from_list(scores, text_replaced), 't2i': Ranking.from_list(scores, ~text_replaced)}, {}

@@ -1,20 +1,21 @@
 """The hardest of many candidates: all are scored without gradient, the chosen ones again with it."""
 
-import chex
 import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
+from chex import Array
 
-from jitm.data.pipeline import Part, Pipeline, Sampler, generator
+from jitm.data.pipeline import Sampler, generator
 from jitm.devices import collectives, parallel
 from jitm.errors import ArgumentError, UserError
 from jitm.models.matcher import Encoding, Matcher
-from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, View, each
+from jitm.training.objective import DIRECTIONS
+from jitm.training.source import OF_OTHER_ROWS, Conditions, Context, Scored, Source, concatenate, each, encode_pairs
 from jitm.types import Batch, Count, Index, Ranking
 
 STREAM = 2  # separates these random numbers from other sources' numbers
-Chosen = dict[str, tuple[chex.Array, chex.Array]]  # direction -> rows of the candidates, and which of them are real
+Chosen = dict[str, tuple[Array, Array]]  # direction -> rows of the candidates, and which of them are real
 
 
 def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
@@ -29,10 +30,11 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
       num_hard: H, the number of candidates that each query keeps.
       context: The rest of the plan.
     """
-    if num_hard > (candidates := context.batch_size + num_extra - 1):
+    candidates = context.batch_size + num_extra - 1
+    if num_hard > candidates:
         raise ArgumentError('num_hard', f'is {num_hard}, but a query has {candidates} candidates')
 
-    def samplers(pipeline: Pipeline) -> dict[str, Sampler]:
+    def samplers(pipeline):
         parallel.check_batch_size(num_extra, "config key 'candidates.num_extra'")
         texts = pipeline.split.num_texts
         available = texts - pipeline.batch_size
@@ -40,31 +42,31 @@ def shortlist(num_extra: Index, num_hard: Count, *, context: Context) -> Source:
             key = "config key 'candidates.num_extra'"
             raise UserError(f'{key} is {num_extra}, but there are {available} texts for training outside of a batch')
 
-        def pick(step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def pick(step, rows):
             pool = np.delete(np.arange(texts), rows)
             extra = generator(pipeline.seed, step, stream=STREAM).choice(pool, num_extra, replace=False)
             return extra, pipeline.tokens.lengths[extra]
 
-        def take(extra: np.ndarray, part: Part) -> tuple:
+        def take(extra, part):
             extra = part.cut(extra)
             images = pipeline.split.image_of_text[extra]
             return part.pairs(images, extra), images
 
         return {'shortlist': Sampler(pick, take)} if num_extra else {}
 
-    def choose(view: View, name: str, key: chex.PRNGKey) -> Chosen:
+    def choose(view, name, key):
         """Finds the hardest candidates of this device's queries among all of the step, in evaluation mode.
 
         Returns direction -> int [B, H], rows of `_all_candidates`, and bool [B, H], which of them are real. H is
         smaller in a batch with fewer candidates, such as the last one of an epoch.
         """
         del key
-        batch, (model, variables) = view.batch, view.models[name]
+        batch = view.batch
+        model, variables = view.models[name]
 
-        def choose_with(matcher: Matcher) -> Chosen:
+        def choose_with(matcher):
             # Score all candidates of the step for this device's queries.
-            images = matcher.encode_image(batch.images)
-            texts = matcher.encode_text(batch.texts)
+            images, texts = encode_pairs(matcher, batch)
             (all_images, all_texts), index = _all_candidates(matcher, images, texts, batch, train=False)
             negatives = batch.image_index[:, None] != index
             scores = {'i2t': matcher.similarity(images, all_texts), 't2i': matcher.similarity(all_images, texts).T}
@@ -89,7 +91,7 @@ def _score(
         return {}, {}
     (all_images, all_texts), _ = _all_candidates(matcher, images, texts, batch, train)
 
-    def pairs(direction: str, queries: Encoding, positives: Encoding, candidates: Encoding) -> tuple[Encoding, ...]:
+    def pairs(direction, queries, positives, candidates):
         """Returns each query repeated, [Q, 1 + H, ...], with its match and then its negatives."""
         index, _ = seen[direction]
         negatives = jax.tree.map(lambda x: x[index], candidates)
@@ -100,13 +102,14 @@ def _score(
     directions = pairs('i2t', images, texts, all_texts), pairs('t2i', texts, images, all_images)[::-1]
     listed = jax.tree.map(lambda *x: einops.rearrange([*x], 'd q c ... -> (d q c) ...'), *directions)
     scores = matcher.similarity_pairwise(*listed, train).reshape(len(directions), len(batch.image_index), -1)
-    scored = {direction: (rows, seen[direction][1]) for direction, rows in zip(('i2t', 't2i'), scores, strict=True)}
-    return {direction: Ranking.from_list(*both) for direction, both in collectives.gather_results(scored).items()}, {}
+    scored = {direction: (rows, seen[direction][1]) for direction, rows in zip(DIRECTIONS, scores, strict=True)}
+    scored = collectives.gather_results(scored)
+    return {direction: Ranking.from_list(rows, valid) for direction, (rows, valid) in scored.items()}, {}
 
 
 def _all_candidates(
     matcher: Matcher, images: Encoding, texts: Encoding, batch: Batch, train: bool
-) -> tuple[tuple[Encoding, Encoding], chex.Array]:
+) -> tuple[tuple[Encoding, Encoding], Array]:
     """Returns all images and texts of a step, encoded, and the rows of the images in their split.
 
     Each device has its part of the global batch and of the extra pairs.
@@ -114,6 +117,5 @@ def _all_candidates(
     candidates = (images, texts), batch.image_index
     if 'shortlist' in batch.drawn:
         extra, index = batch.drawn['shortlist']
-        encoded = matcher.encode_image(extra.images, train), matcher.encode_text(extra.texts, train)
-        candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, (encoded, index))
+        candidates = concatenate(candidates, (encode_pairs(matcher, extra, train), index))
     return collectives.all_gather(candidates)
