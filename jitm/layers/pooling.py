@@ -31,7 +31,7 @@ ACTIVATIONS = MappingProxyType(
     }
 )
 GPO_DIM = 32  # rank encodings and states
-GPO_TEMPERATURE = 0.1  # of the softmax over ranks
+GPO_TEMPERATURE = 0.1  # divides the scores of ranks before their softmax
 
 
 def mean(features: Array, mask: Array) -> Array:
