@@ -195,9 +195,7 @@ def check(config: Config, workdir: Path, accept_changed_code: bool = False) -> N
         set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
 
 
-def train(
-    config: Config, workdir: Path, report: Report = ignore, accept_changed_code: bool = False
-) -> dict[str, Any]:
+def train(config: Config, workdir: Path, report: Report = ignore, accept_changed_code: bool = False) -> dict[str, Any]:
     """Trains a config in two stages if it has `stages`, else in one."""
     config = complete(config)
     if config['stages']:
