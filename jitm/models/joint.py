@@ -39,7 +39,7 @@ class JointEncoder(Matcher):
         """
         for head in heads:
             if head not in ('rank', *self.heads):
-                raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it, or use a model that has it")
+                raise ArgumentError('heads', f"is {self.heads}, but '{head}' is needed: add it, or use another model")
         states, pooled = self.joint_states(images, texts, train)
         return {head: self.apply_head(head, states, pooled, train) for head in heads}
 
