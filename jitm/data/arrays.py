@@ -76,8 +76,8 @@ def read_integers(
     array = open_npy(path, INTEGERS)
     of_any_size = array.shape[:1] + (None,) * (array.ndim - 1)
     if array.shape not in shapes and of_any_size not in shapes:
-        needed = ' or '.join(map(str, shapes))
-        raise UserError(f'{path} has shape {array.shape}: it needs {content}, shape {needed}')
+        required = ' or '.join(map(str, shapes))
+        raise UserError(f'{path} has shape {array.shape}: it needs {content}, shape {required}')
     low, high = bounds
     if array.min() < low or array.max() > high:
         raise UserError(f'{path} has numbers from {array.min()} to {array.max()}: it needs {content}, {low} to {high}')

@@ -49,8 +49,8 @@ def _problem(split: Split) -> str:
     for name, array in arrays.items():
         axes = ARRAYS[name][1]
         if any(size != sizes.get(axis, size) for axis, size in zip(axes, array.shape, strict=True)):
-            needed = ', '.join(str(sizes.get(axis, axis)) for axis in axes)
-            return f'whose {name} have shape {array.shape}, but it must be [{needed}], as of its other arrays'
+            required = ', '.join(str(sizes.get(axis, axis)) for axis in axes)
+            return f'whose {name} have shape {array.shape}, but it must be [{required}], as of its other arrays'
     if {len(split.image_ids or ()), images if split.tags is None else len(split.tags)} != {images}:
         return f'whose image_ids or tags are not one for each of its {images} images'
     if regions and (split.counts is None or not 1 <= split.counts.min() <= split.counts.max() <= regions):

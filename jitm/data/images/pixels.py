@@ -112,18 +112,18 @@ def check_files(files: Sequence[str]) -> str:
     return remember(files, check)
 
 
-def remember(files: Sequence[str], check: Callable[[], str], what: str = '') -> str:
+def remember(files: Sequence[str], check: Callable[[], str], name: str = '') -> str:
     """Returns the result of a check of files, which is kept until their sizes or times change.
 
     Args:
       files: The paths of the files.
       check: A function that reads the files and returns a text.
-      what: A name of the check, for several checks of the same files.
+      name: The name of the check, for several checks of the same files.
 
     Raises:
       UserError: If a file is missing.
     """
-    digest = hashlib.sha256(what.encode())
+    digest = hashlib.sha256(name.encode())
     for path in files:
         with readable(path):
             stat = os.stat(path)

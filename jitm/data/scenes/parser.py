@@ -4,6 +4,7 @@ The kinds of changes follow SugarCrepe (Hsieh et al., 2023).
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -163,6 +164,6 @@ def _changes(parsed: Parsed) -> Iterator[tuple[str, str, Statement]]:
         for predicate in sorted(set(INVERSE) - {relation.predicate, INVERSE[relation.predicate]}):
             yield 'replace_relation', template, statement.changed({}, {n: relation._replace(predicate=predicate)})
     if template in WITH_OBJECT:
-        for properties in np.ndindex(*map(len, _VALUES.values())):
-            longer = Phrase(*(values[n] for n, values in zip(properties, _VALUES.values(), strict=True)))
-            yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=(*statement.phrases, longer))
+        for properties in itertools.product(*_VALUES.values()):
+            phrases = (*statement.phrases, Phrase(*properties))
+            yield 'add_object', WITH_OBJECT[template], statement._replace(phrases=phrases)
