@@ -172,12 +172,12 @@ def _read_captions(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ids = []
     captions = []
     for number, line in enumerate(lines, 1):
-        name, _, caption = map(str.strip, line.partition('\t'))
-        if not name or not caption or '\t' in caption:
+        columns = [*map(str.strip, line.split('\t'))]
+        if len(columns) != 2 or '' in columns:
             problem = 'is not an image id, a tab and a caption: write these two, without other columns'
             raise UserError(f'{path}, line {number} {problem}')
-        ids.append(name)
-        captions.append(caption)
+        ids.append(columns[0])
+        captions.append(columns[1])
     return tuple(captions), tuple(ids)
 
 

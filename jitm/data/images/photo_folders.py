@@ -60,7 +60,7 @@ class _Folder:
         """Returns the images of a split, by the first of its names or else by the others; None if there are none."""
         root = self.root
         places = [root, root / 'annotations']
-        groups = {names[0]}, {*names[1:]}
+        groups = names[:1], names[1:]
         for group in groups:
             tables = self.tables(root / name for name in group)
             path = _one(root, tables)
