@@ -315,8 +315,14 @@ def test_encoded_images_are_counted(split, tmp_path, monkeypatch):
 class Bar:
     """Notes what a progress bar shows."""
 
-    def __init__(self, desc, total, **_):
+    def __init__(self, items=(), *, desc, total, **_):
+        self.items = items
         self.shown = [desc, total, 0]
+
+    def __iter__(self):
+        for item in self.items:
+            yield item
+            self.update()
 
     def __enter__(self):
         return self
