@@ -3,21 +3,23 @@
 import functools
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable
 from numbers import Real
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitm.config.hints import MUST, check_value
+from jitm.config.hints import MUST, check_value, is_array
 from jitm.errors import ArgumentError
 
 Loss = TypeVar('Loss', bound=Callable)
 ARRAYS = {'bool': np.bool_, 'int': np.integer, 'float': np.floating}  # kind of an array -> its dtypes
+
+check_argument = functools.partial(check_value, argument=True)
+check_once = functools.lru_cache(typed=True)(check_argument)  # a step calls a loss several times with its margin
 
 
 def checked(loss: Loss) -> Loss:
@@ -26,36 +28,44 @@ def checked(loss: Loss) -> Loss:
     Arrays may be lists or tensors of torch, masks may have 0 and 1, and floats may be integers.
     """
     signature = inspect.signature(loss, eval_str=True)
+    hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    forms = {name: _form(hint) for name, hint in hints.items()}
+    arrays = [name for name, hint in hints.items() if is_array(hint)]
 
     @functools.wraps(loss)
     def call(*args: Any, **keywords: Any) -> Any:
         bound = signature.bind(*args, **keywords)
+        arguments = bound.arguments
         sizes = {}
-        for name, value in bound.arguments.items():
-            bound.arguments[name] = _argument(name, value, signature.parameters[name].annotation, sizes)
-        masks = [bound.arguments.get(name) for name in ('positives', 'negatives')]
-        are_concrete = all(mask is not None and not isinstance(mask, jax.core.Tracer) for mask in masks)
-        if are_concrete and np.logical_and(*map(np.asarray, masks)).any():
-            raise ArgumentError('negatives', 'has candidates that are in positives, too; take them out of one')
+        for name, value in arguments.items():
+            form = forms[name]
+            may_be_scalar = name not in arrays
+            if may_be_scalar and getattr(value, 'shape', None) == ():
+                if isinstance(value, jax.core.Tracer):
+                    continue  # such as a learned temperature
+                arguments[name] = value = np.asarray(value).item()
+            if form and value is not None and not (may_be_scalar and isinstance(value, Real)):
+                arguments[name] = _check_array(name, value, form, sizes)
+            else:
+                check = check_once if isinstance(value, Real) else check_argument
+                check(name, value, hints[name])
+        _check_masks(arguments.get('positives'), arguments.get('negatives'))
         return loss(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
-    """Returns a checked argument; `sizes` maps the axes of earlier arguments to their sizes, and is extended."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    arrays = (typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is Annotated)
-    dtype = next((part for part in arrays if isinstance(part, str)), None)
-    if getattr(value, 'shape', None) == () and (dtype is None or len(kinds) > 1):
-        if isinstance(value, jax.core.Tracer):
-            return value  # such as a learned temperature
-        value = value.item() if hasattr(value, 'item') else value
-    if dtype is None or value is None or (len(kinds) > 1 and isinstance(value, Real)):
-        check_value(name, value, hint, argument=True)
-        return value
-    kind = dtype.split(' ')[0]
-    axes = re.findall('[A-Z]', dtype)
+def _form(hint: Any) -> str:
+    """Returns the text of an array's hint, such as 'float [Q, C]'; '' for a hint of no array."""
+    members = [hint] if is_array(hint) else typing.get_args(hint)
+    arrays = [member for member in members if is_array(member)]
+    return typing.get_args(arrays[0])[1] if arrays else ''
+
+
+def _check_array(name: str, value: Any, form: str, sizes: dict[str, int]) -> jax.Array | np.ndarray:
+    """Returns an array of a form; `sizes` maps the axes of earlier arguments to their sizes, and is extended."""
+    kind = form.partition(' ')[0]
+    axes = re.findall('[A-Z]', form)
     try:
         array = value if isinstance(value, jax.Array) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, and tensors with gradients
@@ -69,11 +79,19 @@ def _argument(name: str, value: Any, hint: Any, sizes: dict[str, int]) -> Any:
         raise ArgumentError(name, 'is float16, too coarse for a loss; it must be float32 or bfloat16')
     if 0 in array.shape[1:]:
         raise ArgumentError(name, f'is empty: it has the shape {list(array.shape)}')
-    fits = len(axes) == array.ndim and all(
-        sizes.get(axis, size) == size for axis, size in zip(axes, array.shape, strict=True)
-    )
+    measured = dict(zip(axes, array.shape, strict=False))
+    fits = len(axes) == array.ndim and sizes | measured == measured | sizes
     if not fits or not jnp.issubdtype(array.dtype, ARRAYS[kind]):
         sizes_shown = ''.join(f', {axis} = {size}' for axis, size in sizes.items())
-        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{dtype}{sizes_shown}')
-    sizes |= zip(axes, array.shape, strict=True)
+        raise ArgumentError(name, f'is {array.dtype} {list(array.shape)}; {MUST}{form}{sizes_shown}')
+    sizes |= measured
     return array
+
+
+def _check_masks(positives: Any, negatives: Any) -> None:
+    """Raises an ArgumentError if a candidate is in both masks, where these are given and not traced."""
+    for mask in (positives, negatives):
+        if mask is None or isinstance(mask, jax.core.Tracer):
+            return
+    if np.logical_and(positives, negatives).any():
+        raise ArgumentError('negatives', 'has candidates that are in positives, too; take them out of one')

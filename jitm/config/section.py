@@ -117,19 +117,21 @@ class Bound(functools.partial):
     Attributes:
       where: The dotted key of the section.
       setting: The key that names the function, and its value: the subject of a message.
+      own: Whether the function is the user's.
       accepted: The keywords of a call that are not left out.
       returns: See `Section`.
     """
 
     where: str
     setting: str
+    own: bool
     accepted: Collection[str]
     returns: tuple[type, str]
 
     def __call__(self, *args: Any, **supplied: Any) -> Any:
         """Calls the function."""
         keywords = {key: value for key, value in supplied.items() if key in self.accepted}
-        with blame(f'{self.setting}, but it', names.is_own(self.func)):
+        with blame(f'{self.setting}, but it', self.own):
             try:
                 made = super().__call__(*args, **keywords)
             except ArgumentError as error:
@@ -248,6 +250,7 @@ def bind(section: Section, node: Mapping[str, Any], where: str, imports: bool = 
         bound = Bound(function, **{key: keywords[key] for key in keys}, **({section.key: bound} if bound else {}))
         bound.where = where
         bound.setting = setting
+        bound.own = names.is_own(function)
         bound.returns = section.returns
         bound.accepted = section.supplied(function) - {*bound.keywords}
     return bound
