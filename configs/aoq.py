@@ -5,6 +5,8 @@ The first stage trains VSRN, which mines the negatives. VSE++ is not in the pape
 Example: --config aoq:bfan_equal,adapoffquin,coco
 """
 
+from itertools import product
+
 from ml_collections import ConfigDict
 
 from jitm.configs import common, load, scan
@@ -13,11 +15,7 @@ MODEL = {  # presets, but for the data
     'vsrn': 'vsrn:',
     'bfan_equal': 'bfan:equal,',
     'bfan_prob': 'bfan:prob,',
-    **{
-        f'scan_{direction}_{mean}': f'scan:{direction},{mean},'
-        for direction in scan.DIRECTION
-        for mean in scan.AGGREGATION
-    },
+    **{f'scan_{way}_{mean}': f'scan:{way},{mean},' for way, mean in product(scan.DIRECTION, scan.AGGREGATION)},
     'vsepp': 'vsepp:vsepp,',
 }
 # The last one is AdapOffQuin from the trained model.
@@ -30,7 +28,8 @@ SCHEDULE = {'vsrn': dict(epochs=20, learning_rate=2e-4, decay_epochs=10), 'bfan'
 @common.preset(MODEL, LOSSES, common.DATA)
 def get_config(model: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    first, config = load(f'vsrn:{data}'), load(MODEL[model] + data)
+    first = load(f'vsrn:{data}')
+    config = load(MODEL[model] + data)
     if schedule := SCHEDULE.get(model.partition('_')[0]):
         first.epochs = 2 * first.optimizer.decay_epochs
         common.set_schedule(config, **schedule)

@@ -33,7 +33,7 @@ def get_config(size: str, loss: str, data: str) -> ConfigDict:
     text = dict(name='blip.MultimodalBERT', max_length=512, **BASE)
     config.model = dict(name='blip.BLIP', embed_dim=256, initial_temperature=0.07)
     config.model.update(image=dict(image, **ACTIVATION, **clip.PIXELS), text=dict(text, **ACTIVATION))
-    config.epochs, config.batch_size = 6, batch_size
+    config.update(epochs=6, batch_size=batch_size)
     reranker = dict(cross_attention=0.0, cross_norm=0.0, itm_head=0.0)
     config.optimizer.update(learning_rate=learning_rate, weight_decay=0.05, warm_up=0.0, factors=reranker)
     config.vocabulary.path = 'data/blip/vocab.txt'

@@ -19,15 +19,16 @@ QUICK_GELU = dict(activation='quick_gelu', dtype='float32')  # OpenAI's models; 
 PIXELS = dict(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
 
 
-def tower(hidden_dim: int, num_layers: int, num_heads: int) -> dict:
+def tower(hidden_dim: int, num_layers: int, head_size: int = 64) -> dict:
     """Returns the sizes of a transformer."""
+    num_heads = hidden_dim // head_size
     sizes = dict(hidden_dim=hidden_dim, num_layers=num_layers, num_heads=num_heads, mlp_dim=4 * hidden_dim)
     return dict(sizes, **QUICK_GELU)
 
 
-def vit(image_size: int, patch_size: int, tower: dict) -> dict:
-    """Returns an image encoder that is a transformer."""
-    return dict(name='vit.ViT', image_size=image_size, patch_size=patch_size, **tower, **PIXELS)
+def vit(image_size: int, patch_size: int, *sizes: int) -> dict:
+    """Returns an image encoder that is a transformer of these sizes, see `tower`."""
+    return dict(name='vit.ViT', image_size=image_size, patch_size=patch_size, **tower(*sizes), **PIXELS)
 
 
 def resnet(*blocks: int) -> dict:
@@ -36,18 +37,18 @@ def resnet(*blocks: int) -> dict:
     return dict(name='clip_resnet.ModifiedResNet', **sizes, train_norm=False, dtype='float32', **PIXELS)
 
 
-def text(tower: dict) -> dict:
-    """Returns a text encoder."""
-    return dict(name='clip_text.CausalTransformer', max_length=77, **tower)
+def text(*sizes: int) -> dict:
+    """Returns a text encoder of these sizes, see `tower`."""
+    return dict(name='clip_text.CausalTransformer', max_length=77, **tower(*sizes))
 
 
 SIZE = {  # tables 19 and 20
-    'l14_336': dict(embed_dim=768, image=vit(336, 14, tower(1024, 24, 16)), text=text(tower(768, 12, 12))),
-    'l14': dict(embed_dim=768, image=vit(224, 14, tower(1024, 24, 16)), text=text(tower(768, 12, 12))),
-    'b16': dict(embed_dim=512, image=vit(224, 16, tower(768, 12, 12)), text=text(tower(512, 12, 8))),
-    'b32': dict(embed_dim=512, image=vit(224, 32, tower(768, 12, 12)), text=text(tower(512, 12, 8))),
-    'rn50': dict(embed_dim=1024, image=resnet(3, 4, 6, 3), text=text(tower(512, 12, 8))),
-    'rn101': dict(embed_dim=512, image=resnet(3, 4, 23, 3), text=text(tower(512, 12, 8))),
+    'l14_336': dict(embed_dim=768, image=vit(336, 14, 1024, 24), text=text(768, 12)),
+    'l14': dict(embed_dim=768, image=vit(224, 14, 1024, 24), text=text(768, 12)),
+    'b16': dict(embed_dim=512, image=vit(224, 16, 768, 12), text=text(512, 12)),
+    'b32': dict(embed_dim=512, image=vit(224, 32, 768, 12), text=text(512, 12)),
+    'rn50': dict(embed_dim=1024, image=resnet(3, 4, 6, 3), text=text(512, 12)),
+    'rn101': dict(embed_dim=512, image=resnet(3, 4, 23, 3), text=text(512, 12)),
 }
 LOSSES = ('softmax', 'max', 'sum', 'selhn')
 PHOTOS = dict(image_size=224, short_side=224, interpolation='bicubic', min_area=0.9, flip=False)  # open_clip
@@ -58,11 +59,11 @@ DATA = {
 # DBL states no settings of CLIP: these follow Shi et al. 2023 for L/14@336, without their momentum model, and CLIP_COCO
 # (Miranda et al. 2024) for the others. warm_up is the share of the steps with a rising rate.
 SCHEDULE = {
-    ('l14_336', 'f30k'): dict(epochs=12, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),
-    ('l14_336', 'coco'): dict(epochs=6, batch_size=256, learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),
-    ('other', 'f30k'): dict(epochs=10, batch_size=400, learning_rate=1e-6, weight_decay=0.1, warm_up=0.01),
-    ('other', 'coco'): dict(epochs=10, batch_size=400, learning_rate=1e-6, weight_decay=0.1, warm_up=0.004),
+    'l14_336': dict(learning_rate=1e-5, weight_decay=0.2, warm_up=0.0),
+    'f30k': dict(learning_rate=1e-6, weight_decay=0.1, warm_up=0.01),
+    'coco': dict(learning_rate=1e-6, weight_decay=0.1, warm_up=0.004),
 }
+L14_EPOCHS = {'f30k': 12, 'coco': 6}  # of L/14@336, in batches of 256
 
 
 @common.preset(SIZE, LOSSES, DATA)
@@ -75,8 +76,10 @@ def get_config(size: str, loss: str, data: str) -> ConfigDict:
     config.drop_last = True
     config.candidates.same_image = 'ignored'
     common.rank_with(config, common.LOSS['softmax_learned' if loss == 'softmax' else loss])
-    schedule = dict(SCHEDULE.get((size, data), SCHEDULE['other', data]))
-    config.epochs, config.batch_size = schedule.pop('epochs'), schedule.pop('batch_size')
+    config.update(epochs=10, batch_size=400)
+    if size == 'l14_336':
+        config.update(epochs=L14_EPOCHS[data], batch_size=256)
+    schedule = SCHEDULE.get(size) or SCHEDULE[data]
     config.optimizer = dict(name='adamw_with_cosine', factors=dict(), clip_norm=1.0, **schedule)
     config.vocabulary.path = 'data/bpe_simple_vocab_16e6.txt.gz'
     config.members.target.init_from = f'runs/clip_{size}'

@@ -29,8 +29,8 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
 
         def get_config(preset: str = '') -> ConfigDict:
             """Returns the config of a preset, options separated by commas."""
-            own, changes = split_tuning(preset, get_config.tables())
-            options = parse(own, *get_config.tables())
+            system, changes = split_tuning(preset, get_config.tables())
+            options = parse(system, *get_config.tables())
             config = variants().get(options[-1] if options else '', published)(*options)
             for change in changes:
                 TUNING[change](config)
@@ -44,9 +44,9 @@ def preset(*tables: Iterable[str]) -> Callable[[Callable[..., ConfigDict]], Call
 
 def split_tuning(preset: str, tables: Iterable[Iterable[str]]) -> tuple[str, list[str]]:
     """Splits the options of a preset into those of its tables, joined, and those of `tuning.TUNING` in its order."""
-    own = {option for table in tables for option in table}
+    named = {*itertools.chain(*tables)}
     options = preset.split(',')
-    changes = [option for option in TUNING if option in options and option not in own]
+    changes = [option for option in TUNING if option in options and option not in named]
     return ','.join(option for option in options if option not in changes), changes
 
 
@@ -81,18 +81,18 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
     """
     tables = [list(table) for table in tables]
     chosen = [table[0] for table in tables]
-    known = '; '.join(' | '.join(table) for table in tables)
-    remedy = f'use at most one option of each table: {known}' if tables else 'the file has no options'
-    given = set()
+    listed = '; '.join(map(' | '.join, tables))
+    remedy = f'use at most one option of each table: {listed}' if tables else 'the file has no options'
+    indices = set()
     for option in preset.split(',') if preset else ():
         index = next((n for n, table in enumerate(tables) if option in table), None)
         if index is None:
             nearest = difflib.get_close_matches(option, [*itertools.chain(*tables), *TUNING], n=1)
             guess = f", did you mean '{nearest[0]}'" if nearest else ''
             raise ValueError(f"the preset '{preset}' has the unknown option '{option}'{guess}; {remedy}")
-        if index in given:
+        if index in indices:
             raise ValueError(f"the preset '{preset}' has two options of {' | '.join(tables[index])}; use one")
-        given.add(index)
+        indices.add(index)
         chosen[index] = option
     return tuple(chosen)
 
@@ -192,8 +192,8 @@ def term(loss: dict, **changes: object) -> dict:
 
 def rank_with(config: ConfigDict, loss: dict) -> None:
     """Makes `loss` the ranking loss, from the first epoch on."""
-    others = {name: term for name, term in config.terms.to_dict().items() if name not in ('ranking', 'warm_up')}
-    config.terms = dict(ranking=term(loss), **others)
+    further = {name: term for name, term in config.terms.to_dict().items() if name not in ('ranking', 'warm_up')}
+    config.terms = dict(ranking=term(loss), **further)
 
 
 def schedule_of_ranking(config: ConfigDict) -> dict:

@@ -118,9 +118,9 @@ def _members(scenario: str, published: str, run: str, momentum: float) -> dict:
         members = dict(anchor=dict(rule='ema', of='target', momentum=momentum))
     else:
         shared = dict(rule='gradient', init_from=published)
-        everyone = (*anchors, 'target')
-        others = {name: everyone[:n] for n, name in enumerate(anchors)}  # OSS
-        if scenario.startswith('mutual'):
-            others = {name: tuple(other for other in everyone if other != name) for name in anchors}
-        members = {name: dict(shared, learn_from=others[name]) for name in anchors}
+        models = (*anchors, 'target')
+        members = {}
+        for n, name in enumerate(anchors):
+            later = models[n + 1 :] if scenario.startswith('mutual') else ()  # OSS learns from earlier ones
+            members[name] = dict(shared, learn_from=models[:n] + later)
     return dict(members, target=target)

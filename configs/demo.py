@@ -9,7 +9,7 @@ from jitm.configs import common, default
 def get_config() -> ConfigDict:
     """Returns the config of a preset."""
     config = default.get_config()
-    config.batch_size, config.drop_last = 64, True
+    config.update(batch_size=64, drop_last=True)
     config.data = common.SCENES
     config.model.embed_dim = 256
     config.model.text.word_dim = 128

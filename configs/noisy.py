@@ -52,7 +52,7 @@ def get_config(network: str, method: str, data: str) -> ConfigDict:
     config.drop_last = True
     common.set_schedule(config, **SCHEDULE[method][data])
     if (network, method, data) == ('sgr', 'rcl', 'f30k'):  # by the README of RCL
-        config.epochs, config.optimizer.decay_epochs = 40, 30
+        common.set_schedule(config, epochs=40, learning_rate=2e-4, decay_epochs=30)
     if method == 'crcl':
         config.augmentation.update(drop_regions=0.2, change_words=0.0 if 'caption' in config.terms else 0.2)
         config.optimizer.weight_decay = 0.01  # PyTorch's default

@@ -18,6 +18,8 @@ BOXES = {  # fewer images for validation, since each pair needs its own pass
     'scenes': dict(common.SCENES, dev_images=100, test_images=200),
 }
 
+TINY = dict(hidden_dim=128, num_heads=4, mlp_dim=512)  # a tower of SigLIP or BLIP
+
 VARIANTS: dict[str, dict[str, Callable[..., ConfigDict]]] = {}  # file -> option -> function of one option of each table
 
 
@@ -47,10 +49,10 @@ def dual_encoder(config: ConfigDict) -> ConfigDict:
         config.model.text_pooling = 'mean'
     text = config.model.get('text', {})
     if text.get('name') == 'text.GRUEncoder':
-        text.bidirectional, text.word_init = True, 'uniform'
+        text.update(bidirectional=True, word_init='uniform')
     if text.get('name') == 'text.BERTEncoder':
         config.initialize.bert = ''
-        text.size, text.dropout = 'tiny', 0.0
+        text.update(size='tiny', dropout=0.0)
         config.optimizer.factors = dict()
     return config
 
@@ -76,7 +78,9 @@ def sum_before_max(config: ConfigDict, epochs: int) -> ConfigDict:
 def _vse(model: str, loss: str, data: str) -> ConfigDict:
     config = dual_encoder(load(f'vse:{model},{loss},f30k'))
     if data == 'scenes':
-        config.data, config.batch_size, config.model.embed_dim = common.SCENES, 64, 256
+        config.data = common.SCENES
+        config.batch_size = 64
+        config.model.embed_dim = 256
     if model == 'rvsepp':  # SelHN does not train a BERT from random parameters
         common.sum_first(config, epochs=1)
     return config
@@ -118,7 +122,7 @@ def _scan(direction: str, aggregation: str, loss: str, data: str) -> ConfigDict:
     if data == 'f8k':
         return cross_attention(config)
     config.data = common.SCENES  # three minutes on two CPU cores
-    config.batch_size, config.drop_last = 64, True
+    config.update(batch_size=64, drop_last=True)
     config.model.embed_dim = config.model.text.word_dim = 128
     common.set_schedule(config, epochs=8, learning_rate=5e-4, decay_epochs=3)
     return sum_before_max(config, epochs=1)
@@ -177,8 +181,7 @@ def _clip(size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch."""
     check_size(size, clip.SIZE, data)
     config = load(f'clip:{loss},f30k')
-    image, text = clip.vit(64, 16, clip.tower(128, 4, 4)), clip.text(clip.tower(128, 2, 4))
-    config.model.update(embed_dim=128, image=image, text=text)
+    config.model.update(embed_dim=128, image=clip.vit(64, 16, 128, 4, 32), text=clip.text(128, 2, 32))
     return _tiny_clip(config, data)
 
 
@@ -187,8 +190,9 @@ def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch; SigLIP and SigLIP 2 are the same."""
     check_size(version, siglip.VERSION, data)
     check_size(size, siglip.SIZE, data)
-    config, sizes = load(f'siglip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
-    image, text = siglip.vit(64, 16, dict(sizes, num_layers=4)), siglip.text(64, 0, dict(sizes, num_layers=2))
+    config = load(f'siglip:{loss},f30k')
+    image = siglip.vit(64, 16, dict(TINY, num_layers=4))
+    text = siglip.text(64, 0, dict(TINY, num_layers=2))
     config.model = siglip.model(128, image, text)
     return _tiny_clip(config, data)
 
@@ -197,10 +201,10 @@ def _siglip(version: str, size: str, loss: str, data: str) -> ConfigDict:
 def _blip(size: str, loss: str, data: str) -> ConfigDict:
     """A tiny one, from scratch, without its head for re-ranking."""
     check_size(size, blip.SIZE, data)
-    config, sizes = load(f'blip:{loss},f30k'), dict(hidden_dim=128, num_heads=4, mlp_dim=512)
+    config = load(f'blip:{loss},f30k')
     config.model.embed_dim = 128
-    config.model.image.update(image_size=64, num_layers=4, **sizes)
-    config.model.text.update(max_length=64, num_layers=2, **sizes)
+    config.model.image.update(image_size=64, num_layers=4, **TINY)
+    config.model.text.update(max_length=64, num_layers=2, **TINY)
     return _tiny_clip(config, data)
 
 
@@ -212,9 +216,11 @@ def _tiny_clip(config: ConfigDict, data: str) -> ConfigDict:
     if data == 'f8k':
         short_side = min(config.data.short_side, 64)  # 0 for SigLIP
         changes = dict(clip.PHOTOS, image_size=64, short_side=short_side, min_area=0.5, flip=True)
-        config.data, config.epochs, config.batch_size = common.photos('data/f8k_photos', **changes), 10, 128
+        config.data = common.photos('data/f8k_photos', **changes)
+        config.update(epochs=10, batch_size=128)
     else:
-        config.data, config.epochs, config.batch_size = common.SCENES, 12, 64
+        config.data = common.SCENES
+        config.update(epochs=12, batch_size=64)
     return sum_before_max(config, epochs=1)
 
 
@@ -227,7 +233,7 @@ def check_size(size: str, sizes: dict[str, object] | tuple[str, ...], data: str)
 def tiny_transformer(config: ConfigDict, data: str) -> ConfigDict:
     """Makes UNITER or OSCAR tiny, with a vocabulary of the training captions."""
     config.vocabulary = dict(path='', min_count=1 if data == 'scenes' else 4)
-    config.model.size, config.model.dtype, config.model.dropout = 'tiny', 'float32', 0.0
+    config.model.update(size='tiny', dtype='float32', dropout=0.0)
     return config
 
 
@@ -241,8 +247,8 @@ def _oscar(loss: str, size: str, data: str) -> ConfigDict:
     check_size(size, oscar.SIZE, data)
     config = tiny_transformer(load('oscar:alone,coco'), data)
     config.data = TAGGED if data == 'f8k' else BOXES[data]
-    config.epochs, config.batch_size = 8, 32 if data == 'f8k' else 16
-    config.optimizer.learning_rate, config.optimizer.warm_up = 1e-3, 0.1
+    config.update(epochs=8, batch_size=32 if data == 'f8k' else 16)
+    config.optimizer.update(learning_rate=1e-3, warm_up=0.1)
     if loss != 'alone':
         dbl.boost(config, loss, 'oas', common.run_of(f'oscar:alone,{data}'))
     return config
@@ -261,10 +267,11 @@ PRETRAIN = {
 def _joint_encoder(config: ConfigDict, data: str, numbers: dict) -> ConfigDict:
     tiny_transformer(config, data)
     config.data = BOXES[data]
-    config.epochs, config.batch_size = numbers['epochs'], numbers['batch_size']
+    config.update(epochs=numbers['epochs'], batch_size=numbers['batch_size'])
     config.evaluation.every_steps = None
     if config.masking.num_views:
-        config.masking.num_views, config.scene_graphs.source = numbers['views'], numbers['phrases']
+        config.masking.num_views = numbers['views']
+        config.scene_graphs.source = numbers['phrases']
     if config.candidates.source == 'shortlist':
         config.candidates.num_extra = numbers['candidates'] - numbers['batch_size']
         config.candidates.num_hard = numbers['hard']
@@ -289,7 +296,8 @@ def _tags(system: str, size: str, data: str) -> ConfigDict:
     check_size(size, uniter.SIZE, data)
     config = _joint_encoder(load(f'tags:{system},f30k'), data, UNITER[data])
     config.synthesis.update(num_samples=4, temperature=1.5, num_hard=UNITER[data]['hard'])
-    config.terms.synthetic.weight, config.terms.masked.weight = 1.0, 0.1
+    config.terms.synthetic.weight = 1.0
+    config.terms.masked.weight = 0.1
     if system == 'tags_sg':
         config.members.generator.init_from = common.run_of(f'uniter:uniter_mlm,{data}')
     if system == 'tags_wm':

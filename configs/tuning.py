@@ -9,7 +9,9 @@ See docs/finetuning.md.
 
 from ml_collections import ConfigDict
 
-LOWER_HALF, ALL_LAYERS = 'lower_50%', 'lower_100%'  # layers, see `jitm.training.modules.select_modules`
+# Layers, see `jitm.training.modules.select_modules`.
+LOWER_HALF = 'lower_50%'
+ALL_LAYERS = 'lower_100%'
 
 
 def encode_with_bert(config: ConfigDict, folder: str, **text: object) -> None:

@@ -19,8 +19,9 @@ SCHEDULE = {  # released are 5,000 steps
     ('large', 'f30k'): dict(epochs=4, learning_rate=5e-5),
     ('large', 'coco'): dict(epochs=1, learning_rate=3e-5),
 }
-BATCH_SIZE, PRETRAIN_BATCH_SIZE = 128, 32
-NUM_CANDIDATES, NUM_HARD = 400, 31  # per query: scored, and kept
+BATCH_SIZE = 128
+NUM_CANDIDATES = 400  # per query
+NUM_HARD = 31  # of these are kept
 
 
 @common.preset(SYSTEM, SIZE, BOXES)
@@ -30,7 +31,7 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
     config = default.get_config()
     config.data = BOXES[data]
     config.epochs = schedule['epochs']
-    config.batch_size = PRETRAIN_BATCH_SIZE if system == 'pretrain' else BATCH_SIZE
+    config.batch_size = 32 if system == 'pretrain' else BATCH_SIZE
     config.drop_last = True  # released are numbers of steps, not of epochs
     config.vocabulary.path = 'data/bert-base-cased/vocab.txt'
     config.model = dict(name='uniter.UNITER', size=size, dropout=0.1, dtype='bfloat16', heads=('mlm',))
@@ -45,7 +46,8 @@ def get_config(system: str, size: str, data: str) -> ConfigDict:
         config.candidates = dict(source='shortlist', num_extra=NUM_CANDIDATES - BATCH_SIZE, num_hard=NUM_HARD)
         config.terms = dict(ranking=common.mean_term('ranking.mean_of_hinges', weight=1.0, margin=0.2))
     if system == 'uniter_mlm':
-        config.masking.num_views, config.scene_graphs.source = 20, 'scene_graphs.rules'  # phrases
+        config.masking.num_views = 20
+        config.scene_graphs.source = 'scene_graphs.rules'  # phrases
     if system != 'uniter':
         weight = 1.0 if system == 'pretrain' else 0.1
         config.terms.masked = common.mean_term('tokens.masked_language_modeling', weight=weight)

@@ -83,8 +83,8 @@ def _alone(system: str, network: str, tuning: str, data: str) -> ConfigDict:
 def _read_photos(config: ConfigDict, network: str, tuning: str, data: str) -> None:
     """Makes the model read pixels instead of features."""
     if data not in PHOTOS:
-        known = ', '.join(PHOTOS)
-        raise ValueError(f"the data '{data}' are features: use one of {known} with the network '{network}'")
+        options = ', '.join(PHOTOS)
+        raise ValueError(f"the data '{data}' are features: use one of {options} with the network '{network}'")
     config.data = PHOTOS[data] | PIXELS.get(network, {})
     config.model.image = dict(
         name='cnn.PixelEncoder',

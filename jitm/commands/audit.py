@@ -12,15 +12,14 @@ from pathlib import Path
 from absl import flags
 
 from jitm.commands import flags as shared
-from jitm.devices import parallel
+from jitm.commands import loading
 from jitm.errors import require
 from jitm.evaluation import doubtful_pairs
 from jitm.files.outputs import OutputFolder
-from jitm.inference.scoring import ScoringOptions
-from jitm.pages.pictures import are_small, pictures_of, recorded_photos
+from jitm.pages.pictures import are_small, pictures_of
 from jitm.pages.render import Result, render
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import read_split
 
 REQUIRED = ('workdir',)
 FLAGS = {
@@ -36,17 +35,15 @@ FLAGS = {
 def main(values: flags.FlagValues) -> None:
     """Writes the pairs, and prints how many they are and the first ones."""
     require('jinja2', extra='report')
-    parallel.use_all_cores()
-    photos = shared.photos_folder(values)
-    run = load_run(values.workdir, values.step, values.member)
+    run = loading.load_run(values)
     split = read_split([run], values.split, values.data_root, noisy=True)
+    photos = loading.photos_of(values, split, run)
     folder = OutputFolder(Path(values.output or Path(values.workdir, 'audit')), doubtful_pairs.KIND)
     folder.check([doubtful_pairs.LINES, doubtful_pairs.PAGE])
-    options = ScoringOptions(values.dtype, precision=values.precision)
+    options = loading.scoring_options(values)
     doubt = doubtful_pairs.doubts(run, split, rounds=values.rounds, options=options, report=ProgressPrinter())
     pairs = doubtful_pairs.describe(doubt, split, values.count)
     summary = doubtful_pairs.summarize(pairs, split)
-    photos = photos or recorded_photos(split, values.data_root or run.config['data'].get('root'))
     pictures = pictures_of(split, {pair['image'] for pair in pairs}, photos)
     results = [
         Result(pair['image_id'], pair['doubt'], pictures.get(pair['image'], ''), note=pair['caption']) for pair in pairs

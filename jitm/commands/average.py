@@ -26,6 +26,10 @@ from jitm.training.weights import check_new
 
 ARGUMENTS = 'RUN...'
 REQUIRED = ('out',)
+RULES = shared.Rules(
+    needs={'split': 'greedy', 'data_root': 'greedy'},
+    excludes={'greedy': ('weights',)},  # whose runs have equal weights
+)
 FLAGS = {
     'out': shared.path('The run directory to make.'),
     'weights': shared.words('The weight of each run, separated by commas; equal if not given.', []),
@@ -37,14 +41,11 @@ FLAGS = {
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Averages, and prints what was averaged and the command that evaluates the result."""
     parallel.use_all_cores()
-    shared.check_read(values, '--greedy', values.greedy, 'split', 'data_root')
     folder = Path(values.out)
     check_new(folder, averages.KIND)
     if len(words) < 2:
         raise UserError(f'{len(words)} runs are given: give two run directories or more')
     weights = read_weights(values.weights, len(words))
-    if values.greedy and values.weights:
-        raise UserError('--weights does not apply to --greedy, whose runs have equal weights: leave one of them out')
     runs = [load_run(word, values.step, values.member) for word in words]
     averages.check_alike(runs)
     if values.greedy:

@@ -15,25 +15,25 @@ from collections.abc import Sequence
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.data.images.photos import load_folder
 from jitm.data.pairs import compositionality as choices_lib
 from jitm.data.scenes import SceneSplit
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.vocabularies import tokenize_split
-from jitm.devices import parallel
 from jitm.encoders.text_network import of_run
 from jitm.errors import UserError
 from jitm.evaluation import compositional as evaluation
 from jitm.evaluation import published
 from jitm.evaluation.protocol import describe_measurement
 from jitm.inference.pairs import PairScorer
-from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import evenly_spaced
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import load_run, read_split
+from jitm.runs.run import read_split
 from jitm.serving.images import transform_of
 
-REPORT, LINES = 'choices.json', 'choices.jsonl'
+REPORT = 'choices.json'
+LINES = 'choices.jsonl'
 SHOWN = 5  # missing images
 REQUIRED = ('workdir',)
 ARGUMENTS = '[FILE ...]'
@@ -49,9 +49,8 @@ FLAGS = {
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the tables, and writes the report and the choices."""
-    parallel.use_all_cores()
     photos = shared.photos_folder(values)
-    run = load_run(values.workdir, values.step, values.member)
+    run = loading.load_run(values)
     text_network = of_run(run, values.encoder)
 
     # The choices and their images.
@@ -63,10 +62,10 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if (photos or pictures) and 'pixels' not in run.model.reads:
         raise UserError(f'{run.workdir} does not read photos: leave --photos out, and use images of --split')
     transform = transform_of(run) if photos or pictures else None
-    embedded_only = bool(choices) and all(image in pictures for choice in choices for image in choice.images)
+    embedded_only = bool(choices) and all(pictures.keys() >= {*choice.images} for choice in choices)
     read = None if photos or embedded_only else values.split
     files = [*words, values.photos] if photos else words
-    folder = shared.evaluation_folder(values, values.workdir, split=read, files=files)
+    folder = loading.evaluation_folder(values, values.workdir, split=read, files=files)
     folder.check([REPORT, LINES])
     if photos:
         split = load_folder(photos, transform)
@@ -84,7 +83,7 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
         vectors = TokenVectors(tokens.vectors, tokens.lengths, run.vocabulary)
         split = dataclasses.replace(split, token_vectors=vectors)
     # Their scores.
-    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    options = loading.scoring_options(values)
     scores = evaluation.score(PairScorer(run, split, options, report=ProgressPrinter()), split, found_choices)
     report = evaluation.evaluate([choice for choice, _ in found_choices], scores, values.min_count)
     sizes = collections.Counter((choice.group, choice.category) for choice, _ in found_choices)

@@ -182,6 +182,8 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     for required in getattr(command, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
+    if hasattr(command, 'RULES'):
+        command.RULES.check(values)
     return values, words
 
 

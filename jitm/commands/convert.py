@@ -49,7 +49,7 @@ from jitm.training.weights import check_new, write_weights
 
 ARGUMENTS = 'PATH'
 REQUIRED = ('out',)
-
+RULES = shared.Rules(alternatives=[('from', 'to')], excludes={'to': ('config', 'vocabulary')})
 
 CONFIGS = {  # system -> its default --config, if that is not the first preset of a file of its name
     'dbl': 'dbl:baseline,max,alone,f30k',
@@ -84,15 +84,11 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     source = values['from'].value
     target = values.to
     folder = Path(values.out)
-    if bool(source) == bool(target):
-        raise UserError('--from or --to is missing: give one of them, and not both')
     for flag, name, choices in (('from', source, LOADERS), ('to', target, TARGETS)):
         if name and name not in choices:
             raise UserError(f"--{flag} is '{name}', which is not a system{did_you_mean(name, choices)}")
     if len(words) != 1:
         raise UserError(f'{len(words)} paths are given: give one, of the published weights or of the run')
-    if target and (values.config or values.vocabulary):
-        raise UserError(f'--config and --vocabulary do not apply to --to {target}: leave them out')
     if target == 'tfds':
         from jitm.data.images import tfds  # slow to import
 

@@ -17,6 +17,7 @@ A stopped job resumes with the split that it has not finished. All splits of a f
 """
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,12 +34,17 @@ from jitm.data.precomp import FEATURES
 from jitm.data.splits import Split, check_images
 from jitm.encoders import features, networks, text_network
 from jitm.errors import UserError
-from jitm.importers.text_folders import complete
+from jitm.importers.named_folders import complete
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import Run, load_run
 from jitm.serving.images import make_transform
 
 REQUIRED = ('out',)
+RULES = shared.Rules(
+    alternatives=[('config', 'workdir')],
+    needs={'step': 'workdir', 'texts': 'workdir'},
+    excludes={'images': ('split', 'data_root', 'texts', 'text_encoder'), 'texts': ('text_encoder',)},
+)
 FLAGS = {
     **shared.common('config'),
     'out': shared.path('The output folder.'),
@@ -53,21 +59,6 @@ FLAGS = {
     'dtype': shared.choice(('float32', 'float16'), 'The dtype of the features.', 'float32'),
     **shared.common('workdir', 'step', 'member', 'data_root', 'precision', 'compilation_cache'),
 }
-
-
-def _check(values: flags.FlagValues) -> None:
-    """Raises a UserError for flags that do not fit together."""
-    if (values.config is None) == (values.workdir is None):
-        raise UserError('give either --workdir or --config')
-    shared.check_read(values, '--workdir', values.workdir, 'step')
-    if values.images and (values['split'].present or values.data_root):
-        raise UserError('--images is read instead of --split and --data_root; leave them out')
-    shared.check_read(values, '--workdir', values.workdir, 'texts')
-    if values.texts and values.text_encoder:
-        raise UserError('--texts and --text_encoder both name a text encoder; give one')
-    for name in ('texts', 'text_encoder'):
-        if values.images and values[name].value:
-            raise UserError(f'--{name} needs captions, which --images has not: leave it out, or give a data set')
 
 
 def _read_splits(data: Mapping[str, Any], run: Run | None, values: flags.FlagValues) -> dict[str, Split]:
@@ -128,11 +119,8 @@ def _print_next(folder: Path, splits: Mapping[str, Split], values: flags.FlagVal
 
 def main(values: flags.FlagValues) -> None:
     """Checks all splits, encodes each, and prints the written files."""
-    _check(values)
     folder = Path(values.out)
-    run = None
-    if values.workdir is not None:
-        run = load_run(values.workdir, values.step, values.member)
+    run = load_run(values.workdir, values.step, values.member) if values.workdir else None
     config = complete(values.config) if run is None else run.config
     computed = values.crops, values.dtype, values.precision or config['evaluation']['precision']
     with interruptible(folder):
@@ -143,7 +131,7 @@ def main(values: flags.FlagValues) -> None:
             network = _make_network(config, member, splits.values(), *computed)
         else:
             network = networks.of_run(run, *computed)
-        warnings = [warning for split in splits.values() for warning in features.check(network, split)]
+        warnings = itertools.chain(*(features.check(network, split) for split in splits.values()))
         features.output_folder(folder, splits)  # before the first one is encoded
         for warning in dict.fromkeys(warnings):  # each of them once
             logging.warning(warning)

@@ -11,6 +11,7 @@ with the same command.
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.data.pairs import noise
 from jitm.devices import parallel
 from jitm.errors import UserError, require
@@ -30,9 +32,8 @@ from jitm.evaluation.protocol import (
     vectors_of,
 )
 from jitm.files import locked
-from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import RECALLS_AT, table
-from jitm.pages.pictures import pixels_of, recorded_photos
+from jitm.pages.pictures import pixels_of
 from jitm.report import explanations
 from jitm.runs.checkpoint_files import unfinished
 from jitm.runs.interrupt import interruptible
@@ -41,6 +42,10 @@ from jitm.runs.run import Run, load_run, read_split
 from jitm.serving.images import view_of
 
 REQUIRED = ('workdir',)
+RULES = shared.Rules(
+    needs={'shortlist': 'top_m', 'add': 'top_m', 'photos': 'explain', 'encoder': 'explain'},
+    excludes={'top_m': ('save_sims', 'explain', 'eccv')},  # which need the score of every pair
+)
 FLAGS = {
     'workdir': shared.paths('A run directory; repeat the flag to evaluate an ensemble.'),
     **shared.common('split'),
@@ -73,14 +78,10 @@ def _load_shortlist(values: flags.FlagValues, runs: Sequence[Run]) -> Shortlist 
     """Returns the runs that select pairs, by default those of --workdir; None without --top_m.
 
     Raises:
-      UserError: If a flag does not fit, or the runs of --workdir have one score only.
+      UserError: If the runs of --workdir have one score only.
     """
-    shared.check_read(values, '--top_m', values.top_m, 'shortlist', 'add')
     if not values.top_m:
         return None
-    for name in ('save_sims', 'explain', 'eccv'):
-        if values[name].value:
-            raise UserError(f'--{name} needs the score of every pair; leave out --top_m')
     for run in [] if values.shortlist else runs:
         if run.model.reranker is run.model:
             raise UserError(f'{run.workdir} has one score of a pair: give the run that selects pairs as --shortlist')
@@ -132,26 +133,25 @@ def main(values: flags.FlagValues) -> None:
     """Prints the metrics and writes the report."""
     parallel.use_all_cores()
     members = values.member or [None]
-    folder = shared.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
-    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    folder = loading.evaluation_folder(values, values.workdir[0], ensemble=len(values.workdir) > 1)
+    options = loading.scoring_options(values)
     busy = f'another jitm eval writes to {folder.path}; wait for its end, or give another --output'
     explained = explanation = compared = None
     with interruptible(folder.path), contextlib.ExitStack() as stack:
         # Everything that can be wrong is found before the first score.
-        runs = [load_run(workdir, values.step, member) for workdir in values.workdir for member in members]
+        runs = [
+            load_run(workdir, values.step, member) for workdir, member in itertools.product(values.workdir, members)
+        ]
         shortlist = _load_shortlist(values, runs)
         if values.explain:
             require('jinja2', extra='report')
             text_network = explain.check(runs, values.encoder)
-        shared.check_read(values, '--explain', values.explain, 'photos', 'encoder')
-        photos = shared.photos_folder(values)
         if values.save_vectors:
             for run in runs:
                 check_vectors(run, 'there are no vectors to save; leave out --save_vectors')
         read = [*runs, *(shortlist.runs if shortlist else ())]
         split = read_split(read, values.split, values.data_root)
-        if values.explain:
-            photos = photos or recorded_photos(split, values.data_root or runs[0].config['data'].get('root'))
+        photos = loading.photos_of(values, split, runs[0]) if values.explain else None
         picture = functools.partial(pixels_of, split, photos=photos, view=view_of(runs[0]) if photos else None)
         if photos:
             picture(0)

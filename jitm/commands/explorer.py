@@ -10,9 +10,10 @@ it has no password.
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.devices import parallel
 from jitm.errors import require
-from jitm.pages.pictures import NO_PICTURES, recorded_photos
+from jitm.pages.pictures import NO_PICTURES
 from jitm.serving.explorer.app import bind, in_url, serve
 from jitm.serving.explorer.explored import explore
 from jitm.serving.explorer.pages import Site
@@ -35,9 +36,8 @@ def main(values: flags.FlagValues) -> None:
         require(module, extra='explorer')
     parallel.use_all_cores()
     with bind(values.host, values.port) as bound:
-        photos = shared.photos_folder(values)
         runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
-        photos = photos or recorded_photos(data, values.data_root or runs[0].run.run.config['data'].get('root'))
+        photos = loading.photos_of(values, data, runs[0].run.run)
         print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
         if photos is None and data.pixels is None:
             print(NO_PICTURES)

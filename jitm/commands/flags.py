@@ -8,17 +8,19 @@ import shlex
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from jitm.devices import job
 from jitm.errors import UserError
 from jitm.files import cache_home, check_local
-from jitm.files.outputs import OutputFolder
 
 WIDTH = 100
-DTYPES, PRECISIONS = ('float32', 'bfloat16'), ('default', 'high', 'highest')  # as in `jitm.types`, which imports jax
+# As in `jitm.types`, which imports jax.
+DTYPES = ('float32', 'bfloat16')
+PRECISIONS = ('default', 'high', 'highest')
 PROCESS_FLAGS = ('coordinator', 'num_processes', 'process_id')
 
 Flag = functools.partial[Any]  # defines a flag, given its name and `flag_values`
@@ -114,6 +116,32 @@ def common(*names: str) -> dict[str, Flag]:
     return {name: SHARED[name] for name in names}
 
 
+class Rules(NamedTuple):
+    """The flags of a command that go together, by their names.
+
+    Attributes:
+      alternatives: Pairs of flags of which exactly one must be given.
+      needs: A flag -> another flag, without which nothing reads it.
+      excludes: A flag -> other flags, which nothing reads beside it.
+    """
+
+    alternatives: Sequence[tuple[str, str]] = ()
+    needs: Mapping[str, str] = MappingProxyType({})
+    excludes: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    def check(self, values: flags.FlagValues) -> None:
+        """Raises a UserError if the parsed flags of a command do not go together."""
+        for first, second in self.alternatives:
+            if bool(values[first].value) == bool(values[second].value):
+                raise UserError(f'give either --{first} or --{second}')
+        for name, reader in self.needs.items():
+            check_read(values, f'--{reader}', values[reader].value, name)
+        for name, unread in self.excludes.items():
+            for excluded in unread if values[name].value else ():
+                if values[excluded].present and values[excluded].value:
+                    raise UserError(f'--{excluded} is not read with --{name}: leave one of them out')
+
+
 def check_read(values: flags.FlagValues, reader: str, is_given: object, *names: str) -> None:
     """Checks flags that nothing reads without a certain reader.
 
@@ -152,26 +180,6 @@ def photos_folder(values: flags.FlagValues) -> Path | None:
     if folder is not None and not folder.is_dir():
         raise UserError(f'{folder} is not a folder; give one as --photos')
     return folder
-
-
-def evaluation_folder(values: flags.FlagValues, workdir: str, **options: Any) -> OutputFolder:
-    """Returns the folder --output, or by default one in a run directory that is named after the flags.
-
-    Args:
-      values: The parsed flags of a command that evaluates.
-      workdir: The run directory.
-      options: Other arguments of `jitm.evaluation.saved.folder_of`.
-
-    Raises:
-      UserError: If it holds something else.
-    """
-    from jitm.evaluation import saved  # imports jax, which not every command needs
-
-    names = ('split', 'folds', 'member', 'top_m', 'add', 'step', 'dtype', 'precision', 'data_root')
-    chosen = {name: values[name].value for name in names if name in values}
-    chosen = {name: '_'.join(value) if isinstance(value, list) else value for name, value in chosen.items()}
-    path = Path(values.output) if values.output else saved.folder_of(Path(workdir), **chosen | options)
-    return OutputFolder(path, saved.EVALUATION)
 
 
 def keep_compiled(enabled: bool) -> None:

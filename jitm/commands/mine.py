@@ -11,9 +11,9 @@ from pathlib import Path
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.data.pairs.mined_lists import MANIFEST
 from jitm.devices import parallel
-from jitm.inference.scoring import ScoringOptions
 from jitm.mining.resumable_job import mine
 from jitm.mining.state import compare_with_batch, summarize
 from jitm.runs.interrupt import interruptible
@@ -46,7 +46,7 @@ def main(values: flags.FlagValues) -> None:
             folder,
             top_h_texts=values.top_h_texts,
             top_h_images=values.top_h_images,
-            options=ScoringOptions(values.dtype, values.memory_mb, values.precision),
+            options=loading.scoring_options(values),
             report=ProgressPrinter(),
         )
     if parallel.is_primary():

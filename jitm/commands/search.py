@@ -22,12 +22,11 @@ import tqdm
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.data.precomp import read_lines
 from jitm.data.splits import Split
-from jitm.devices import parallel
 from jitm.errors import UserError, printable, require
 from jitm.files.outputs import MARK, check_own, replacing_own
-from jitm.pages.pictures import recorded_photos
 from jitm.pages.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run, read_split
@@ -37,6 +36,10 @@ from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
 
 REQUIRED = ('workdir',)
+RULES = shared.Rules(
+    alternatives=[('images', 'split')],
+    needs={'top_m': 'rerank', 'add': 'rerank', 'photos': 'html', 'data_root': 'split'},
+)
 ARGUMENTS = '[CAPTION|-]'
 STANDARD_INPUT = '-'
 SHOWN = 10  # printed names of images that cannot be read, at most
@@ -67,8 +70,6 @@ FLAGS = {
 
 def _check(values: flags.FlagValues, caption: str) -> None:
     """Raises a UserError for flags that do not fit together."""
-    if bool(values.images) == bool(values.split):
-        raise UserError('give the images, either as --images or as --split')
     if bool(caption.strip()) == bool(values.image) and not (values.export and not caption and not values.image):
         raise UserError('give what to search with: either a caption or --image')
     if caption == STANDARD_INPUT and values.html:
@@ -83,12 +84,9 @@ def _check(values: flags.FlagValues, caption: str) -> None:
         raise UserError('--rerank compares images with captions only; leave it out')
     query = caption or values.image
     shared.check_read(values, 'a caption or --image', query, 'find', 'captions', 'top_k', 'rerank', 'json', 'html')
-    shared.check_read(values, '--rerank', values.rerank, 'top_m', 'add')
     if values.rerank and values.top_m < values.top_k:
         problem = f'--top_m is {values.top_m}, fewer than the {values.top_k} results of --top_k'
         raise UserError(f'{problem}: order at least as many as are shown')
-    shared.check_read(values, '--html', values.html, 'photos')
-    shared.check_read(values, '--split', values.split, 'data_root')
     if values.export:
         check_own(Path(values.export))
         require('faiss', extra='export')
@@ -163,17 +161,16 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     """Prints the results."""
     caption = ' '.join(words)
     _check(values, caption)
-    parallel.use_all_cores()
 
     # The run, the images and, with --find captions, the captions.
-    run = LoadedRun(load_run(values.workdir, values.step, values.member), values.encoder)
+    run = LoadedRun(loading.load_run(values), values.encoder)
     run.check_vectors()
     second = LoadedRun(load_run(values.rerank).reranker) if values.rerank else None
     photos = shared.photos_folder(values)
     images = read_split([run.run], values.split, values.data_root) if values.split else values.images
     images = open_images(images, run.run)
     if values.html and values.split:
-        photos = photos or recorded_photos(images, values.data_root or run.run.config['data'].get('root'))
+        photos = loading.photos_of(values, images, run.run)
     are_photos = bool(photo_files(images, run.run))
     encodes = 'pixels' not in run.run.model.reads and (are_photos or values.image)
     encodes = encodes or run.run.model.text_format.vectors

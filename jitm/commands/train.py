@@ -35,7 +35,8 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
     read = {'data': config['data'], 'model': member_model(config, config['evaluation']['member'])}
     user_names = own_names(read, SECTIONS).values()
     words = [] if split == shared.SPLIT else ['--split', split]
-    words += [word for module in dict.fromkeys(map(module_of, user_names)) for word in ('--import', module)]
+    for module in dict.fromkeys(map(module_of, user_names)):
+        words += ['--import', module]
     untrained = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
     print(f'\nbest on {split}, step {best["step"]}{untrained}')
     print(table(best))

@@ -14,20 +14,19 @@ import numpy as np
 from absl import flags
 
 from jitm.commands import flags as shared
+from jitm.commands import loading
 from jitm.data.pairs.perturbations import MAX_PER_CAPTION, MIN_COUNT
-from jitm.devices import parallel
 from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.measures import check_perplexity, evaluate, table
 from jitm.evaluation.discrimination.sets import GENERATED, KINDS, RETRIEVED, check_kinds, perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.evaluation.protocol import describe_measurement
 from jitm.inference.pairs import PairScorer
-from jitm.inference.scoring import ScoringOptions
 from jitm.metrics import evenly_spaced
 from jitm.pages.pictures import pixels_of
 from jitm.report import explanations
 from jitm.runs.progress import ProgressPrinter
-from jitm.runs.run import describe_runs, load_run, read_split
+from jitm.runs.run import describe_runs, read_split
 from jitm.synthesis.trained import load_generator
 
 REQUIRED = ('workdir', 'perturbations')
@@ -70,32 +69,29 @@ def _check(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     """Prints the tables and writes the report."""
-    parallel.use_all_cores()
     _check(values)
-    folder = shared.evaluation_folder(values, values.workdir)
+    folder = loading.evaluation_folder(values, values.workdir)
     written = ['words.json']
     if values.show:
         written.append('words.html')
     if values.save_perturbed:
         written.append(PERTURBED)
     folder.check(written)
-    run = load_run(values.workdir, values.step, values.member)
-    generator = None
+    run = loading.load_run(values)
     if values.perplexity:
         check_perplexity(run)
     if values.show:
         require('jinja2', extra='report')
         check_examples(run)
-    if GENERATED in values.perturbations:
-        generator = (
-            load_generator(values.generator)
-            if values.generator
-            else load_generator(values.workdir, values.step, values.member)
-        )
+    generator = None
+    if values.generator:
+        generator = load_generator(values.generator)
+    elif GENERATED in values.perturbations:
+        generator = load_generator(values.workdir, values.step, values.member)
     split = read_split([run, generator.run] if generator else [run], values.split, values.data_root)
     count = min(values.texts or split.num_texts, split.num_texts)
     texts = np.array(evenly_spaced(count, split.num_texts))
-    options = ScoringOptions(values.dtype, values.memory_mb, values.precision)
+    options = loading.scoring_options(values)
     scorer = PairScorer(run, split, options, report=ProgressPrinter())
     chosen = {name: values[name].value for name in ('seed', 'max_per_caption', 'min_count', 'concreteness')}
     sources = {'graphs': values.scene_graphs, 'generator': generator, 'scorer': scorer}

@@ -5,17 +5,21 @@ value that the library takes where the key is missing:
 
     @declared
     class Dense:
+        harmless = 'in_features'
+
         out_features: int
         bias: bool = True
         use_residual: Literal[False] = False
 
-Any other key is an error, unless it is listed as one that changes no number.
+Any other key is an error, unless it is in `harmless`: keys, separated by blanks, that change no number that jitm
+computes. A hint may be another dataclass, or a sequence of one. `remedy` is the end of messages on what jitm does not
+support.
 """
 
 import dataclasses
 import functools
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,14 +38,15 @@ def neutral(**values: Any) -> type:
     return dataclasses.make_dataclass('Neutral', fields, frozen=True, kw_only=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a config; raises a UserError unless it is a JSON object."""
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Reads a config; raises a UserError unless it is a JSON object, or a list if that is its kind."""
     try:
         content = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read as JSON ({error}): download it again') from error
-    if not isinstance(content, dict):
-        raise UserError(f'{path} is not a JSON object: download it again')
+    problem = requirement(content, kind)
+    if problem:
+        raise UserError(f'{path} is JSON of another kind; {problem}: download it again')
     return content
 
 
@@ -50,24 +55,14 @@ def read_if_present(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def read_declared(
-    kind: type[T],
-    path: Path,
-    content: Mapping[str, Any] | None = None,
-    *,
-    harmless: Collection[str] = (),
-    where: str = '',
-    remedy: str = 'give another model',
-) -> T:
+def read_declared(kind: type[T], path: Path, content: Mapping[str, Any] | None = None, where: str = '') -> T:
     """Reads a JSON object of another library into the dataclass that declares its keys.
 
     Args:
       kind: A dataclass made by `declared`.
       path: The path of the file.
       content: The object; None reads the file, and a missing file is an empty object.
-      harmless: Keys that change no number that jitm computes, unless the dataclass declares them.
       where: The place of the object in the file, such as 'text_config.', for messages.
-      remedy: The end of messages on what jitm does not support.
 
     Returns:
       An instance, with the defaults of missing keys.
@@ -77,16 +72,29 @@ def read_declared(
     """
     if content is None:
         content = read_if_present(path)
+    harmless = getattr(kind, 'harmless', '').split()
+    remedy = getattr(kind, 'remedy', 'give another model')
     hints = typing.get_type_hints(kind, include_extras=True)
-    values = {key: content[key] for key in hints if key in content}
-    for key, value in values.items():
-        problem = requirement(value, hints[key])
-        if problem:
-            raise UserError(f"{path} has '{where}{key}' {value!r:.80}; {problem}: {remedy}")
-    for key, value in content.items():
-        if key not in hints and key not in harmless and value not in EMPTY:
-            raise UserError(f"{path} has '{where}{key}' {value!r:.80}, which jitm does not know: {remedy}")
+    values = {}
+    for key in [key for key in hints if key in content]:
+        values[key] = _read(hints[key], path, content[key], f'{where}{key}', remedy)
+    for key in content:
+        if key not in hints and key not in harmless and content[key] not in EMPTY:
+            raise UserError(f"{path} has '{where}{key}' {content[key]!r:.80}, which jitm does not know: {remedy}")
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING and field.name not in content:
             raise UserError(f"{path} has no '{where}{field.name}': {remedy}")
     return kind(**values)
+
+
+def _read(hint: Any, path: Path, value: Any, where: str, remedy: str) -> Any:
+    """Reads a value, and the objects in it that its hint declares."""
+    problem = requirement(value, hint)
+    if problem:
+        raise UserError(f"{path} has '{where}' {value!r:.80}; {problem}: {remedy}")
+    for kind in filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint))):
+        if isinstance(value, Mapping):
+            return read_declared(kind, path, value, f'{where}.')
+        if isinstance(value, list):
+            return [_read(kind, path, item, f'{where}.{n}', remedy) for n, item in enumerate(value)]
+    return value

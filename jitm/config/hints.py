@@ -60,8 +60,8 @@ def check_value(key: str, value: Any, hint: Any, argument: bool = False) -> None
     Args:
       key: The dotted key of the value, '' for the config itself.
       value: The value.
-      hint: A type hint: one of `KINDS`, Literal, a TypedDict, a union of these, or one of these `Annotated` with bounds
-        from annotated_types. A value with another hint is not checked.
+      hint: A type hint: one of `KINDS`, Literal, a TypedDict or dataclass, a union of these, or one of these
+        `Annotated` with bounds from annotated_types. A value with another hint is not checked.
       argument: Whether the key names an argument of a loss.
 
     Raises:
@@ -107,9 +107,14 @@ def requirement(value: Any, hint: Any) -> str | None:
     if origin is Literal:
         choices = f'use one of {", ".join(map(str, arguments))}' if len(arguments) > 1 else f'{MUST}{arguments[0]}'
         return None if value in arguments else choices
-    permitted, name = KINDS.get(dict if typing.is_typeddict(hint) else origin, (object, ''))
+    is_object = typing.is_typeddict(hint) or dataclasses.is_dataclass(hint)
+    permitted, name = KINDS.get(dict if is_object else origin, (object, ''))
     if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
         return f'{MUST}{name}{" of names" if str in arguments else ""}'
+    if origin is tuple and arguments[1:] not in ((), (...,)):  # of a fixed length
+        wrong = next(filter(None, map(requirement, value, arguments)), '')
+        if wrong or len(value) != len(arguments):
+            return f'{MUST}a tuple of {len(arguments)}{wrong.replace(MUST, ", each ", 1)}'
     return f'{MUST}finite' if origin is float and not math.isfinite(value) else None
 
 

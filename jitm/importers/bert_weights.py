@@ -83,14 +83,16 @@ ACTIVATIONS = {  # Hugging Face's -> ours
 
 # Keys of single variants that change no state: of the pooler, of dropout, and of how the weights were made.
 _OTHERS = """
-directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_ vocab_size
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_ vocab_size
 """
 
 
 @declared
 class EncoderConfig(Encoder):
     """What jitm knows of the `config.json` of any variant; the defaults are those of the classes of transformers."""
+
+    harmless = HARMLESS + _OTHERS
 
     max_position_embeddings: Count = 512
     position_embedding_type: Literal['absolute'] = 'absolute'
@@ -204,7 +206,7 @@ def read_size(file: Path) -> tuple[str, BERTSize]:
     if str(kind) not in VARIANTS:
         raise UserError(f"{file} has the model_type '{kind}': give a model of one of {', '.join(VARIANTS)}")
     variant = VARIANTS[kind]
-    config = read_declared(variant.config, file, content, harmless={*HARMLESS, *_OTHERS.split()})
+    config = read_declared(variant.config, file, content)
     fields = {field: getattr(config, key) for field, key in variant.keys.items()}
     fields['activation'] = ACTIVATIONS[fields['activation']]
     if fields['hidden'] % fields['heads']:

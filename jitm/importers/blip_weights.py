@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jitm.config.foreign import declared
+from jitm.config.foreign import declared, read_declared, read_json
 from jitm.data.text.blip_pieces import MAX_IDS, of_blip
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.importers import bert_weights, clip_config, transformers_keys
+from jitm.importers import bert_weights, clip_config
 from jitm.importers.containers import Tensors, open_checkpoint
 from jitm.importers.processors import of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
@@ -108,11 +108,11 @@ class _Image(_Tower):
 
 
 @declared
-class _BLIP(transformers_keys.Encoder):
+class _BLIP(clip_config.Config):
     model_type: Literal['blip']
     image_text_hidden_size: Count = 256
-    text_config: dict | None = None
-    vision_config: dict | None = None
+    text_config: _Text | None = None
+    vision_config: _Image | None = None
 
 
 def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
@@ -163,9 +163,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    model = clip_config.read_config(_BLIP, path)
-    text = clip_config.read_config(_Text, path, model.text_config or {}, 'text_config.')
-    image = clip_config.read_config(_Image, path, model.vision_config or {}, 'vision_config.')
+    model = read_declared(_BLIP, path, read_json(path))
+    text = model.text_config or _Text()
+    image = model.vision_config or _Image()
     edge = image.image_size
     pixels = read_pixels(path.parent, of_square('Blip', edge))
     photos = {'image_size': edge, 'patch_size': image.patch_size, 'epsilon': image.layer_norm_eps}

@@ -2,21 +2,19 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from jitm.config.foreign import declared, neutral, read_declared, read_json
-from jitm.config.hints import requirement
 from jitm.errors import UserError
 from jitm.importers import transformers_keys
 from jitm.importers.containers import Tensors
-from jitm.importers.processors import REMEDY, Processor, class_names, normalization, read_pixels
+from jitm.importers.processors import Deviation, Mean, Processor, processor_of, read_pixels
 from jitm.importers.tensors import count_blocks, head_size, shape_of
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN, EPSILON
 from jitm.types import Count, Index, Positive
 
-T = TypeVar('T')
 ACTIVATIONS = ('gelu', 'quick_gelu')
 TEMPERATURE = 0.07  # initial value; a converted model has the learned one
 RESIDUAL = 'clip_resnet.ModifiedResNet'
@@ -30,19 +28,21 @@ HUGGING_FACE_TOWER = {  # our key -> Hugging Face's
     'mlp_dim': 'intermediate_size',
     'activation': 'hidden_act',
 }
-# Initial values, sizes that the shapes of tensors state, and the padding after the end of a text.
-HARMLESS = transformers_keys.HARMLESS | {
-    'encoder_hidden_size',
-    'logit_scale_init_value',
-    'pad_token_id',
-    'projection_dim',
-    'projection_size',
-}
 _LEGACY_END = 2  # in released configs; the end of a text is then its largest id, as ours is
 
 
 @declared
-class Tower(transformers_keys.Encoder):
+class Config(transformers_keys.Encoder):
+    """Keys of a model with towers, and of its towers."""
+
+    # Initial values, sizes that the shapes of tensors state, and the padding after the end of a text.
+    harmless = f"""{transformers_keys.HARMLESS}
+        encoder_hidden_size logit_scale_init_value pad_token_id projection_dim projection_size
+    """
+
+
+@declared
+class Tower(Config):
     """Keys of a tower, with the defaults of transformers, which files of before 2023 leave out."""
 
     hidden_size: Count = 768
@@ -79,13 +79,21 @@ class _Image(_Tower):
 
 
 @declared
-class _CLIP(transformers_keys.Encoder):
+class _CLIP(Config):
     model_type: Literal['clip']
     projection_dim: Count = 512
-    text_config: dict | None = None
-    vision_config: dict | None = None
-    text_config_dict: dict | None = None
-    vision_config_dict: dict | None = None
+    text_config: _Text | None = None
+    vision_config: _Image | None = None
+    text_config_dict: _Text | None = None  # which counts, with its defaults
+    vision_config_dict: _Image | None = None
+
+
+# Keys of training, and of towers of other libraries, whose names are None.
+_OPEN_CLIP_HARMLESS = """
+    attn_pooler_heads attn_pooler_queries correct_cls_mask custom_text eos_id hf_model_pretrained hf_pooler_type
+    hf_proj_type init_logit_scale n_queries pad_id patch_dropout pooler_type proj timm_drop timm_drop_path
+    timm_model_pretrained timm_pool timm_proj timm_proj_bias
+    """
 
 
 @declared
@@ -104,6 +112,8 @@ class _OpenCLIPTower(
         scale_fc=False,
     )
 ):
+    harmless = _OPEN_CLIP_HARMLESS
+
     mlp_ratio: Positive = 4.0
     output_tokens: bool = False
 
@@ -154,48 +164,37 @@ class _OpenCLIPImage(
     ),
 ):
     image_size: Count = 224
-    layers: Count | tuple = 12
+    layers: Count | tuple[Count, Count, Count, Count] = 12
     width: Count = 768
     head_width: Count = 64
     patch_size: Count | None = 16
 
 
-# Keys of training, and of towers of other libraries, whose names are None.
-_OPEN_CLIP_HARMLESS = """
-    attn_pooler_heads attn_pooler_queries correct_cls_mask custom_text eos_id hf_model_pretrained hf_pooler_type
-    hf_proj_type init_logit_scale n_queries pad_id patch_dropout pooler_type proj timm_drop timm_drop_path
-    timm_model_pretrained timm_pool timm_proj timm_proj_bias
-"""
-OPEN_CLIP_HARMLESS = frozenset(_OPEN_CLIP_HARMLESS.split())
-
-
 @declared
 class _OpenCLIPModel(neutral(init_logit_bias=None, multimodal_cfg=None, nonscalar_logit_scale=False)):
+    harmless = _OPEN_CLIP_HARMLESS
+
     embed_dim: Count
-    vision_cfg: dict
-    text_cfg: dict
+    vision_cfg: _OpenCLIPImage
+    text_cfg: _OpenCLIPText
     quick_gelu: bool = False
 
 
 @declared
 class _OpenCLIP:
-    model_cfg: dict
+    model_cfg: _OpenCLIPModel
     preprocess_cfg: dict | None = None
 
 
 def _processor(edge: int) -> type[Processor]:
     """Declares a processor that resizes the shorter side of photos and crops the center."""
-
-    @declared
-    class Cropping(Processor):
-        image_processor_type: Literal[*class_names('CLIP'), None] = None
-        feature_extractor_type: Literal[*class_names('CLIP'), None] = None
-        size: Literal[{'shortest_edge': edge}, edge, None] = None
-        default_to_square: Literal[False, None] = None
-        do_center_crop: Literal[True, None] = None
-        crop_size: Literal[{'height': edge, 'width': edge}, edge, None] = None
-
-    return Cropping
+    return processor_of(
+        'CLIP',
+        size=[{'shortest_edge': edge}, edge],
+        default_to_square=[False],
+        do_center_crop=[True],
+        crop_size=[{'height': edge, 'width': edge}, edge],
+    )
 
 
 def read_hugging_face(path: Path) -> dict[str, Any]:
@@ -204,45 +203,36 @@ def read_hugging_face(path: Path) -> dict[str, Any]:
     Raises:
       UserError: If a file is damaged, or jitm does not know a key or its value.
     """
-    model = read_config(_CLIP, path)
-    towers = []
-    for kind, name in ((_Text, 'text_config'), (_Image, 'vision_config')):
-        tower = read_config(kind, path, getattr(model, name) or {}, f'{name}.')
-        section = getattr(model, f'{name}_dict')
-        if section is not None:  # which counts, with its defaults
-            tower = read_config(kind, path, section, f'{name}_dict.')
-        towers.append(tower)
-    text, image = towers
+    model = read_declared(_CLIP, path, read_json(path))
+    text = model.text_config_dict or model.text_config or _Text()
+    image = model.vision_config_dict or model.vision_config or _Image()
     if text.eos_token_id not in (_LEGACY_END, text.vocab_size - 1):
         problem = f"has 'eos_token_id' {text.eos_token_id} of {text.vocab_size} tokens"
-        raise UserError(f'{path} {problem}, but tokens that were added after the end of texts are not read: {REMEDY}')
+        raise UserError(
+            f'{path} {problem}, but tokens that were added after the end of texts are not read: give another model'
+        )
     pixels = read_pixels(path.parent, _processor(image.image_size))
     sizes = {'name': 'vit.ViT', 'image_size': image.image_size, 'patch_size': image.patch_size}
     words = {**text.ours(), 'max_length': text.max_position_embeddings}
     return _section(model.projection_dim, sizes | image.ours(), words, pixels.mean, pixels.deviation)
 
 
-def read_config(kind: type[T], path: Path, content: Mapping[str, Any] | None = None, where: str = '') -> T:
-    """Reads a `config.json`, or an object at a place in it, as `read_declared` does."""
-    content = read_json(path) if content is None else content
-    return read_declared(kind, path, content, harmless=HARMLESS, where=where)
-
-
 def read_open_clip(path: Path) -> dict[str, Any]:
     """Returns the config's `model` of a published CLIP from its `open_clip_config.json`; errors as above."""
     sections = read_declared(_OpenCLIP, path, read_json(path))
-    pixels = sections.preprocess_cfg or {}
-    model = _of_open_clip(path, sections.model_cfg, *normalization(path, pixels, ('mean', 'std')))
-    edge = model['image']['image_size']
+    edge = sections.model_cfg.vision_cfg.image_size
 
     @declared
     class Preprocessing(neutral(mode='RGB', resize_mode='shortest')):
+        harmless = 'fill_color'
+
         interpolation: Literal['bicubic', 'random'] = 'bicubic'  # random in training only
         size: Literal[edge, [edge, edge]] = edge
+        mean: Mean | None = None
+        std: Deviation | None = None
 
-    harmless = 'mean', 'std', 'fill_color'
-    read_declared(Preprocessing, path, pixels, harmless=harmless, where='preprocess_cfg.')
-    return model
+    pixels = read_declared(Preprocessing, path, sections.preprocess_cfg or {}, 'preprocess_cfg.')
+    return _of_open_clip(path, sections.model_cfg, pixels.mean or CLIP_MEAN, pixels.std or CLIP_DEVIATION)
 
 
 def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
@@ -271,24 +261,20 @@ def read_openai(path: Path, tensors: Tensors) -> dict[str, Any]:
     image = {'image_size': edge * math.isqrt(cells - 1), 'layers': layers, 'width': width}  # position 0 is not a cell
     image |= {'head_width': head_size(width), 'patch_size': None if isinstance(layers, list) else edge}
     content = {'embed_dim': sizes('text_projection', 2)[1], 'quick_gelu': True, 'vision_cfg': image, 'text_cfg': text}
-    return _of_open_clip(path, content, CLIP_MEAN, CLIP_DEVIATION)
+    return _of_open_clip(path, read_declared(_OpenCLIPModel, path, content), CLIP_MEAN, CLIP_DEVIATION)
 
 
-def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation: tuple) -> dict[str, Any]:
+def _of_open_clip(path: Path, model: _OpenCLIPModel, mean: Sequence, deviation: Sequence) -> dict[str, Any]:
     """Returns the config's `model` of the `model_cfg` of open_clip."""
-    read = functools.partial(read_declared, harmless=OPEN_CLIP_HARMLESS)
-    model = read(_OpenCLIPModel, path, content, where='model_cfg.')
-    image = read(_OpenCLIPImage, path, model.vision_cfg, where='vision_cfg.')
-    text = read(_OpenCLIPText, path, model.text_cfg, where='text_cfg.')
+    image = model.vision_cfg
+    text = model.text_cfg
     activation = 'quick_gelu' if model.quick_gelu else 'gelu'
     if isinstance(image.layers, int):
         heads = image.width // image.head_width
         if not heads:
-            raise UserError(f"{path} has a 'head_width' above the 'width': {REMEDY}")
+            raise UserError(f"{path} has a 'head_width' above the 'width': give another model")
         encoder = {'name': 'vit.ViT', 'patch_size': image.patch_size, **image.ours(heads, activation)}
     else:  # the blocks of the stages of a ResNet
-        if len(image.layers) != 4 or any(requirement(blocks, Count) for blocks in image.layers):
-            raise UserError(f"{path} has 'layers' {image.layers!r}; it must be four whole numbers above 0: {REMEDY}")
         heads = RESNET_CHANNELS * image.width // image.head_width
         sizes = {'blocks': tuple(image.layers), 'stem_dim': image.width, 'num_heads': heads}
         encoder = {'name': RESIDUAL, 'train_norm': False, **sizes}
@@ -297,12 +283,12 @@ def _of_open_clip(path: Path, content: Mapping[str, Any], mean: tuple, deviation
     return _section(model.embed_dim, encoder, words, mean, deviation)
 
 
-def _section(embed_dim: int, image: dict, text: dict, mean: tuple, deviation: tuple) -> dict[str, Any]:
+def _section(embed_dim: int, image: dict, text: dict, mean: Sequence, deviation: Sequence) -> dict[str, Any]:
     """Returns the config's `model`."""
     return {
         'name': 'clip.CLIP',
         'embed_dim': embed_dim,
-        'image': {'dtype': 'float32', 'mean': mean, 'deviation': deviation, **image},
+        'image': {'dtype': 'float32', 'mean': tuple(mean), 'deviation': tuple(deviation), **image},
         'text': {'name': 'clip_text.CausalTransformer', 'dtype': 'float32', **text},
         'initial_temperature': TEMPERATURE,
     }

@@ -3,7 +3,7 @@
 import functools
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import chex
 import numpy as np
@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.files.packages import located
 from jitm.importers.containers import FILES, Tensors, open_checkpoint
-from jitm.importers.processors import PROCESSOR, normalization
+from jitm.importers.processors import PROCESSOR, Deviation, Mean, Processor
 from jitm.importers.tensors import KeyMap, convert, rename
 from jitm.importers.transformers_keys import HARMLESS, Encoder
 from jitm.layers import cnn
@@ -74,20 +74,31 @@ REMEDY = 'give the weights of another network'
 
 
 @declared
-class _Timm(neutral(global_pool='avg')):
+class _TimmPixels:
+    remedy = REMEDY
+    # Where the weights are from, the classifier, and the photos; the config of the run states how these are resized.
+    harmless = """
+        architecture classifier crop_mode crop_pct custom_load description drop_path_rate drop_rate file first_conv
+        fixed_input_size hf_hub_filename hf_hub_id input_size interpolation label_descriptions label_names label_offset
+        labels license min_input_size notes num_classes num_features origin_url paper_ids paper_name pool_size source
+        tag test_crop_pct test_input_size test_pool_size url
+        """
+
+    mean: Mean | None = None
+    std: Deviation | None = None
+
+
+@declared
+class _TimmArguments(neutral(in_chans=3, global_pool='avg')):
+    remedy = REMEDY
+    harmless = _TimmPixels.harmless
+
+
+@declared
+class _Timm(_TimmPixels, neutral(global_pool='avg')):
     architecture: Literal[*NETWORKS]
-    model_args: dict | None = None
-    pretrained_cfg: dict | None = None
-
-
-# Where the weights are from, the classifier, and the photos; the config of the run states how these are resized.
-_TIMM_HARMLESS = """
-    architecture classifier crop_mode crop_pct custom_load description drop_path_rate drop_rate file first_conv
-    fixed_input_size hf_hub_filename hf_hub_id input_size interpolation label_descriptions label_names label_offset
-    labels license mean min_input_size notes num_classes num_features origin_url paper_ids paper_name pool_size source
-    std tag test_crop_pct test_input_size test_pool_size url
-"""
-TIMM_HARMLESS = frozenset(_TIMM_HARMLESS.split())
+    model_args: _TimmArguments | None = None
+    pretrained_cfg: _TimmPixels | None = None  # files of old versions have its keys themselves
 
 
 @declared
@@ -101,10 +112,21 @@ class _ResNet(
         downsample_in_bottleneck=False,
     ),
 ):
+    remedy = REMEDY
+    harmless = f'{HARMLESS} depths hidden_sizes layer_type out_features out_indices stage_names'
+
     model_type: Literal['resnet']
 
 
-RESNET_HARMLESS = HARMLESS | {'depths', 'hidden_sizes', 'layer_type', 'out_features', 'out_indices', 'stage_names'}
+@declared
+class _Photos(Processor):
+    remedy = REMEDY
+    harmless = f'{Processor.harmless} crop_pct do_center_crop size'
+
+    image_processor_type: Any = None
+    feature_extractor_type: Any = None
+    do_resize: Any = None
+    resample: Any = None
 
 
 def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree) -> dict[str, chex.ArrayTree]:
@@ -138,23 +160,20 @@ def _check_config(folder: Path) -> None:
     file = folder / CONFIG
     content = read_json(file)
     if 'architecture' in content:
-        read = functools.partial(read_declared, path=file, harmless=TIMM_HARMLESS, remedy=REMEDY)
-        config = read(_Timm, content=content)
-        pixels = config.pretrained_cfg or content  # files of old versions have its keys themselves
-        read(neutral(), content=config.pretrained_cfg or {}, where='pretrained_cfg.')
-        read(neutral(in_chans=3, global_pool='avg'), content=config.model_args or {}, where='model_args.')
+        config = read_declared(_Timm, file, content)
+        pixels = config.pretrained_cfg or config
         network = NETWORKS[config.architecture]
-        keys = 'mean', 'std'
+        moments = pixels.mean, pixels.std
     else:
-        read_declared(_ResNet, file, content, harmless=RESNET_HARMLESS, remedy=REMEDY)
+        read_declared(_ResNet, file, content)
         network = cnn.ResNet
         file = folder / PROCESSOR
-        pixels = read_json(file) if file.is_file() else {}
-        keys = 'image_mean', 'image_std'
-    expected = network.mean, network.deviation
-    moments = normalization(file, pixels, keys, expected)
-    if not np.allclose(moments, expected, atol=CLOSE):
-        raise UserError(f"{file} has '{keys[0]}' and '{keys[1]}' {moments}; the network reads {expected}: {REMEDY}")
+        pixels = read_declared(_Photos, file)
+        moments = pixels.image_mean, pixels.image_std
+    for values, expected in zip(moments, (network.mean, network.deviation), strict=True):
+        if values and not np.allclose(values, expected, atol=CLOSE):
+            problem = f'normalizes photos by {tuple(values)}, but the network reads {expected}'
+            raise UserError(f'{file} {problem}: {REMEDY}')
 
 
 def _check_digest(path: str) -> None:

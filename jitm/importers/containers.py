@@ -41,6 +41,8 @@ COMPRESSED = 100  # maximal ratio of an archive's content to its file
 class Index:
     """The index of weights in several files."""
 
+    harmless = 'metadata'
+
     weight_map: dict
 
 
@@ -254,7 +256,7 @@ def _open(file: pathlib.Path) -> dict[str, Any]:
     """Returns the content of a file of weights, or of the files that an index names."""
     if not file.name.endswith('.index.json'):
         return {'.safetensors': _open_safetensors, '.npz': _open_npz}.get(file.suffix, torch_files.load)(file)
-    places = read_declared(Index, file, harmless=('metadata',)).weight_map
+    places = read_declared(Index, file).weight_map
     content = {}
     for name in sorted({*map(str, places.values())}):
         check_within(name, str(file))

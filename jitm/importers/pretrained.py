@@ -47,7 +47,7 @@ def load_pretrained(
       uniter: Path of weights for a whole UNITER, see `load_uniter`; '' for none.
       oscar: Path of weights for an OSCAR, see `load_oscar`; '' for none.
       word_vectors: Path of a text file for the module `embedding`, see `load_word_vectors`; '' for none.
-      dense: Path of weights for the module `dense`, see `load_dense`; '' for none. `text_folders.complete` sets it.
+      dense: Path of weights for the module `dense`, see `load_dense`; '' for none. `named_folders.complete` sets it.
 
     Returns:
       'params' and 'batch_stats' -> path of a variable -> its values, NaN where the file has none.

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from jitm.config.foreign import declared, neutral
+from jitm.config.foreign import declared, neutral, read_declared, read_json
 from jitm.data.images.transforms import INTERPOLATIONS
 from jitm.data.text.pieces import Subwords
 from jitm.errors import UserError
-from jitm.importers import clip_config, clip_weights, transformers_keys
+from jitm.importers import clip_config, clip_weights
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.processors import Pixels, of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
@@ -16,7 +16,9 @@ from jitm.importers.tokenizer_files import check_tokenizer
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 from jitm.types import Count
 
-TEMPERATURE, BIAS = 0.1, -10.0  # initial values; a converted model has the learned ones
+# Initial values; a converted model has the learned ones.
+TEMPERATURE = 0.1
+BIAS = -10.0
 TOKENIZERS = ('spiece.model', 'tokenizer.json')
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'quick_gelu': 'quick_gelu'}  # Hugging Face's -> ours
 RESAMPLE = tuple(INTERPOLATIONS.values())
@@ -45,10 +47,10 @@ class _Image(_Tower, neutral(vision_use_head=True)):
 
 
 @declared
-class _SigLIP(transformers_keys.Encoder):
+class _SigLIP(clip_config.Config):
     model_type: Literal['siglip']  # 'siglip2' is NaFlex, of several resolutions
-    text_config: dict | None = None
-    vision_config: dict | None = None
+    text_config: _Text | None = None
+    vision_config: _Image | None = None
 
 
 _HEAD = 'vision_model.head'
@@ -114,9 +116,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
       UserError: If the file is damaged, or it is another kind of model.
     """
-    model = clip_config.read_config(_SigLIP, path)
-    text = clip_config.read_config(_Text, path, model.text_config or {}, 'text_config.')
-    image = clip_config.read_config(_Image, path, model.vision_config or {}, 'vision_config.')
+    model = read_declared(_SigLIP, path, read_json(path))
+    text = model.text_config or _Text()
+    image = model.vision_config or _Image()
     edge = image.image_size
     pixels = read_pixels(path.parent, of_square('Siglip', edge, RESAMPLE), Pixels(MEAN, DEVIATION))
     sizes = {'image_size': edge, 'patch_size': image.patch_size, 'mean': pixels.mean, 'deviation': pixels.deviation}

@@ -1,13 +1,11 @@
 """Text encoders as folders of Hugging Face or sentence-transformers: their sizes, weights, tokenizers and pooling.
 
-In a config, `model.text = dict(name='text.BERTEncoder', path=FOLDER)` names such a folder, or the name of an installed
-package such as 'all-MiniLM-L6-v2'. `complete` replaces it by the keys that a run stores: a run needs no
-folder.
+A folder may also be the name of an installed package, such as 'all-MiniLM-L6-v2'.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,13 +14,11 @@ import jax
 import numpy as np
 from annotated_types import Ge
 
-from jitm.config import schema
 from jitm.config.foreign import declared, read_declared, read_json
-from jitm.config.hints import check_value
 from jitm.data.text.published import read_tokenizer_config, transformer_config
 from jitm.data.text.vocabularies import Tokenizer, load_vocabulary
 from jitm.errors import UserError
-from jitm.files import check_within, parse_json
+from jitm.files import check_within
 from jitm.files.packages import located
 from jitm.importers.bert_weights import load_bert, read_size
 from jitm.importers.containers import open_checkpoint
@@ -31,8 +27,6 @@ from jitm.layers.text import BERTEncoder
 from jitm.layers.transformer import BERTSize
 from jitm.types import Count, Texts
 
-NAME = 'text.BERTEncoder'  # the module that reads a folder
-PUBLISHED = 'published'  # the pooling of the folder, as `model.text_pooling`
 POOLINGS = {  # sentence-transformers' -> ours
     'cls': 'first',
     'cls_token': 'first',
@@ -60,20 +54,32 @@ DENSE = KeyMap({'linear': 'linear'})
 REMEDY = "set 'model.text_pooling' to 'mean', 'max', 'first' or another pooling"
 SENTENCE = 'sentence_embedding'
 Length = Annotated[int, Ge(2)]
-STATES = ({'text': {'method': 'forward', 'method_output_name': 'last_hidden_state'}}, None)  # what is pooled
+STATES = {'text': {'method': 'forward', 'method_output_name': 'last_hidden_state'}}  # what is pooled
 
 
 @declared
 class Module:
     """An entry of `modules.json`."""
 
+    harmless = 'idx name'
+    remedy = 'give another encoder'
+
     type: str
     path: str
 
 
 @declared
+class ModuleList:
+    """`modules.json`, which is a list."""
+
+    modules: Sequence[Module]
+
+
+@declared
 class ModelConfig:
     """`config_sentence_transformers.json`."""
+
+    harmless = '__version__ similarity_fn_name'
 
     model_type: Literal['SentenceTransformer'] = 'SentenceTransformer'
     prompts: dict | None = None
@@ -84,11 +90,13 @@ class ModelConfig:
 class TransformerConfig:
     """`sentence_bert_config.json`; the tokenizer reads `do_lower_case`."""
 
+    harmless = 'unpad_inputs'
+
     max_seq_length: Length | None = None
     do_lower_case: bool = False
     transformer_task: Literal['feature-extraction'] = 'feature-extraction'
     module_output_name: Literal['token_embeddings'] = 'token_embeddings'
-    modality_config: dict | None = None
+    modality_config: Literal[STATES, None] = None
     processing_kwargs: None = None
     query_length: None = None
     document_length: None = None
@@ -98,6 +106,9 @@ class TransformerConfig:
 @declared
 class PoolingConfig:
     """`config.json` of a `Pooling`, with a list of names or, in old files, a flag for each."""
+
+    harmless = 'embedding_dimension word_embedding_dimension include_prompt'
+    remedy = REMEDY
 
     pooling_mode: str | Sequence | None = None
     pooling_mode_cls_token: bool = False
@@ -112,6 +123,8 @@ class PoolingConfig:
 class DenseConfig:
     """`config.json` of a `Dense`."""
 
+    remedy = REMEDY
+
     in_features: Count
     out_features: Count
     bias: bool = True
@@ -124,6 +137,8 @@ class DenseConfig:
 @declared
 class NormalizeConfig:
     """`config.json` of a `Normalize`, which old folders lack."""
+
+    remedy = REMEDY
 
     module_input_name: Literal[SENTENCE] = SENTENCE
     module_output_name: Literal[SENTENCE, None] = SENTENCE
@@ -176,17 +191,14 @@ def read_folder(path: str) -> TextFolder:
         raise UserError(f'{inner} has no config.json: give a folder of Hugging Face or sentence-transformers')
     _, size = read_size(inner / 'config.json')
     limit = read_tokenizer_config(inner).length
-    file = transformer_config(inner)
-    config = read_declared(TransformerConfig, file, harmless=('unpad_inputs',))
-    if config.modality_config not in STATES:
-        raise UserError(f"{file} has 'modality_config' {config.modality_config}; it must be {STATES[0]}")
-    limit = config.max_seq_length or limit
-    return TextFolder(path if inner == folder else str(inner), size, min(size.max_length, limit or size.max_length))
+    config = read_declared(TransformerConfig, transformer_config(inner))
+    limit = config.max_seq_length or limit or size.max_length
+    return TextFolder(path if inner == folder else str(inner), size, min(size.max_length, limit))
 
 
 def _check_prompt(file: Path) -> None:
     """Raises a UserError if a folder puts a prompt before each text."""
-    config = read_declared(ModelConfig, file, harmless=('__version__', 'similarity_fn_name'))
+    config = read_declared(ModelConfig, file)
     prompt = (config.prompts or {}).get(config.default_prompt_name)
     if prompt:
         problem = f"puts the prompt '{prompt}' before each text by 'default_prompt_name', which jitm does not"
@@ -207,10 +219,10 @@ def read_pooling(path: str) -> PublishedPooling:
     files = {kind: path / 'config.json' for kind, path in modules}
     name = _pooling_in(files['Pooling']) if 'Pooling' in files else 'mean'
     if 'Normalize' in files:
-        read_declared(NormalizeConfig, files['Normalize'], remedy=REMEDY)
+        read_declared(NormalizeConfig, files['Normalize'])
     if 'Dense' not in files:
         return PublishedPooling(name)
-    projection = read_declared(DenseConfig, files['Dense'], remedy=REMEDY)
+    projection = read_declared(DenseConfig, files['Dense'])
     dense = {
         'size': projection.out_features,
         'activation': ACTIVATIONS[projection.activation_function],
@@ -221,8 +233,7 @@ def read_pooling(path: str) -> PublishedPooling:
 
 def _pooling_in(file: Path) -> str:
     """Returns the pooling that the config of a `Pooling` states, a key of `jitm.layers.pooling.POOLINGS`."""
-    sizes = ('embedding_dimension', 'word_embedding_dimension')
-    config = read_declared(PoolingConfig, file, read_json(file), harmless=(*sizes, 'include_prompt'), remedy=REMEDY)
+    config = read_declared(PoolingConfig, file, read_json(file))
     modes = config.pooling_mode or [
         key.removeprefix('pooling_mode_') for key, value in dataclasses.asdict(config).items() if value is True
     ]
@@ -254,13 +265,8 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
     file = folder / 'modules.json'
     if not file.is_file():
         return []
-    try:
-        entries = parse_json(file.read_bytes())
-        declarations = [read_declared(Module, file, dict(entry), harmless=('idx', 'name')) for entry in entries]
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f'{file} is no list of modules ({error}): download it again') from error
     modules = []
-    for module in declarations:
+    for module in read_declared(ModuleList, file, {'modules': read_json(file, list)}).modules:
         package, _, kind = module.type.rpartition('.')
         if not package.startswith('sentence_transformers.'):
             raise UserError(f"{file} has a module of the type '{module.type}', which is not read: give another encoder")
@@ -288,111 +294,3 @@ def load_text_encoder(path: str) -> tuple[BERTEncoder, chex.ArrayTree, Tokenizer
     texts = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32))
     shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), texts, method='features'))['params']
     return encoder, {'bert': load_bert(folder.path, shapes['bert'], folder.size)}, vocabulary
-
-
-def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks a config, and replaces the folders of text encoders by the keys that they stand for.
-
-    `path` of a text encoder becomes `size` and `max_length`, `vocabulary.path` and `initialize.bert`; the pooling
-    'published' becomes that of the folder, with its linear layer as `dense` of the text encoder and `initialize.dense`.
-
-    Args:
-      config: See `schema.check`.
-
-    Returns:
-      The config as it is stored with a run.
-
-    Raises:
-      UserError: See `schema.check`; if a folder cannot be read, or a key that it sets is set too.
-    """
-    config = schema.check(config)
-    stages = config['stages']
-    if 'first' in stages:
-        config = {**config, 'stages': {**stages, 'first': _completed(stages['first'])}}
-    return _completed(config, weights=not stages.get('fine_tune'))
-
-
-def _completed(config: dict[str, Any], weights: bool = True) -> dict[str, Any]:
-    """Completes the config of a stage, see `complete`; `weights` is False for one that starts from another run."""
-    path = _named_folder(config)
-    if not path:
-        return config
-    _check_unset(config)
-    if not Path(located(path)).is_dir():
-        raise UserError(
-            f'there is no folder {path}: give one of Hugging Face or sentence-transformers; to resume a run whose '
-            'folder has moved, put a link to it in its old place'
-        )
-    folder = read_folder(path)
-    config = _with_models(config, lambda model: _replaced(model, path, folder))
-    read = {'bert': folder.path}
-    if any((model.get('text') or {}).get('dense') for model in _models(config)):
-        read['dense'] = read_pooling(path).weights
-    if not weights or all(member.get('init_from') or member.get('of') for member in config['members'].values()):
-        read = {}
-    vocabulary = {**config['vocabulary'], 'path': folder.path}
-    return {**config, 'vocabulary': vocabulary, 'initialize': {**config['initialize'], **read}}
-
-
-def _models(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the sections of all models of a stage."""
-    return [config['model'], *(member['model'] for member in config['members'].values() if member.get('model'))]
-
-
-def _with_models(config: dict[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the config of a stage with another section for each model."""
-    members = {
-        name: {**member, **({'model': change(member['model'])} if member.get('model') else {})}
-        for name, member in config['members'].items()
-    }
-    return {**config, 'model': change(config['model']), 'members': members}
-
-
-def _named_folder(config: Mapping[str, Any]) -> str:
-    """Returns the folder that the models of a stage name, '' for none; an error if they name several."""
-    texts = map(_text_of, _models(config))
-    path, *more = dict.fromkeys(text['path'] for text in texts if 'path' in text) or ['']
-    if more:
-        problem = f"is '{path}' and '{more[0]}', but all models of a run read one vocabulary: name one folder"
-        raise UserError(f"config key 'model.text.path' {problem}")
-    return path
-
-
-def _check_unset(config: Mapping[str, Any]) -> None:
-    """Raises a UserError if a key is set that a folder replaces."""
-    for section, key in (('vocabulary', 'path'), ('initialize', 'bert')):
-        value = config[section][key]
-        if value:
-            problem = "is set, but 'model.text.path' names a folder that has it: set one of them to ''"
-            raise UserError(f"config key '{section}.{key}' '{value}' {problem}")
-
-
-def _replaced(model: Mapping[str, Any], path: str, folder: TextFolder) -> dict[str, Any]:
-    """Returns the section of a model with the keys for which the folder stands that it names, if it names one."""
-    text = {**_text_of(model)}
-    if not text.pop('path', None):
-        return dict(model)
-    text['size'] = {'name': 'transformer.BERTSize', **dataclasses.asdict(folder.size)}
-    text['max_length'] = min(folder.max_length, text.get('max_length') or folder.max_length)
-    if model.get('text_pooling') != PUBLISHED:
-        return {**model, 'text': text}
-    pooling = read_pooling(path)
-    if pooling.dense is None:
-        return {**model, 'text': text, 'text_pooling': pooling.name}
-    text['dense'] = {'name': 'pooling.Dense', 'pooling': pooling.name, **pooling.dense}
-    return {**model, 'text': text, 'text_pooling': 'first'}  # all words have one vector
-
-
-def _text_of(model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the section of the text encoder of a model, {} without one; an error if `path` is set for another one."""
-    text = model.get('text')
-    text = text if isinstance(text, Mapping) else {}
-    if 'path' not in text:
-        return {}
-    check_value('model.text.path', text['path'], str)
-    if text.get('name') != NAME:
-        problem = f"is set, but 'model.text.name' is '{text.get('name')}', not '{NAME}': leave one of them out"
-        raise UserError(f"config key 'model.text.path' {problem}")
-    if 'size' in text:
-        raise UserError("config keys 'model.text.path' and 'model.text.size' both name sizes: leave one of them out")
-    return text

@@ -12,13 +12,12 @@ from jitm.data.text.pieces import BPE, Pieces
 from jitm.errors import UserError
 from jitm.files import parse_json, read_bytes
 
-CONFIG, SPECIAL, ADDED = 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'
-VOCABULARY, WHOLE = 'vocab.json', 'tokenizer.json'
+CONFIG = 'tokenizer_config.json'
+SPECIAL = 'special_tokens_map.json'
+ADDED = 'added_tokens.json'
+VOCABULARY = 'vocab.json'
+WHOLE = 'tokenizer.json'
 REMEDY = 'give another model, or its tokenizer by --vocabulary'
-_HARMLESS = """
-    _commit_hash legacy spaces_between_special_tokens split_special_tokens tokenizer_class use_default_system_prompt
-"""
-HARMLESS = published.SHARED_HARMLESS.union(_HARMLESS.split())
 MASK = 'attention_mask'
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _SPLITS = _WORDS, rf'<\|startoftext\|>|<\|endoftext\|>|{_WORDS}'  # versions 4 and 5 of transformers
@@ -29,6 +28,8 @@ Added = Iterator[tuple[Any, Any]]  # tokens, which may be objects, and their ids
 
 @declared
 class _Special:
+    remedy = REMEDY
+
     bos_token: Any = None
     eos_token: Any = None
     unk_token: Any = None
@@ -65,6 +66,11 @@ class _Config(
         never_split=None,
     ),
 ):
+    harmless = f"""{published.SHARED_HARMLESS}
+        _commit_hash legacy spaces_between_special_tokens split_special_tokens tokenizer_class
+        use_default_system_prompt
+    """
+
     sp_model_kwargs: Literal[None, {}] = None
     model_max_length: float | None = None
     added_tokens_decoder: dict | None = None
@@ -83,14 +89,29 @@ def _split(pattern: str) -> dict[str, Any]:
 
 
 @declared
+class _Truncation(neutral(direction='Right')):
+    harmless = 'max_length strategy stride'
+    remedy = REMEDY
+
+
+@declared
+class _Padding(neutral(direction='Right')):
+    harmless = 'strategy pad_to_multiple_of pad_id pad_type_id pad_token'
+    remedy = REMEDY
+
+
+@declared
 class _Whole:
+    harmless = 'version decoder'
+    remedy = REMEDY
+
     model: dict
     normalizer: Literal[{'type': 'Sequence', 'normalizers': _STEPS}]
     pre_tokenizer: Literal[*map(_split, _SPLITS)]
     post_processor: dict
     added_tokens: list = ()
-    truncation: dict | None = None
-    padding: dict | None = None
+    truncation: _Truncation | None = None
+    padding: _Padding | None = None
 
 
 def check_tokenizer(
@@ -109,14 +130,14 @@ def check_tokenizer(
       UserError: If a file states another tokenizer, a smaller length, another mask, or tokens that are no pieces.
     """
     path = folder / CONFIG
-    config = read_declared(_Config, path, harmless=HARMLESS, remedy=REMEDY)
+    config = read_declared(_Config, path)
     length = config.model_max_length
     if length is not None and length < max_length:
         raise UserError(f"{path} has 'model_max_length' {length}, but the model reads {max_length} ids: {REMEDY}")
     if masks is not None and path.is_file() and masks != (MASK in config.model_input_names):
         problem = f"whose 'model_input_names' {'lacks' if masks else 'has'} {MASK} in {path}"
         raise UserError(f'{folder} has a tokenizer {problem}: {REMEDY}')
-    named = read_declared(_Special, folder / SPECIAL, remedy=REMEDY)
+    named = read_declared(_Special, folder / SPECIAL)
     for file, tokens in (
         (path, config.tokens()),
         (folder / SPECIAL, named.tokens()),
@@ -140,19 +161,18 @@ def _check_whole(path: Path, pieces: BPE) -> None:
         content = tokenizers.Tokenizer.from_str(read_bytes(path).decode()).to_str()  # with the defaults of its parts
     except Exception as error:  # tokenizers raises no narrower one
         raise UserError(f'{path} is no tokenizer ({error}): download it again') from error
-    tokenizer = read_declared(_Whole, path, parse_json(content), harmless=('version', 'decoder'), remedy=REMEDY)
-    for part in ('truncation', 'padding'):
-        direction = getattr(tokenizer, part) or {}
-        read_declared(neutral(direction='Right'), path, direction, harmless=direction, where=f'{part}.', remedy=REMEDY)
+    tokenizer = read_declared(_Whole, path, parse_json(content))
     start, end = ([piece, pieces.words.index(piece)] for piece in pieces.OMITTED)
 
     @declared
     class Ends(neutral(type='RobertaProcessing')):
+        harmless = 'trim_offsets add_prefix_space'
+        remedy = REMEDY
+
         cls: Literal[start]
         sep: Literal[end]
 
-    harmless = 'trim_offsets', 'add_prefix_space'
-    read_declared(Ends, path, tokenizer.post_processor, harmless=harmless, where='post_processor.', remedy=REMEDY)
+    read_declared(Ends, path, tokenizer.post_processor, 'post_processor.')
     _check_added(path, tokenizer.model['vocab'].items(), pieces)
     _check_added(path, ((token, None) for token in tokenizer.added_tokens), pieces, pieces.OMITTED)
 

@@ -61,7 +61,7 @@ class BERTEncoder(Tower):
     """Maps the last hidden states of BERT with a linear layer (VSE-infinity; Li et al., 2023, section 3.4).
 
     The `features` are the last hidden states. In a config, `path` names a folder of Hugging Face or
-    sentence-transformers in place of `size` and `max_length`, see `jitm.importers.text_folders`.
+    sentence-transformers in place of `size` and `max_length`, see `jitm.importers.named_folders`.
 
     Attributes:
       vocab_size: The number of word pieces V.

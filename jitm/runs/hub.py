@@ -7,7 +7,7 @@ the inputs that it expects, `vocabulary.json` the words, and `README.md` is the 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import chex
 import numpy as np
@@ -15,16 +15,36 @@ import safetensors.numpy
 from flax import traverse_util
 
 from jitm import metrics as metrics_lib
+from jitm.config.foreign import declared, read_declared, read_json
 from jitm.data.text.vocabularies import restore_vocabulary
 from jitm.errors import UserError
 from jitm.files import hash_file, parse_json, read_bytes
 from jitm.files.outputs import OutputFolder
 
-WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary.json', 'README.md'
+WEIGHTS = 'model.safetensors'
+CONFIG = 'config.json'
+VOCABULARY = 'vocabulary.json'
+CARD = 'README.md'
 KIND = 'an exported model'
 FORMAT = 1  # version of config.json
-_DESCRIBED = {'config': dict, 'data': dict, 'vocabulary_hash': str, 'step': int, 'member': str}
 _PARTS = ('params', 'batch_stats')
+
+
+@declared
+class Exported:
+    """`config.json` of an exported model."""
+
+    remedy = 'export it again; the model of another library is converted with --from'
+
+    model_type: Literal['jitm']
+    format: Literal[FORMAT]
+    sha256: dict
+    config: dict
+    data: dict
+    vocabulary_hash: str
+    step: int
+    member: str
+    encoded_by: dict | None = None
 
 
 def write_folder(folder: Path, variables: Mapping[str, chex.ArrayTree], run: Mapping[str, Any], card: str) -> None:
@@ -68,22 +88,15 @@ def read_folder(folder: Path) -> tuple[dict[str, chex.ArrayTree], dict[str, Any]
     Raises:
       UserError: If jitm did not write the folder, or it is damaged.
     """
+    run = vars(read_declared(Exported, folder / CONFIG, read_json(folder / CONFIG)))
     try:
-        run = dict(parse_json(read_bytes(folder / CONFIG)))
-        if run.get('model_type') != 'jitm':
-            raise UserError(f'{folder} is not a model of jitm: convert it with --from')
-        if run['format'] != FORMAT:
-            raise UserError(f'{folder} has format {run["format"]}, and this version reads {FORMAT}: convert it again')
         for name in (WEIGHTS, VOCABULARY):
-            if hash_file(folder / name) != run['sha256'][name]:
+            if hash_file(folder / name) != run['sha256'].get(name):
                 raise ValueError(f'{name} differs from its checksum')
-        for name, kind in _DESCRIBED.items():
-            if type(run[name]) is not kind:
-                raise ValueError(f'{name} in {CONFIG} has another type')
-        run['vocabulary'] = dict(parse_json(read_bytes(folder / VOCABULARY)))
+        run['vocabulary'] = read_json(folder / VOCABULARY)
         restore_vocabulary(run['vocabulary'])
         tensors = safetensors.numpy.load_file(folder / WEIGHTS)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise UserError(f'{folder} is damaged ({error}): download it again') from error
     trees = traverse_util.unflatten_dict(tensors, sep='.')
     return {part: trees.get(part, {}) for part in _PARTS}, run

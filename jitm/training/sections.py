@@ -9,7 +9,7 @@ from jitm.config.build import to_json
 from jitm.config.section import Section
 from jitm.data import load
 from jitm.data.pairs.augmentation import Augmentation
-from jitm.importers import pretrained, text_folders
+from jitm.importers import named_folders, pretrained, text_folders
 from jitm.layers.lora import LoRA
 from jitm.models import make
 from jitm.training import members, objective, optimizer, source
@@ -39,8 +39,8 @@ def override(config: Config, values: Mapping[str, str | None]) -> dict[str, Any]
 
 
 def complete(config: Config) -> dict[str, Any]:
-    """Checks a config, and returns it with every default and without folders, see `text_folders.complete`."""
-    return with_defaults(text_folders.complete(config), imports=True)
+    """Checks a config, and returns it with every default and without folders, see `named_folders.complete`."""
+    return with_defaults(named_folders.complete(config), imports=True)
 
 
 def with_defaults(config: Config, imports: bool = False) -> dict[str, Any]:

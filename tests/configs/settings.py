@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jitm import configs
 from jitm.commands import settings
-from jitm.importers.text_folders import complete
+from jitm.importers.named_folders import complete
 from jitm.models.make import make_model
 from jitm.training import stages
 from jitm.training.plan import make_plan

@@ -15,8 +15,8 @@ from jitm.commands import settings
 from jitm.configs import blip, clip, common, siglip
 from jitm.configs.tuning import TUNING
 from jitm.files.packages import PACKAGES
+from jitm.importers.named_folders import complete
 from jitm.importers.released import shapes_of
-from jitm.importers.text_folders import complete
 from jitm.training.plan import make_plan
 from jitm.types import Images, Texts
 from tests.configs.settings import load, module_of, one_of_each_word, start

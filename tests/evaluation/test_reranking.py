@@ -217,7 +217,7 @@ def test_command_prints_the_shortlist(finished, capsys):
         (['--shortlist=RUN', '--top_m=9'], '--top_m=9'),
         (
             ['--shortlist=RUN', '--top_m=20', '--save_sims'],
-            '--save_sims needs the score of every pair; leave out --top_m',
+            '--save_sims is not read with --top_m: leave one of them out',
         ),
     ],
 )

@@ -141,10 +141,10 @@ def test_other_values_are_refused(tmp_path, file, key, value, message):
 @pytest.mark.parametrize(
     ('file', 'key', 'value', 'message'),
     [
-        (OPEN_CLIP, 'model_cfg.vision_cfg', {'layers': [1, 2]}, "has 'layers' [1, 2]; it must be four whole numbers"),
+        (OPEN_CLIP, 'model_cfg.vision_cfg.layers', [1, 2], "has 'model_cfg.vision_cfg.layers' [1, 2]; it must be an"),
         (OPEN_CLIP, 'model_cfg.vision_cfg.head_width', 64, "has a 'head_width' above the 'width'"),
-        (OPEN_CLIP, 'preprocess_cfg.mean', [], "sets 'mean' to []: it must be three numbers"),
-        (OPEN_CLIP, 'preprocess_cfg.std', [1, 1, 0], "sets 'std' to [1, 1, 0]: it must be three numbers above 0"),
+        (OPEN_CLIP, 'preprocess_cfg.mean', [], "has 'preprocess_cfg.mean' []; it must be a tuple of 3"),
+        (OPEN_CLIP, 'preprocess_cfg.std', [1, 1, 0], "has 'preprocess_cfg.std' [1, 1, 0]; it must be a tuple"),
         (CONFIG, 'text_config.eos_token_id', V - 3, f"has 'eos_token_id' {V - 3} of {V} tokens, but tokens that were"),
     ],
 )

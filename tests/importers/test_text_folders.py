@@ -18,8 +18,9 @@ from jitm.encoders.text_network import of_folder, restore
 from jitm.errors import UserError
 from jitm.files.packages import PACKAGES, located
 from jitm.importers.bert_weights import load_bert
+from jitm.importers.named_folders import complete
 from jitm.importers.pretrained import load_pretrained, replace
-from jitm.importers.text_folders import complete, load_dense, load_text_encoder, read_folder, read_pooling
+from jitm.importers.text_folders import load_dense, load_text_encoder, read_folder, read_pooling
 from jitm.layers.transformer import BERT
 from jitm.models.make import make_model
 from jitm.types import Texts
@@ -232,8 +233,8 @@ MODELS = 'sentence_transformers.models'
         ('sentence_bert_config.json', '{"max_seq_length": "8"}', "has 'max_seq_length' '8'; it must be"),
         ('modules.json', '[{"type": "x.Transformer", "path": ""}]', "module of the type 'x.Transformer', which is not"),
         ('modules.json', f'[{{"type": "{MODELS}.LSTM", "path": "x"}}]', 'starts with the module LSTM: give a folder'),
-        ('modules.json', '[3]', 'modules.json is no list of modules'),
-        ('modules.json', '[{}]', "modules.json has no 'type'"),
+        ('modules.json', '[3]', "modules.json has 'modules.0' 3; it must be a dict"),
+        ('modules.json', '[{}]', "modules.json has no 'modules.0.type'"),
         (
             'modules.json',
             f'[{{"type": "{MODELS}.Transformer", "path": "../x"}}]',

@@ -277,7 +277,11 @@ REFUSED_NETWORKS = {
     'resnet18 dilated': ('resnet-18', {'output_stride': 8}, "has 'model_args.output_stride' 8, which jitm does not"),
     'resnet18 gray': ('resnet-18', {'in_chans': 1}, "has 'model_args.in_chans' 1; it must be 3"),
     'resnet18 max': ('resnet-18', {'global_pool': 'max'}, "has 'global_pool' 'max'; it must be avg"),
-    'resnet18 pixels': ('resnet-18', {'data_config': {'mean': (0.5, 0.5, 0.5)}}, "has 'mean' and 'std' [(0.5, 0.5,"),
+    'resnet18 pixels': (
+        'resnet-18',
+        {'data_config': {'mean': (0.5, 0.5, 0.5)}},
+        'normalizes photos by (0.5, 0.5, 0.5), but',
+    ),
 }
 
 

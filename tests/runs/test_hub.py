@@ -146,18 +146,21 @@ def put_a_pipe(folder):
         (lambda folder: (folder / 'vocabulary.json').write_text('{}'), 'vocabulary.json differs'),
         (put_a_pipe, 'is damaged .*not a regular file'),
         *(
-            (write_words(text), 'is damaged')
+            (write_words(text), 'is damaged|vocabulary.json cannot be read as JSON')
             for text in ('[' * 10**5, '{"kind": "songs", "words": ["a"]}', '{"kind": "words", "words": [1]}')
         ),
         *(
-            (lambda folder, text=text: (folder / 'config.json').write_text(text), 'is damaged')
+            (
+                lambda folder, text=text: (folder / 'config.json').write_text(text),
+                'config.json (cannot be read as|is) JSON',
+            )
             for text in ('{', '[1]', '[' * 10**5)
         ),
-        (lambda folder: change(folder, model_type='bert'), 'is not a model of jitm'),
-        (lambda folder: change(folder, format=9), 'has format 9'),
-        (lambda folder: change(folder, data=None), 'is damaged'),
-        (lambda folder: change(folder, step='7'), 'step in config.json has another type'),
-        (lambda folder: change(folder, sha256=[1]), 'is damaged'),
+        (lambda folder: change(folder, model_type='bert'), "has 'model_type' 'bert'; it must be jitm: export it"),
+        (lambda folder: change(folder, format=9), "has 'format' 9; it must be 1: export it again"),
+        (lambda folder: change(folder, data=None), "config.json has no 'data'"),
+        (lambda folder: change(folder, step='7'), "has 'step' '7'; it must be an integer"),
+        (lambda folder: change(folder, sha256=[1]), "has 'sha256' .1.; it must be a dict"),
         (lambda folder: (change(folder, sha256={}), flip(folder)), 'is damaged'),
         (lambda folder: change(folder, data={'hash': '', 'regions': 7}), 'has a damaged config'),
         (lambda folder: change(folder, config={}), 'config.json is damaged'),

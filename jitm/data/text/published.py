@@ -37,23 +37,24 @@ PADDED = 'mpnet', 'roberta', 'xlm-roberta', 'camembert'  # model types of which 
 KINDS = 'bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet'  # as sentence-transformers
 NO_LIMIT = 10**6  # transformers writes 10^30 as the length of a tokenizer without one
 # Keys of a `tokenizer_config.json` that change the ids of no text.
-_SHARED_HARMLESS = """
+SHARED_HARMLESS = """
     backend clean_up_tokenization_spaces errors from_slow is_local local_files_only max_length merges_file name_or_path
     pad_to_multiple_of pad_token_type_id processor_class special_tokens_map_file stride tokenizer_file
     truncation_strategy use_fast vocab_file
 """
-SHARED_HARMLESS = frozenset(_SHARED_HARMLESS.split())
 # Those that change no ids of a text without special pieces.
-_HARMLESS = """
+HARMLESS = f"""{SHARED_HARMLESS}
     add_special_tokens additional_special_tokens bos_token chat_template eos_token extra_special_tokens
     full_tokenizer_file mask_token return_token_type_ids trim_offsets
 """
-HARMLESS = SHARED_HARMLESS.union(_HARMLESS.split())
 
 
 @declared
 class TokenizerConfig:
     """`tokenizer_config.json` of transformers, whose values take precedence over those of `tokenizer.json`."""
+
+    harmless = HARMLESS
+    remedy = 'give another tokenizer'
 
     tokenizer_class: Literal[*CLASSES, *FAST] = None
     model_max_length: Annotated[float, Ge(2)] | None = None
@@ -179,7 +180,7 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
     content = {'tokenizer_class': name} | read_if_present(path)
     if 'added_tokens_decoder' not in content:
         content |= read_if_present(path.with_name('special_tokens_map.json'))
-    return read_declared(TokenizerConfig, path, content, harmless=HARMLESS, remedy='give another tokenizer')
+    return read_declared(TokenizerConfig, path, content)
 
 
 def transformer_config(folder: Path) -> Path:
