@@ -56,10 +56,12 @@ def overview() -> str:
 def presets() -> published.Presets:
     """Returns every combination of options that a system may accept -> the keys of its rows, as `published.presets`."""
     named = {options_of_preset(name): (name, keys) for name, keys in published.presets().items()}
-    combinations = (
-        (name, *options) for name in configs.SYSTEMS for options in itertools.product(*configs.tables(name))
-    )
-    return dict(named.get((name, *options), (f'{name}:{",".join(options)}', [])) for name, *options in combinations)
+    combined = {}
+    for name in configs.SYSTEMS:
+        for options in itertools.product(*configs.tables(name)):
+            preset, keys = named.get((name, *options), (f'{name}:{",".join(options)}', []))
+            combined[preset] = keys
+    return combined
 
 
 def options_of_preset(preset: str) -> tuple[str, ...]:
@@ -102,8 +104,8 @@ def select(
     """
     names_of = {}
     for name, keys in presets.items():
-        systems = [option for system, *_ in keys for option in re.findall(r'\w[\w+*-]*', system)]
-        names_of[name] = {_plain(option) for option in [*re.split('[:,]', name), *systems]}
+        systems = ' '.join(system for system, *_ in keys)
+        names_of[name] = {*map(_plain, [*re.split('[:,]', name), *re.findall(r'\w[\w+*-]*', systems)])}
     for option in options:
         if option in TUNING:
             raise UserError(f"'{option}' may be added to most presets: leave it out, or show one with it by --show")
@@ -128,13 +130,18 @@ def table(presets: Mapping[str, Sequence[published.RowKey]], rows: Sequence[publ
     """
     lines = [HEADER]
     for name, keys in sorted(presets.items(), key=lambda item: not item[1]):
-        printed = [(key, row) for key in keys for row in published.find(key, rows)]
+        printed = []
+        for key in keys:
+            printed += [_cells(name, key[2], row) for row in published.find(key, rows)]
         file, _, options = name.partition(':')
         is_reduced = {*reduced.VARIANTS.get(file, ())} & {*options.split(',')}
         kind = 'reduced: small, for a CPU' if is_reduced else '-'
-        lines += [_cells(name, key[2], row) for key, row in printed] or [(name, kind, *'-' * (len(HEADER) - 2))]
+        lines += printed or [(name, kind, *'-' * (len(HEADER) - 2))]
     columns = [column for column in zip('<<<>>><<', *lines, strict=True) if {*column[2:]} != {'-'}]
-    padded = [[f'{cell:{side}{max(map(len, cells))}}' for cell in cells] for side, *cells in columns]
+    padded = []
+    for side, *cells in columns:
+        width = max(map(len, cells))
+        padded.append([f'{cell:{side}{width}}' for cell in cells])
     return '\n'.join('  '.join(cells).rstrip() for cells in zip(*padded, strict=True))
 
 

@@ -26,6 +26,7 @@ KINDS = {  # type in a hint -> the types of its values, and their name
     Mapping: (Mapping, 'a dict'),
     types.NoneType: (types.NoneType, 'None'),
 }
+LIMITS = (Ge, Gt, Le, Lt, Interval)
 BOUNDS = {
     'ge': (operator.ge, 'at least'),
     'gt': (operator.gt, 'above'),
@@ -120,8 +121,12 @@ def requirement(value: Any, hint: Any) -> str | None:
 
 def _out_of_bounds(value: Any, constraints: Collection[Any]) -> str | None:
     """Returns the bounds that a number violates; None if it is within them."""
-    limits = [dataclasses.asdict(limit) for limit in constraints if isinstance(limit, Ge | Gt | Le | Lt | Interval)]
-    bounds = [(*BOUNDS[name], bound) for limit in limits for name, bound in limit.items() if bound is not None]
-    if all(fits(value, bound) for fits, _, bound in bounds):
-        return None
-    return MUST + ' and '.join(f'{words} {bound}' for _, words, bound in bounds)
+    violated = False
+    bounds = []
+    for constraint in constraints:
+        for name, bound in dataclasses.asdict(constraint).items() if isinstance(constraint, LIMITS) else ():
+            if bound is not None:
+                fits, words = BOUNDS[name]
+                violated |= not fits(value, bound)
+                bounds.append(f'{words} {bound}')
+    return MUST + ' and '.join(bounds) if violated else None

@@ -211,8 +211,12 @@ def _imported(module: str, wrong: str) -> ModuleType:
     return modules.get(path.resolve()) or next(iter(modules.values()))
 
 
+def _is_of_library(file: str) -> bool:
+    return any(part in file for part in _LIBRARIES)
+
+
 def _is_of_user(file: str) -> bool:
-    return not any(part in file for part in _LIBRARIES) and not Path(file).is_relative_to(_JITM)
+    return not _is_of_library(file) and not Path(file).is_relative_to(_JITM)
 
 
 @contextlib.contextmanager
@@ -242,6 +246,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f'{kind} in line {error.lineno} of {error.filename}: {error.msg}'
     frames = traceback.extract_tb(error.__traceback__)
-    inner = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)] or frames
+    inner = [frame for frame in frames if not _is_of_library(frame.filename)] or frames
     frame = ([frame for frame in inner if _is_of_user(frame.filename)] or inner)[-1]
     return f'{kind} in line {frame.lineno} of {frame.filename}: {frame.line}: {message}'

@@ -58,8 +58,9 @@ def override(config: Mapping[str, Any], values: Mapping[str, str | None], sectio
         for unknown in node.keys() - {section.key, *section.takes, *arguments}:
             del node[unknown]
         outer, dot, name = path.rpartition('.')
-        inner = find_sections({name: node}, sections, f'{outer}{dot}')
-        read = {argument for where, part, keys in inner for argument in part.arguments(part.functions(keys, where))}
+        read = set()
+        for where, part, keys in find_sections({name: node}, sections, f'{outer}{dot}'):
+            read |= part.arguments(part.functions(keys, where)).keys()
         for shared in node.keys() & {*section.settable} - read:
             del node[shared]
     config = complete(config, sections)

@@ -101,8 +101,10 @@ class Section(NamedTuple):
 
     def arguments(self, functions: Iterable[Callable]) -> dict[str, inspect.Parameter]:
         """Returns all keys that a section may have besides its name, see `functions`."""
-        functions = *functions, *self.extra
-        return {key: parameter for function in functions for key, parameter in self.keys(function).items()}
+        keys = {}
+        for function in (*functions, *self.extra):
+            keys |= self.keys(function)
+        return keys
 
 
 Sections = Mapping[str, Section]  # pattern of a dotted key -> its section; the first match counts

@@ -16,7 +16,7 @@ from jitm.data.text.vocabularies import FILES, Tokenizer, load_vocabulary
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.importers import systems
-from jitm.importers.containers import Checkpoint, Tensors, open_checkpoint
+from jitm.importers.containers import Checkpoint, Tensors, first_file, open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
 from jitm.importers.systems import FEATURES, PIECES, SYSTEMS, WORDS, ReleasedSystem
 from jitm.importers.tensors import convert, rename, shape_of
@@ -57,8 +57,8 @@ def load_checkpoint(name: str, path: str, vocabulary: str | None, model: Mapping
     folder = Path(path)
     if folder.is_dir():
         path = str(folder / 'model.safetensors')
-        beside = [folder / name for name in FILES]
-        vocabulary = vocabulary or next((str(file) for file in beside if file.is_file()), None)
+        beside = first_file(folder, FILES)
+        vocabulary = vocabulary or (beside and str(beside))
     checkpoint = _open(path, system)
     tensors = checkpoint.tensors
     section, assumed = _recognize(system, checkpoint, model)

@@ -14,8 +14,8 @@ from jitm.data.text.published import CLASSES, FAST
 from jitm.data.text.vocabularies import load_vocabulary
 from jitm.errors import UserError
 from jitm.files.packages import located
-from jitm.importers.containers import open_checkpoint
-from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename
+from jitm.importers.containers import folder_of, open_checkpoint
+from jitm.importers.tensors import OLD_NAMES, KeyMap, below, convert, projections, rename
 from jitm.importers.transformers_keys import HARMLESS, Encoder
 from jitm.layers.transformer import EPSILON, SIZES, BERTSize
 from jitm.types import Count, Index, Positive
@@ -25,9 +25,7 @@ MODULES = {
     'embeddings/positions': 'embeddings.position_embeddings',
     'embeddings/token_types': 'embeddings.token_type_embeddings',
     'embeddings/norm': 'embeddings.LayerNorm',
-    'encoder/block_*/attention/query': 'encoder.layer.*.attention.self.query',
-    'encoder/block_*/attention/key': 'encoder.layer.*.attention.self.key',
-    'encoder/block_*/attention/value': 'encoder.layer.*.attention.self.value',
+    **projections('encoder/block_*/attention', 'encoder.layer.*.attention.self.%(part)s'),
     'encoder/block_*/attention/out': 'encoder.layer.*.attention.output.dense',
     'encoder/block_*/attention_norm': 'encoder.layer.*.attention.output.LayerNorm',
     'encoder/block_*/mlp_in': 'encoder.layer.*.intermediate.dense',
@@ -36,9 +34,7 @@ MODULES = {
 }
 _EMBEDDINGS = {ours: theirs for ours, theirs in MODULES.items() if ours.startswith('embeddings')}
 _DISTILBERT = {  # in a block
-    'attention/query': 'attention.q_lin',
-    'attention/key': 'attention.k_lin',
-    'attention/value': 'attention.v_lin',
+    **projections('attention', 'attention.%(letter)s_lin'),
     'attention/out': 'attention.out_lin',
     'attention_norm': 'sa_layer_norm',
     'mlp_in': 'ffn.lin1',
@@ -46,9 +42,7 @@ _DISTILBERT = {  # in a block
     'mlp_norm': 'output_layer_norm',
 }
 _MPNET = {  # that differ from BERT's
-    'encoder/block_*/attention/query': 'encoder.layer.*.attention.attn.q',
-    'encoder/block_*/attention/key': 'encoder.layer.*.attention.attn.k',
-    'encoder/block_*/attention/value': 'encoder.layer.*.attention.attn.v',
+    **projections('encoder/block_*/attention', 'encoder.layer.*.attention.attn.%(letter)s'),
     'encoder/block_*/attention/out': 'encoder.layer.*.attention.attn.o',
     'encoder/block_*/attention_norm': 'encoder.layer.*.attention.LayerNorm',
     'relative/buckets': 'encoder.relative_attention_bias',
@@ -175,9 +169,7 @@ _DISTILLED = {
     'max_positions': 'max_position_embeddings',
     'activation': 'activation',
 }
-_DISTILBERT_NAMES = _names(
-    _EMBEDDINGS | {f'encoder/block_*/{ours}': f'transformer.layer.*.{_DISTILBERT[ours]}' for ours in _DISTILBERT}
-)
+_DISTILBERT_NAMES = _names(_EMBEDDINGS | below(_DISTILBERT, 'encoder/block_*/', 'transformer.layer.*.'))
 _ROBERTA = Variant(RobertaConfig, NAMES, _TYPED, {'first_position': 2}, 'roberta')
 VARIANTS = {
     'bert': Variant(BertConfig, NAMES, _TYPED, {}, 'bert'),
@@ -241,7 +233,7 @@ def load_bert(path: str, params: chex.ArrayTree, size: BERTSize | None = None) -
         another shape than the model's.
     """
     path = located(path)
-    file = (Path(path) if Path(path).is_dir() else Path(path).parent) / 'config.json'
+    file = folder_of(path) / 'config.json'
     variant = _check_config(file, size or _size_of(params)) if file.is_file() else VARIANTS['bert']
     new_name = functools.partial(rename, ((rf'^{variant.prefix}\.', ''), *OLD_NAMES))
     tensors = dict(open_checkpoint(path, 'a BERT', variant.names.pattern(), new_name).tensors)
@@ -291,16 +283,6 @@ def _check_config(file: Path, size: BERTSize) -> Variant:
                 remedy = f"set its size in the config to '{name}'"
             raise UserError(f'{file} has {problem}, but the model has {expected!r}: {remedy}')
     return VARIANTS[kind]
-
-
-def modules_below(ours: str, theirs: str) -> dict[str, str]:
-    """Returns the names of a BERT that is a module of a larger model.
-
-    Args:
-      ours: The prefix of our modules, such as 'bert/'.
-      theirs: The prefix of the published ones, such as 'bert.'.
-    """
-    return {ours + module: theirs + published for module, published in MODULES.items()}
 
 
 def size_of(path: str, hidden: int) -> str:

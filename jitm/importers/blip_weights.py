@@ -13,10 +13,10 @@ from jitm.data.text.blip_pieces import MAX_IDS, of_blip
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
 from jitm.importers import bert_weights, clip_config
-from jitm.importers.containers import Tensors, open_checkpoint
+from jitm.importers.containers import Tensors, first_file, folder_of, open_checkpoint
 from jitm.importers.processors import of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, count_blocks, head_size, rename, shape_of
+from jitm.importers.tensors import KeyMap, below, count_blocks, head_size, projections, rename, shape_of
 from jitm.importers.tokenizer_files import check_tokenizer
 from jitm.layers import transformer
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
@@ -26,35 +26,28 @@ TEMPERATURE = 0.07  # initial value, and that of a file without one
 EPSILON = 1e-6  # layer normalizations of the ViT in the authors' code
 TOKENIZERS = ('vocab.txt', 'tokenizer.json')
 
-_VISION, _BERT = 'vision_model', 'text_encoder'
-_CROSS = 'encoder.layer.*.crossattention'
+_VISION = 'vision_model'
+_BERT = 'text_encoder'
+_CROSS = f'{_BERT}.encoder.layer.*.crossattention'
+_BLOCK = {
+    **projections('attention', 'self_attn.qkv.{}[%(row)d]'),
+    'attention/out': 'self_attn.projection',
+    'attention_norm': 'layer_norm1',
+    'mlp_norm': 'layer_norm2',
+    'mlp_in': 'mlp.fc1',
+    'mlp_out': 'mlp.fc2',
+}
+_BERT_BLOCKS = {ours: theirs for ours, theirs in bert_weights.MODULES.items() if ours.startswith('encoder')}
 NAMES = KeyMap(
     {
         'image/patches': f'{_VISION}.embeddings.patch_embedding',
         'image/norm_out': f'{_VISION}.post_layernorm',
         'image/projection': 'vision_proj',
-        **{
-            f'image/encoder/block_*/{ours}': f'{_VISION}.encoder.layers.*.{theirs}'
-            for ours, theirs in {
-                **{f'attention/{part}': f'self_attn.qkv.{{}}[{n}]' for n, part in enumerate(('query', 'key', 'value'))},
-                'attention/out': 'self_attn.projection',
-                'attention_norm': 'layer_norm1',
-                'mlp_norm': 'layer_norm2',
-                'mlp_in': 'mlp.fc1',
-                'mlp_out': 'mlp.fc2',
-            }.items()
-        },
-        **{
-            name: theirs
-            for name, theirs in bert_weights.modules_below('text/', f'{_BERT}.').items()
-            if name.startswith('text/encoder/')
-        },
-        **{
-            f'text/encoder/block_*/cross_attention/{part}': f'{_BERT}.{_CROSS}.self.{part}'
-            for part in ('query', 'key', 'value')
-        },
-        'text/encoder/block_*/cross_attention/out': f'{_BERT}.{_CROSS}.output.dense',
-        'text/encoder/block_*/cross_norm': f'{_BERT}.{_CROSS}.output.LayerNorm',
+        **below(_BLOCK, 'image/encoder/block_*/', f'{_VISION}.encoder.layers.*.'),
+        **below(_BERT_BLOCKS, 'text/', f'{_BERT}.'),
+        **projections('text/encoder/block_*/cross_attention', f'{_CROSS}.self.%(part)s'),
+        'text/encoder/block_*/cross_attention/out': f'{_CROSS}.output.dense',
+        'text/encoder/block_*/cross_norm': f'{_CROSS}.output.LayerNorm',
         'text/words': f'{_BERT}.embeddings.word_embeddings',
         'text/norm_in': f'{_BERT}.embeddings.LayerNorm',
         'text/projection': 'text_proj',
@@ -129,7 +122,7 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     Raises:
       UserError: If a file is missing or damaged, tensors are missing or left over, or it is another kind of model.
     """
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    folder = folder_of(path)
     tensors = dict(open_checkpoint(path, 'a BLIP', NAMES.pattern(), _new_name).tensors)
     config = folder / 'config.json'
     model = _read_config(config) if config.is_file() else _read_sizes(path, tensors)
@@ -141,15 +134,14 @@ def load_blip(path: str, vocabulary: str | None = None) -> ReleasedModel:
         if stored in tensors:
             tensors[stored] = functools.partial(_squeezed, tensors[stored])
 
-    files = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
-    file = vocabulary or next(files, None)
+    file = vocabulary or first_file(folder, TOKENIZERS)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add that of its BERT, or give --vocabulary')
-    pieces = of_blip(WordPiece.load(file).words)
+    pieces = of_blip(WordPiece.load(str(file)).words)
     if vocabulary is None:
         check_tokenizer(folder, pieces, MAX_IDS, masks=True)
     resizing = {'short_side': 0, 'interpolation': 'bicubic'}
-    return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
+    return with_towers(path, tensors, NAMES, model, pieces, str(file), resizing=resizing)
 
 
 def _squeezed(read: Callable[[], np.ndarray]) -> np.ndarray:

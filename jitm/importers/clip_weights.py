@@ -17,10 +17,10 @@ from jitm.data.text.vocabularies import Tokenizer
 from jitm.errors import UserError
 from jitm.files import parse_json
 from jitm.importers import clip_config
-from jitm.importers.containers import FILES, has, open_checkpoint
+from jitm.importers.containers import FILES, first_file, has, open_checkpoint
 from jitm.importers.processors import BICUBIC
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap, export
+from jitm.importers.tensors import KeyMap, below, export, projections
 from jitm.importers.tokenizer_files import check_byte_pairs
 from jitm.layers.vit import EPSILON
 
@@ -28,58 +28,69 @@ TARGET = 'clip_transformers'  # the name of its folder in `jitm convert --to`
 CONFIGS = {'config.json': '', 'open_clip_config.json': 'open_clip_'}  # config -> prefix of the weights beside it
 MERGES = ('merges.txt', 'tokenizer.json', 'bpe_simple_vocab_16e6.txt.gz')
 
-# Our module -> Hugging Face's; and OpenAI's and open_clip's, which have queries, keys and values in one tensor.
-_BLOCK = {
-    'attention/query': ('self_attn.q_proj', 'attn.in_proj_{}[0]'),
-    'attention/key': ('self_attn.k_proj', 'attn.in_proj_{}[1]'),
-    'attention/value': ('self_attn.v_proj', 'attn.in_proj_{}[2]'),
-    'attention/out': ('self_attn.out_proj', 'attn.out_proj'),
-    'attention_norm': ('layer_norm1', 'ln_1'),
-    'mlp_norm': ('layer_norm2', 'ln_2'),
-    'mlp_in': ('mlp.fc1', 'mlp.c_fc'),
-    'mlp_out': ('mlp.fc2', 'mlp.c_proj'),
-}
-_TOWERS = {
-    'text/encoder/block_*': ('text_model.encoder.layers.*', 'transformer.resblocks.*'),
-    'image/encoder/block_*': ('vision_model.encoder.layers.*', 'visual.transformer.resblocks.*'),
-}
-_MODULES = {
-    'text/words': ('text_model.embeddings.token_embedding', 'token_embedding'),
-    'text/norm_out': ('text_model.final_layer_norm', 'ln_final'),
-    'image/patches': ('vision_model.embeddings.patch_embedding', 'visual.conv1'),
-    'image/norm_in': ('vision_model.pre_layrnorm', 'visual.ln_pre'),  # sic
-    'image/norm_out': ('vision_model.post_layernorm', 'visual.ln_post'),
-    **{
-        f'{tower}/{module}': tuple(map('.'.join, zip(theirs, names, strict=True)))
-        for tower, theirs in _TOWERS.items()
-        for module, names in _BLOCK.items()
-    },
-}
-_VARIABLES = {
-    'logit_scale': ('logit_scale', 'logit_scale'),
-    'text/positions': ('text_model.embeddings.position_embedding.weight', 'positional_embedding'),
-    'text/projection/kernel': ('text_projection.weight', 'text_projection[T]'),
-    'image/class_embedding': ('vision_model.embeddings.class_embedding', 'visual.class_embedding'),
-    'image/positions': ('vision_model.embeddings.position_embedding.weight', 'visual.positional_embedding'),
-    'image/projection/kernel': ('visual_projection.weight', 'visual.proj[T]'),
-}
 _OPENAI = 'input_resolution'  # a number that only OpenAI's files, archives of TorchScript, hold beside the weights
 # Buffers, and other numbers in these files.
 _UNREAD = rf'.*\.position_ids|.*\.num_batches_tracked|(.*\.)?attn_mask|{_OPENAI}|context_length|vocab_size'
-HUGGING_FACE, OPENAI = (
-    KeyMap(
-        {ours: theirs[column] for ours, theirs in _MODULES.items()},
-        {ours: theirs[column] for ours, theirs in _VARIABLES.items()},
-        unread=_UNREAD,
-    )
-    for column in (0, 1)
+_BLOCK = {
+    **projections('attention', 'self_attn.%(letter)s_proj'),
+    'attention/out': 'self_attn.out_proj',
+    'attention_norm': 'layer_norm1',
+    'mlp_norm': 'layer_norm2',
+    'mlp_in': 'mlp.fc1',
+    'mlp_out': 'mlp.fc2',
+}
+HUGGING_FACE = KeyMap(
+    modules={
+        'text/words': 'text_model.embeddings.token_embedding',
+        **below(_BLOCK, 'text/encoder/block_*/', 'text_model.encoder.layers.*.'),
+        'text/norm_out': 'text_model.final_layer_norm',
+        'image/patches': 'vision_model.embeddings.patch_embedding',
+        'image/norm_in': 'vision_model.pre_layrnorm',  # sic
+        **below(_BLOCK, 'image/encoder/block_*/', 'vision_model.encoder.layers.*.'),
+        'image/norm_out': 'vision_model.post_layernorm',
+    },
+    variables={
+        'logit_scale': 'logit_scale',
+        'text/positions': 'text_model.embeddings.position_embedding.weight',
+        'text/projection/kernel': 'text_projection.weight',
+        'image/class_embedding': 'vision_model.embeddings.class_embedding',
+        'image/positions': 'vision_model.embeddings.position_embedding.weight',
+        'image/projection/kernel': 'visual_projection.weight',
+    },
+    unread=_UNREAD,
+)
+_OPENAI_BLOCK = {
+    **projections('attention', 'attn.in_proj_{}[%(row)d]'),
+    'attention/out': 'attn.out_proj',
+    'attention_norm': 'ln_1',
+    'mlp_norm': 'ln_2',
+    'mlp_in': 'mlp.c_fc',
+    'mlp_out': 'mlp.c_proj',
+}
+OPENAI = KeyMap(  # also open_clip's
+    modules={
+        'text/words': 'token_embedding',
+        **below(_OPENAI_BLOCK, 'text/encoder/block_*/', 'transformer.resblocks.*.'),
+        'text/norm_out': 'ln_final',
+        'image/patches': 'visual.conv1',
+        'image/norm_in': 'visual.ln_pre',
+        **below(_OPENAI_BLOCK, 'image/encoder/block_*/', 'visual.transformer.resblocks.*.'),
+        'image/norm_out': 'visual.ln_post',
+    },
+    variables={
+        'logit_scale': 'logit_scale',
+        'text/positions': 'positional_embedding',
+        'text/projection/kernel': 'text_projection[T]',
+        'image/class_embedding': 'visual.class_embedding',
+        'image/positions': 'visual.positional_embedding',
+        'image/projection/kernel': 'visual.proj[T]',
+    },
+    unread=_UNREAD,
 )
 OPENAI_RESIDUAL = KeyMap(
     {
         **OPENAI.modules,
-        'image/attnpool/query': 'visual.attnpool.q_proj',
-        'image/attnpool/key': 'visual.attnpool.k_proj',
-        'image/attnpool/value': 'visual.attnpool.v_proj',
+        **projections('image/attnpool', 'visual.attnpool.%(letter)s_proj'),
         'image/attnpool/out': 'visual.attnpool.c_proj',
     },
     OPENAI.variables | {'image/positions': 'visual.attnpool.positional_embedding'},
@@ -127,22 +138,20 @@ def _find(path: Path) -> tuple[Path, Path | None]:
     """Returns the paths of the weights and of their config; None if there is none beside them."""
     if path.is_dir():
         for config, prefix in CONFIGS.items():
-            weights = (path / f'{prefix}{name}' for name in FILES)
-            stored = next((file for file in weights if file.is_file()), None)
+            stored = first_file(path, [f'{prefix}{name}' for name in FILES])
             if stored and (path / config).is_file():
                 return stored, path / config
         pairs = ' or '.join(f'{config} with {prefix}{FILES[0]}' for config, prefix in CONFIGS.items())
         raise UserError(f'{path} has no {pairs}{has(str(path))}: give the folder of a published CLIP')
     if not path.is_file():
         raise UserError(f'{path} does not exist: give the folder or the weights of a published CLIP')
-    configs = (path.with_name(name) for name in reversed(CONFIGS))
-    return path, next((config for config in configs if config.is_file()), None)
+    return path, first_file(path.parent, reversed(CONFIGS))
 
 
 def _find_merges(folder: Path) -> str:
-    for name in MERGES:
-        if (folder / name).is_file():
-            return str(folder / name)
+    file = first_file(folder, MERGES)
+    if file:
+        return str(file)
     raise UserError(f'{folder} has no {", ".join(MERGES[:-1])} or {MERGES[-1]}: add one, or give --vocabulary')
 
 
@@ -195,16 +204,17 @@ def _hugging_face_config(model: Mapping[str, Any], vocab_size: int) -> dict[str,
     sizes = {'vocab_size': vocab_size, 'max_position_embeddings': text['max_length']}
     pixels = {'image_size': image['image_size'], 'patch_size': image['patch_size']}
     common = {'projection_dim': model['embed_dim'], 'layer_norm_eps': EPSILON}
-    text_tower, image_tower = (
-        {theirs: tower[ours] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()} for tower in (text, image)
-    )
     return {
         'architectures': ['CLIPModel'],
         'model_type': 'clip',
         'projection_dim': model['embed_dim'],
-        'text_config': {'model_type': 'clip_text_model', **common, **end, **sizes, **text_tower},
-        'vision_config': {'model_type': 'clip_vision_model', **common, **pixels, **image_tower},
+        'text_config': {'model_type': 'clip_text_model', **common, **end, **sizes, **_tower(text)},
+        'vision_config': {'model_type': 'clip_vision_model', **common, **pixels, **_tower(image)},
     }
+
+
+def _tower(tower: Mapping[str, Any]) -> dict[str, Any]:
+    return {theirs: tower[ours] for ours, theirs in clip_config.HUGGING_FACE_TOWER.items()}
 
 
 def _preprocessor(image: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jitm.config.foreign import declared, neutral, read_declared, read_json
 from jitm.errors import UserError
 from jitm.files import hash_file
 from jitm.files.packages import located
-from jitm.importers.containers import FILES, Tensors, open_checkpoint
+from jitm.importers.containers import FILES, Tensors, folder_of, open_checkpoint
 from jitm.importers.processors import PROCESSOR, Deviation, Mean, Processor
 from jitm.importers.tensors import KeyMap, convert, rename
 from jitm.importers.transformers_keys import HARMLESS, Encoder
@@ -147,7 +147,7 @@ def load_network(path: str, params: chex.ArrayTree, batch_stats: chex.ArrayTree)
     """
     path = located(path)
     _check_digest(path)
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    folder = folder_of(path)
     if (folder / CONFIG).is_file() and (Path(path) == folder or Path(path).name in FILES):
         _check_config(folder)
     tensors = prepare(open_checkpoint(path, 'the network', NAMES.pattern(), functools.partial(rename, RULES)).tensors)

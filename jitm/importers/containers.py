@@ -10,7 +10,7 @@ import re
 import types
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -112,15 +112,20 @@ def open_checkpoint(
     leaves = {'.'.join(keys): (keys, leaf) for keys, leaf in _leaves(opened)}
     stored = {name: keys for name, (keys, leaf) in leaves.items() if isinstance(leaf, _TENSORS) or _is_unread(leaf)}
 
-    starts = ((name, match.end()) for name in stored for match in re.finditer(r'^|\.', name))
-    current = ((name[:start], new_name(WRAPPERS.sub('', name[start:]))) for name, start in starts)
-    votes = collections.Counter(prefix for prefix, name_inside in current if names.fullmatch(name_inside))
+    def current_name(name: str) -> str:
+        return new_name(WRAPPERS.sub('', name))
+
+    votes = collections.Counter()
+    for name in stored:
+        for match in re.finditer(r'^|\.', name):
+            if names.fullmatch(current_name(name[match.end() :])):
+                votes[name[: match.end()]] += 1
     if not votes:
         raise UserError(f'{file} has no tensors of {model}: {_describe(leaves, stored, model)}')
     prefix = _choose(file, model, votes)
-    base = max((part for keys in stored.values() for part in _parents(keys) if prefix.startswith(part)), key=len)
+    base = max(filter(prefix.startswith, set().union(*map(_parents, stored.values()))), key=len)
     inside = [name for name in stored if name.startswith(prefix) and (base or not BESIDE.match(name))]
-    renamed = {name: new_name(WRAPPERS.sub('', name[len(prefix) :])) for name in inside}
+    renamed = {name: current_name(name.removeprefix(prefix)) for name in inside}
     direct = {name for name in inside if _parents(stored[name])[-1] == base}
     if not any(names.fullmatch(renamed[name]) for name in direct):
         inside = [name for name in inside if name not in direct]  # without a loss beside modules
@@ -159,7 +164,7 @@ _CONTAINERS = (Mapping, types.SimpleNamespace, list, tuple, Tensor)
 
 def _parents(keys: tuple[str, ...]) -> list[str]:
     """Returns the prefixes of the containers of a value, from outside."""
-    return [''.join(f'{key}.' for key in keys[:n]) for n in range(len(keys))]
+    return list(itertools.accumulate((f'{key}.' for key in keys[:-1]), initial=''))
 
 
 def _is_unread(value: Any) -> bool:
@@ -171,8 +176,10 @@ def _is_unread(value: Any) -> bool:
 
 def _choose(file: pathlib.Path, model: str, votes: Mapping[str, int]) -> str:
     """Returns the prefix of the weights, see `open_checkpoint`."""
-    is_wrapper = {prefix: [key in WEIGHTS for key in prefix.split('.')[:-1]] for prefix in votes}
-    ranks = {prefix: (votes[prefix], -keys.count(False), keys.count(True)) for prefix, keys in is_wrapper.items()}
+    ranks = {}
+    for prefix, count in votes.items():
+        wrappers = [key in WEIGHTS for key in prefix.split('.')[:-1]]
+        ranks[prefix] = count, -wrappers.count(False), wrappers.count(True)
     *shorter, longest = sorted((prefix for prefix in votes if ranks[prefix] == max(ranks.values())), key=len)
     for prefix in shorter:
         if not longest.startswith(prefix):
@@ -233,8 +240,7 @@ def _find(path: str, model: str) -> pathlib.Path:
     """Returns the path of a file, or of one of `FILES` in a folder."""
     file = pathlib.Path(path)
     if file.is_dir():
-        files = (file / name for name in FILES)
-        file = next((file for file in files if file.is_file()), None)
+        file = first_file(file, FILES)
         if file is None:
             raise UserError(
                 f'{path} has none of {", ".join(FILES)}{has(path)}: give the path of the weights of {model}'
@@ -244,6 +250,16 @@ def _find(path: str, model: str) -> pathlib.Path:
     if file.name in FILES and file.with_name(ADAPTER).is_file():
         raise UserError(f'{file.parent} has an adapter ({ADAPTER}) beside its weights: merge the adapter into them')
     return file
+
+
+def folder_of(path: str) -> pathlib.Path:
+    """Returns the path of a folder, or the folder of a file."""
+    return pathlib.Path(path) if pathlib.Path(path).is_dir() else pathlib.Path(path).parent
+
+
+def first_file(folder: pathlib.Path, names: Iterable[str]) -> pathlib.Path | None:
+    """Returns the path of the first of some files that a folder has; None if it has none of them."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def has(folder: str) -> str:

@@ -15,7 +15,7 @@ from jitm.errors import UserError
 from jitm.importers import bert_weights
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.released import ReleasedModel, shapes_of
-from jitm.importers.tensors import OLD_NAMES, KeyMap, convert, rename, shape_of
+from jitm.importers.tensors import OLD_NAMES, KeyMap, below, convert, rename, shape_of
 from jitm.models.oscar import BOX_NUMBERS
 from jitm.models.uniter import HEAD_SOURCES
 from jitm.types import Images, Texts
@@ -28,7 +28,7 @@ UNITER_HEADS = {  # the model's head -> a tensor of it
 }
 UNITER_NAMES = KeyMap(
     {
-        **bert_weights.modules_below('bert/', 'uniter.'),
+        **below(bert_weights.MODULES, 'bert/', 'uniter.'),
         'regions/features': 'uniter.img_embeddings.img_linear',
         'regions/features_norm': 'uniter.img_embeddings.img_layer_norm',
         'regions/locations': 'uniter.img_embeddings.pos_linear',
@@ -52,7 +52,7 @@ UNITER_NAMES = KeyMap(
 _ADDED = {'region_norm': 'bert.LayerNorm', 'itm_head': 'classifier'}  # modules that pre-trained weights may lack
 OSCAR_NAMES = KeyMap(
     {
-        **bert_weights.modules_below('bert/', 'bert.'),
+        **below(bert_weights.MODULES, 'bert/', 'bert.'),
         'region_features': 'bert.img_embedding',
         'pooler': 'bert.pooler.dense',
         **_ADDED,

@@ -5,7 +5,7 @@ images is 'model.0.fc.weight'. A GRU of `torch.nn` has the rows of its three gat
 """
 
 from jitm.importers import bert_weights
-from jitm.importers.tensors import KeyMap
+from jitm.importers.tensors import KeyMap, below
 
 GATES = ('reset', 'update', 'new')  # in the order of their rows
 NETWORK = 'model.0.cnn'  # VSE++'s VGG19 or ResNet, with torchvision's names
@@ -13,12 +13,12 @@ NETWORK = 'model.0.cnn'  # VSE++'s VGG19 or ResNet, with torchvision's names
 
 def _gru(ours: str, theirs: str) -> dict[str, str]:
     """Returns the modules of a GRU, of both directions."""
-    return {
-        f'{ours}/{direction}/{side}_{gate}': f'{theirs}.{{}}_{short}h_l0{suffix}[{n}]'
-        for direction, suffix in (('forward', ''), ('backward', '_reverse'))
-        for side, short in (('input', 'i'), ('hidden', 'h'))
-        for n, gate in enumerate(GATES)
-    }
+    modules = {}
+    for n, gate in enumerate(GATES):
+        for direction, suffix in (('forward', ''), ('backward', '_reverse')):
+            modules[f'{ours}/{direction}/input_{gate}'] = f'{theirs}.{{}}_ih_l0{suffix}[{n}]'
+            modules[f'{ours}/{direction}/hidden_{gate}'] = f'{theirs}.{{}}_hh_l0{suffix}[{n}]'
+    return modules
 
 
 _IMAGES = {'image/image_fc': 'model.0.fc'}
@@ -31,9 +31,14 @@ VSEPP = KeyMap(
 SCAN = KeyMap(_IMAGES | _TEXTS)  # also BFAN
 
 IMRAM = KeyMap(
-    _IMAGES
-    | _TEXTS
-    | {f'memory_{side}/{part}': f'model.{part}_{side}' for side in ('t2i', 'i2t') for part in ('gate', 'linear')},
+    modules={
+        **_IMAGES,
+        **_TEXTS,
+        'memory_t2i/gate': 'model.gate_t2i',
+        'memory_t2i/linear': 'model.linear_t2i',
+        'memory_i2t/gate': 'model.gate_i2t',
+        'memory_i2t/linear': 'model.linear_i2t',
+    },
     # As released, a model has the memories of both directions, even with one direction or one step.
     unread=r'.*\.num_batches_tracked|model\.(gate|linear)_(t2i|i2t)\..*',
 )
@@ -85,14 +90,21 @@ NAAF = KeyMap(
 )
 
 LAYERS = 8  # the most of VSRN's graph; 4 as released
+
+
+def _graph() -> dict[str, str]:
+    """Returns the modules of the graph, whose layers are counted from 1."""
+    layer = {'theta': 'theta', 'phi': 'phi', 'g': 'g', 'w': 'W.0', 'norm': 'W.1'}
+    modules = {}
+    for n in range(LAYERS):
+        modules |= below(layer, f'graph_{n}/', f'model.0.Rs_GCN_{n + 1}.')
+    return modules
+
+
 VSRN = KeyMap(
     modules={
         'image_fc': 'model.0.fc',
-        **{
-            f'graph_{n}/{ours}': f'model.0.Rs_GCN_{n + 1}.{theirs}'
-            for n in range(LAYERS)
-            for ours, theirs in (('theta', 'theta'), ('phi', 'phi'), ('g', 'g'), ('w', 'W.0'), ('norm', 'W.1'))
-        },
+        **_graph(),
         **_gru('region_gru', 'model.0.img_rnn'),
         'norm': 'model.0.bn',
         **_TEXTS,
@@ -111,7 +123,7 @@ POOLED = KeyMap(  # VSE-infinity, ESA and RVSE++
         'image_pool/scores': 'model.0.linear1',
         **_TEXTS,
         'text/linear': 'model.1.linear',
-        **bert_weights.modules_below('text/bert/', 'model.1.bert.'),
+        **below(bert_weights.MODULES, 'text/bert/', 'model.1.bert.'),
         **_gru('text_pool/gru', 'model.1.gpool.gru'),
         'text_pool/linear': 'model.1.gpool.linear',
         'text_pool/scores': 'model.1.linear1',

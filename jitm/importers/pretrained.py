@@ -140,7 +140,8 @@ def load_word_vectors(path: str, words: Sequence[str], dim: int) -> np.ndarray:
                     if len(values) != dim:
                         raise UserError(f"{path} has {len(values)} numbers for '{word}', not {dim}: download it again")
                     if rank < priority[n]:
-                        vectors[n], priority[n] = values, rank
+                        vectors[n] = values
+                        priority[n] = rank
                         if not np.isfinite(vectors[n]).all():
                             raise UserError(f"{path} has numbers for '{word}' that are not finite: download it again")
     except OSError as error:

@@ -8,10 +8,10 @@ from jitm.data.images.transforms import INTERPOLATIONS
 from jitm.data.text.pieces import Subwords
 from jitm.errors import UserError
 from jitm.importers import clip_config, clip_weights
-from jitm.importers.containers import open_checkpoint
+from jitm.importers.containers import first_file, folder_of, open_checkpoint
 from jitm.importers.processors import Pixels, of_square, read_pixels
 from jitm.importers.released import ReleasedModel, with_towers
-from jitm.importers.tensors import KeyMap
+from jitm.importers.tensors import KeyMap, projections
 from jitm.importers.tokenizer_files import check_tokenizer
 from jitm.layers.siglip import DEVIATION, EPSILON, MEAN
 from jitm.types import Count
@@ -58,10 +58,7 @@ NAMES = KeyMap(
     {
         **clip_weights.HUGGING_FACE.modules,
         'text/projection': 'text_model.head',
-        **{
-            f'image/pooling/attention/{part}': f'{_HEAD}.attention.in_proj_{{}}[{n}]'
-            for n, part in enumerate(('query', 'key', 'value'))
-        },
+        **projections('image/pooling/attention', f'{_HEAD}.attention.in_proj_{{}}[%(row)d]'),
         'image/pooling/attention/out': f'{_HEAD}.attention.out_proj',
         'image/pooling/norm': f'{_HEAD}.layernorm',
         'image/pooling/mlp_in': f'{_HEAD}.mlp.fc1',
@@ -92,19 +89,18 @@ def load_siglip(path: str, vocabulary: str | None = None) -> ReleasedModel:
     Raises:
       UserError: If a file is missing or damaged, tensors are missing or left over, or it is another kind of model.
     """
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    folder = folder_of(path)
     model, resizing = read_config(folder / 'config.json')
     tensors = open_checkpoint(path, 'a SigLIP', NAMES.pattern()).tensors
 
-    files = (str(folder / name) for name in TOKENIZERS if (folder / name).is_file())
-    file = vocabulary or next(files, None)
+    file = vocabulary or first_file(folder, TOKENIZERS)
     if file is None:
         raise UserError(f'{folder} has no {" or ".join(TOKENIZERS)}: add the one it was published with')
-    pieces = Subwords.load(file, model['text']['max_length'])
+    pieces = Subwords.load(str(file), model['text']['max_length'])
     if vocabulary is None:
         check_tokenizer(folder, pieces, model['text']['max_length'], masks=False)
     model['text']['pad'] = pieces.pad
-    return with_towers(path, tensors, NAMES, model, pieces, file, resizing=resizing)
+    return with_towers(path, tensors, NAMES, model, pieces, str(file), resizing=resizing)
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

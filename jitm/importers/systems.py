@@ -14,7 +14,8 @@ from jitm.importers.tensors import KeyMap, count_blocks, shape_of
 from jitm.layers import cnn as networks
 
 FEATURES = 'model.0.fc.weight'
-WORDS, PIECES = 'model.1.embed.weight', 'model.1.bert.embeddings.word_embeddings.weight'
+WORDS = 'model.1.embed.weight'
+PIECES = 'model.1.bert.embeddings.word_embeddings.weight'
 ENCODER = 'cnn.PixelEncoder'  # reads photos by a network before the encoder of features
 SIZE = 224  # pixels of the photos of VSE++
 BIAS = re.compile(r'(model\.0\.Rs_GCN_\d+\.W)\.0\.bias')

@@ -88,6 +88,24 @@ def _find(table: Mapping[str, str], name: str) -> str | None:
     return stored
 
 
+def projections(ours: str, theirs: str) -> dict[str, str]:
+    """Returns the modules of the queries, keys and values of attention.
+
+    Args:
+      ours: Our module of the attention.
+      theirs: The published names, where `%(part)s` is 'query', `%(letter)s` is 'q' and `%(row)d` is 0 for the queries.
+    """
+    modules = {}
+    for row, part in enumerate(('query', 'key', 'value')):
+        modules[f'{ours}/{part}'] = theirs % {'part': part, 'letter': part[0], 'row': row}
+    return modules
+
+
+def below(modules: Mapping[str, str], ours: str, theirs: str) -> dict[str, str]:
+    """Returns the modules of a part of a model, whose names get these prefixes."""
+    return {ours + module: theirs + published for module, published in modules.items()}
+
+
 def rename(rules: Iterable[tuple[str, str | Callable]], name: str) -> str:
     """Returns the name of a tensor after replacing each pattern, one rule after the other."""
     for pattern, replacement in rules:

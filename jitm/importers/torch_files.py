@@ -24,7 +24,7 @@ import numpy as np
 from jitm.errors import UserError
 from jitm.files.pickles import BoundedUnpickler, Function, Placeholder
 
-LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+LEGACY = [0x1950A86A20F9469CFC6C, 1001]  # the first pickles: a magic number, and a version
 STORAGES = {
     'DoubleStorage': np.float64,
     'FloatStorage': np.float32,
@@ -44,7 +44,7 @@ STORAGES = {
 }
 TYPED_LISTS = ('build_intlist', 'build_doublelist', 'build_boollist', 'build_tensorlist', 'restore_type_tag')
 OLD_MEMBER = 'storages'  # in archives that torch wrote before 0.1.10
-MEMBERS, SHOWN = 100, 5  # files of an archive that are inspected, and named in a message
+MEMBERS = 100  # files of an archive that are inspected
 NUMBER = re.compile(r'[<|=]?[biuf][1248]')  # little-endian NumPy types of one number
 
 
@@ -207,7 +207,7 @@ def _damaged(path: str | Path, error: Exception) -> UserError:
 def _archive(path: Path, names: list[str]) -> UserError:
     if OLD_MEMBER in names:
         return UserError(f'{path} was written by torch before 0.1.10; save it again with a later version')
-    listed = ', '.join(names[:SHOWN]) + (' and others' if len(names) > SHOWN else '')
+    listed = ', '.join(names[:5]) + (' and others' if len(names) > 5 else '')
     return UserError(f'{path} is an archive of checkpoints ({listed}): unpack it and give the path of one')
 
 
@@ -242,7 +242,7 @@ def _load_legacy(path: Path) -> Any:
             raise UserError(f'{path} is compressed with gzip: unpack it with gunzip')
         file.seek(0)
         heads = [_TorchUnpickler(file, path).load() for _ in range(3)]
-        if heads[:2] != [LEGACY_MAGIC, LEGACY_PROTOCOL] or not heads[2]['little_endian']:
+        if heads[:2] != LEGACY or not heads[2]['little_endian']:
             raise ValueError('it has no header of torch')
         unpickler = _TorchUnpickler(file, path)
         result = unpickler.load()

@@ -221,9 +221,11 @@ def read_split(
       UserError: If the data cannot be read, or the runs were trained on different data.
     """
     ignored = {'token_vectors', *(() if trained_alike else TRAIN_KEYS)}  # one run may read them and another one not
-    data, *different = ({key: run.config['data'][key] for key in {*run.config['data']} - ignored} for run in runs)
-    for run, next_run in zip(runs[1:], different, strict=True):
-        settings_differ = config_lib.differences({'data': data}, {'data': next_run})
+    for run in runs[1:]:
+        settings_differ = config_lib.differences({'data': runs[0].config['data']}, {'data': run.config['data']})
+        settings_differ = [
+            line for line in settings_differ if line.removeprefix('data.').partition(':')[0] not in ignored
+        ]
         # The other keys of two sources have little in common.
         settings_differ = [key for key in settings_differ if key.startswith('data.source:')] or settings_differ
         if settings_differ or (trained_alike and run.data_hash != runs[0].data_hash):

@@ -33,7 +33,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
 
 def test_help_lists_every_command(capsys):
     modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
-    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'programs'}
+    assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'loading', 'programs'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out
@@ -119,8 +119,10 @@ def test_a_command_is_repeated_with_its_flags():
     values, _ = cli._parse(cli.load_command('explorer'), argv)
     words = 'jitm', 'explorer', '--workdir=a', "--workdir=b's", '--port=1', '--nocompilation_cache'
     assert flags.repeated('explorer', values) == shlex.join(words)
-    values, words = cli._parse(cli.load_command('search'), ['--workdir', 'a', '--json', '--', '-5', 'rings'])
-    assert flags.repeated('search', values, words) == 'jitm search --workdir=a --json -- -5 rings'
+    values, words = cli._parse(
+        cli.load_command('search'), ['--workdir', 'a', '--split', 'b', '--json', '--', '-5', 'rings']
+    )
+    assert flags.repeated('search', values, words) == 'jitm search --workdir=a --split=b --json -- -5 rings'
 
 
 def test_errors_have_their_exit_codes(monkeypatch, capsys):
