@@ -41,7 +41,7 @@ from jitm.training.step import TrainState, train_step  # noqa: E402
 from jitm.types import Batch  # noqa: E402
 from tests.conftest import UNCHANGED  # noqa: E402
 from tests.support.matchers import MATCHERS, VOCABULARY, perturb, random_variables  # noqa: E402
-from tests.training.models import (  # noqa: E402
+from tests.support.steps import (  # noqa: E402
     candidates_source,
     drawing,
     in_batch_source,

@@ -21,7 +21,7 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from tests.evaluation.test_compositional import choice
 from tests.support.runs import draw, make_head, write_initial
-from tests.training.models import make_clip
+from tests.support.steps import make_clip
 
 SIZES = {'train': 12, 'dev': 6}
 ENCODE = ['encode', '--texts', '--split', 'train', '--split', 'dev']

@@ -21,7 +21,7 @@ from tests.support import clip as published
 from tests.support.configs import write_config
 from tests.support.pages import commands, fences, jitm_arguments, shorten
 from tests.support.runs import NETWORK, draw, make_config
-from tests.training.models import make_clip
+from tests.support.steps import make_clip
 
 PAGE = ROOT / 'docs' / 'photos.md'
 SIZES = {'train': 8, 'dev': 6, 'test': 6}

@@ -20,7 +20,7 @@ from jitm.training.loop import train_and_evaluate
 from jitm.training.objective import RankingTerm
 from tests.configs.settings import load, one_of_each_word
 from tests.support.configs import changed
-from tests.training.models import make_terms
+from tests.support.steps import make_terms
 
 
 def test_names_are_not_empty():

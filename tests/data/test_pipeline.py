@@ -21,7 +21,7 @@ from jitm.training.sources.masked import mask_captions
 from jitm.training.sources.relevance import with_relevance
 from jitm.training.sources.sampled import sampled
 from tests.conftest import UNCHANGED
-from tests.training.models import candidates_source, drawing, shortlist_source
+from tests.support.steps import candidates_source, drawing, shortlist_source
 
 LOCATIONS = ('regions', 'locations')
 

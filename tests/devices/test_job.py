@@ -85,7 +85,8 @@ def test_launcher_that_jax_does_not_know_is_refused(monkeypatch):
 
 
 def test_process_that_waits_in_vain_is_ended(monkeypatch, capsys):
-    ended, codes = threading.Event(), []
+    ended = threading.Event()
+    codes = []
     monkeypatch.setattr(os, '_exit', lambda code: (codes.append(code), ended.set()))
     monkeypatch.setattr(jax.distributed, 'initialize', lambda *words, **options: ended.wait())
     monkeypatch.setattr(job, 'JOINING', 0)

@@ -86,17 +86,6 @@ def test_one_device_gradient_is_not_trivial(one_device):
     parts = one_device['vsrn_f30k/ranking_loss'], one_device['vsrn_f30k/terms/caption']
     assert min(parts) > 0.1
     np.testing.assert_allclose(one_device['vsrn_f30k/loss'], sum(parts), rtol=1e-6)
-    whole = {name for name in gradients if name.startswith('sigmoid/') and not name.endswith("['key']['bias']")}
-    assert {f"sigmoid/gradient['logit_{name}']" for name in ('scale', 'bias')} < whole
-    for name in ('sigmoid/loss', *whole):
-        scale = max(np.abs(one_device[name]).max(), 1e-3)
-        chunks = one_device[name.replace('sigmoid/', 'sigmoid_in_chunks/')]
-        np.testing.assert_allclose(chunks / scale, one_device[name] / scale, atol=1e-5, err_msg=name)
-    for name, value in one_device.items():
-        if ENCODED in name and not name.endswith(WITHOUT_GRADIENT):
-            whole = one_device[name.replace(ENCODED, '')]
-            scale = max(np.abs(whole).max(), 1e-3)
-            np.testing.assert_allclose(value / scale, whole / scale, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.slow
@@ -108,7 +97,8 @@ def test_devices_agree(tmp_path, one_device, initial):
 
 @pytest.mark.slow
 def test_two_processes_of_two_devices_agree(tmp_path, one_device, initial):
-    out, coordinator = tmp_path / 'out.npz', f'localhost:{free_port()}'
+    out = tmp_path / 'out.npz'
+    coordinator = f'localhost:{free_port()}'
     finish(*[start(out, initial, 2, FEW, coordinator, 2, index) for index in range(2)])
     check_same(out, one_device, 4)
 
@@ -170,27 +160,6 @@ def test_prefetch_keeps_the_order_and_raises_errors():
 def on_devices(function):
     """Maps a function over 3 virtual devices."""
     return jax.vmap(function, axis_name=parallel.AXIS, axis_size=3, in_axes=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('gather', [collectives.all_gather, collectives.gather_results])
-def test_gathered_arrays_are_of_all_devices_and_gradients_of_own_rows(gather):
-    rng = np.random.default_rng(0)
-    tree = {
-        'packed': (rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2, 3))),
-        'large': rng.normal(size=(3, 2, collectives.PACKED_ROW_BYTES)),
-        'integers': (np.arange(6, dtype=np.int32).reshape(3, 2), rng.normal(size=(3, 2, 4)) > 0),
-    }
-    tree = jax.tree.map(lambda x: np.float32(x) if x.dtype == np.float64 else x, tree)
-
-    def loss(floats, integers):
-        gathered = gather(floats | {'integers': integers})
-        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(gathered)), gathered
-
-    floats = {name: tree[name] for name in ('packed', 'large')}
-    gradients, gathered = on_devices(jax.grad(loss, has_aux=True))(floats, tree['integers'])
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, [y.reshape(6, *y.shape[2:])] * 3), gathered, tree)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 3 * np.cos(y), rtol=1e-5), gradients, floats)
 
 
 def test_several_devices_gather_small_arrays_of_a_dtype_as_one():

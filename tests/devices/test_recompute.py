@@ -7,7 +7,8 @@ import pytest
 
 from jitm.devices import recompute
 
-ITEMS, SIZE = 5, 8
+ITEMS = 5
+SIZE = 8
 PRODUCTS = 2 * ITEMS * 4 * 3 * SIZE  # bytes: of 3 rows, the two products
 KEPT = 3 * ITEMS * 4 * 3 * SIZE  # the cosine of each, and the sine of the first, which is multiplied again
 

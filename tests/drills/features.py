@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.drills import photos, runs
 from tests.drills.inputs import Row, edit
 from tests.support.configs import write_config
-from tests.training.models import make_clip
+from tests.support.steps import make_clip
 
 ENCODE = 'encode', '--workdir', 'run', '--out', 'new'
 AGAIN = 'encode', '--workdir', 'run', '--out', 'encoded'

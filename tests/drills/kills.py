@@ -22,7 +22,7 @@ from jitm.runs.run import load_run
 from tests.drills import jobs, runs
 from tests.same import assert_same_run
 from tests.support.configs import write_config
-from tests.training.models import make_clip, tiny_tags_dc
+from tests.support.steps import make_clip, tiny_tags_dc
 
 MAX_KILLS = 3  # of one command
 HINGE = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}

@@ -56,19 +56,12 @@ def choice(category, group='SugarCrepe swap', images=('a',)):
 def test_evaluation_by_hand():
     two = Choice('0', 'Winoground', 'Object', ('a', 'b'), ('x', 'y'), tuple(PAIRS))
     choices = [choice('swap_obj')] * 3 + [choice('swap_att'), two, two._replace(category='Both')]
-    right, wrong, tie = np.array([[1, 0]]), np.array([[0, 1]]), np.array([[1, 1]])
+    right = np.array([[1, 0]])
+    wrong = np.array([[0, 1]])
+    tie = np.array([[1, 1]])
     pair = np.array([[2, 1], [3, 4]])
     report = evaluate(choices, [right, right, tie, wrong, pair, pair])
-    by_name = {(row['test'], row['category']): row for row in report}
-    objects, both = by_name['SugarCrepe swap', 'swap_obj'], by_name['Winoground', 'all']
-    assert objects['text'] == pytest.approx(200 / 3)
-    assert 'image' not in objects
-    # Wilson: (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
-    z, p, n = 1.959964, 2 / 3, 3
-    half = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    want = [(p + z**2 / (2 * n) + side * half) / (1 + z**2 / n) * 100 for side in (-1, 1)]
-    assert objects['text_interval'] == pytest.approx(want, abs=1e-3)
-    assert (both['choices'], both['text'], both['image'], both['group']) == (2, 100, 0, 0)
+    # Wilson intervals: (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n) with z = 1.96.
     assert table(report).splitlines()[2:-1] == [
         '| SugarCrepe swap | swap_att | 1 | 0.0 (0.0 to 79.3) | - | - | 0.0 |',
         '| SugarCrepe swap | swap_obj | 3 | 66.7 (20.8 to 93.9) | - | - | 33.3 |',
@@ -80,9 +73,9 @@ def test_evaluation_by_hand():
     ]
     fewer = evaluate(choices[:4], [right, right, tie, wrong], min_count=2)
     assert [(row['category'], row.get('choices'), row['text']) for row in fewer] == [
-        ('swap_obj', 3, objects['text']),
+        ('swap_obj', 3, pytest.approx(200 / 3)),
         ('all', 4, 50),
-        ('mean of categories', None, objects['text']),
+        ('mean of categories', None, pytest.approx(200 / 3)),
     ]
     assert [row['category'] for row in evaluate([two], [pair], min_count=2)] == ['all']
     row = {'protocol': 'choices', 'ensemble': False, 'sources': ['x']}
@@ -123,13 +116,13 @@ def test_scores_are_those_of_the_pairs(finished):
     choices = of_scenes(split)[::7]
     ids = split.image_ids
     choices.append(Choice('2', 'x', 'y', (ids[3], ids[1]), ('a red ring', 'a xyzzy', 'a plugh'), ((0, 0),)))
-    taken, kept, missing = find_images(choices, split, {}, None, 'mine')
-    assert ([one for one, _ in kept], missing) == (choices, [])
-    scores = score(PairScorer(run, taken), taken, kept)
-    for (one, rows), got in zip(kept, scores, strict=True):
-        assert [taken.image_ids[row] for row in rows] == [*one.images]
-        assert got.shape == (len(one.images), len(one.captions))
-        images = run_scores(run, split, [ids.index(name) for name in one.images], one.captions)
+    used, chosen, absent = find_images(choices, split, {}, None, 'mine')
+    assert ([pair for pair, _ in chosen], absent) == (choices, [])
+    scores = score(PairScorer(run, used), used, chosen)
+    for (pair, rows), got in zip(chosen, scores, strict=True):
+        assert [used.image_ids[row] for row in rows] == [*pair.images]
+        assert got.shape == (len(pair.images), len(pair.captions))
+        images = run_scores(run, split, [ids.index(name) for name in pair.images], pair.captions)
         np.testing.assert_allclose(got, images, atol=1e-5)
     # Unknown words are the same to the model: a tie, exactly.
     assert (scores[-1][:, 1] == scores[-1][:, 2]).all()
@@ -149,26 +142,27 @@ def test_images_are_found_by_their_names(tmp_path):
     choices = [choice('x', images=(name,)) for name in names]
     pictures = {'p': (tmp_path / 'dev' / 'dev-000000.png').read_bytes()}
     choices += [choice('x', images=('dev-000001.jpg', 'p')), choice('x')._replace(images=('p',), box=(0, 0, 8, 8))]
-    taken, kept, missing = find_images(choices, folder, pictures, TRANSFORM, 'file')
-    assert kept == [*zip(choices[1:], [[0], [1], [0, 2], [3]], strict=True)]
-    assert missing == ['COCO_val2014_000000000001.jpg']
-    np.testing.assert_array_equal(taken.pixels[:3], split.pixels[[1, 2, 0]])
-    np.testing.assert_array_equal(taken.pixels[3][0, 0], split.pixels[0, 0, 0])
-    assert (taken.pixels[3] != split.pixels[0]).any()
-    alone = find_images(choices[4:], None, pictures, TRANSFORM, 'file')
-    assert alone[1:] == ([(choices[4], [0])], [])
+    used, chosen, absent = find_images(choices, folder, pictures, TRANSFORM, 'file')
+    assert chosen == [*zip(choices[1:], [[0], [1], [0, 2], [3]], strict=True)]
+    assert absent == ['COCO_val2014_000000000001.jpg']
+    np.testing.assert_array_equal(used.pixels[:3], split.pixels[[1, 2, 0]])
+    np.testing.assert_array_equal(used.pixels[3][0, 0], split.pixels[0, 0, 0])
+    assert (used.pixels[3] != split.pixels[0]).any()
+    embedded_only = find_images(choices[4:], None, pictures, TRANSFORM, 'file')
+    assert embedded_only[1:] == ([(choices[4], [0])], [])
     # Features are of whole images.
-    for given, embedded in (([choices[1], choices[1]._replace(box=(0, 0, 8, 8))], {}), (choices[:4], pictures)):
+    for wrong, embedded in (([choices[1], choices[1]._replace(box=(0, 0, 8, 8))], {}), (choices[:4], pictures)):
         with pytest.raises(
             UserError,
             match='file has boxes or photos, but the images of scenes/dev are not files: give the folder of the photos',
         ):
-            find_images(given, split, embedded, None, 'file')
+            find_images(wrong, split, embedded, None, 'file')
     with pytest.raises(UserError, match='file has no choice whose images are given: give the folder of its photos'):
         find_images(choices[:1], split, {}, None, 'file')
 
 
 COCO = 'COCO_val2014_000000000139.jpg'
+SCENES = scenes.load('dev', dev_images=3)
 
 
 @pytest.mark.parametrize(
@@ -200,18 +194,16 @@ COCO = 'COCO_val2014_000000000139.jpg'
     ],
 )
 def test_images_are_named_by_their_files(name, ids, dataset, row):
-    split = dataclasses.replace(scenes.load('dev', dev_images=3), image_ids=ids, dataset=dataset)
-    one = choice('x', images=(name,))
-    if isinstance(row, str):
-        with pytest.raises(UserError, match=f"'{name}' may be {row} of scenes/dev: give images where only one"):
-            find_images([one], split, {}, None, 'file')
+    split = dataclasses.replace(SCENES, image_ids=ids, dataset=dataset)
+    if isinstance(row, int):
+        used, _, _ = find_images([choice('x', images=(name,))], split, {}, None, 'file')
+        assert used.image_ids == (ids[row],)
         return
+    message = f"'{name}' may be {row} of scenes/dev: give images where only one"
     if row is None:
-        with pytest.raises(UserError, match='or a split with the file names of its images as ids'):
-            find_images([one], split, {}, None, 'file')
-    else:
-        taken, _, _ = find_images([one], split, {}, None, 'file')
-        assert taken.image_ids == (ids[row],)
+        message = 'or a split with the file names of its images as ids'
+    with pytest.raises(UserError, match=message):
+        find_images([choice('x', images=(name,))], split, {}, None, 'file')
 
 
 def test_the_command_on_scenes(finished, tmp_path, capsys):

@@ -20,18 +20,17 @@ def test_doubts_equal_a_loop(finished, monkeypatch):
     got = doubtful_pairs.doubts(run, split, rounds=2, options=OPTIONS)
     options = ScoringOptions('float32', 512, 'highest')
     sims = Scorer(run.model, run.variables, split, read_tokens(run, split), options).score_together()
-    found = {text: [] for text in range(split.num_texts)}
+    values = {text: [] for text in range(split.num_texts)}
     for rows in doubtful_pairs._groups(split.num_texts, 2):
         assert len(set(rows)) == 32
+        images = split.image_of_text[rows]
         for text in rows:
-            own, others = (
-                split.image_of_text[text],
-                [t for t in rows if split.image_of_text[t] != split.image_of_text[text]],
-            )
-            hardest = max(sims[own, t] for t in others), max(sims[split.image_of_text[t], text] for t in others)
-            found[text].append(sum(hardest) / 2 - sims[own, text])
-    assert {len(values) for values in found.values()} <= {2, 3, 4}
-    np.testing.assert_allclose(got, [np.mean(values) for values in found.values()], atol=1e-5)
+            image = split.image_of_text[text]
+            hardest_text = sims[image, rows][images != image].max()
+            hardest_image = sims[images[images != image], text].max()
+            values[text].append((hardest_text + hardest_image) / 2 - sims[image, text])
+    assert set(map(len, values.values())) <= {2, 3, 4}
+    np.testing.assert_allclose(got, [np.mean(doubts) for doubts in values.values()], atol=1e-5)
 
 
 def test_mixed_pairs_are_found_and_marked(finished):
@@ -42,8 +41,8 @@ def test_mixed_pairs_are_found_and_marked(finished):
     assert [pair['doubt'] for pair in pairs] == sorted(doubt, reverse=True)[:10]
     assert all(pair['mixed'] == (not split.clean[pair['text']]) for pair in pairs)
     mixed = int((~split.clean).sum())
-    found = sum(pair['mixed'] for pair in pairs)
-    assert f'; {found} of them are mixed ({10 * found}.0 %), of {mixed} in all' in doubtful_pairs.summarize(
+    marked = sum(pair['mixed'] for pair in pairs)
+    assert f'; {marked} of them are mixed ({10 * marked}.0 %), of {mixed} in all' in doubtful_pairs.summarize(
         pairs, split
     )
     assert 'mixed' not in doubtful_pairs.summarize(pairs, read_split([run], 'train'))

@@ -10,7 +10,8 @@ from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import eccv
 
-IMAGES, CAPTIONS = [30, 10, 20], [7, 5, 1, 2, 9, 4]  # two captions of each image
+IMAGES = [30, 10, 20]
+CAPTIONS = [7, 5, 1, 2, 9, 4]  # two of each image
 
 
 class Double:
@@ -36,7 +37,8 @@ def double(monkeypatch):
 def make_split(image_ids, num_texts=6, order=None):
     images = len(image_ids)
     owners = np.arange(num_texts, dtype=np.int32) * images // num_texts
-    regions, counts = np.zeros((images, 1, 1), np.float32), np.ones(images, np.int32)
+    regions = np.zeros((images, 1, 1), np.float32)
+    counts = np.ones(images, np.int32)
     owners = owners if order is None else owners[order]
     return Split('coco_precomp/testall', regions, counts, ('a',) * num_texts, owners, tuple(image_ids))
 

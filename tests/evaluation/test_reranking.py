@@ -1,6 +1,7 @@
 """Re-ranking against loops over queries, and whole evaluations."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -27,43 +28,38 @@ def looped(sims, first_sims, image_of_text, top_m, folds=1):
     shortlist first, then by score, ties in favor of candidates that do not match.
     """
     size = len(sims) // folds
-    sims, first_sims = np.asarray(sims, np.float64), np.asarray(first_sims, np.float64)
-    ranks, has_match, pairs = {'i2t': [], 't2i': []}, {'i2t': [], 't2i': []}, set()
+    ranks = {way: [[] for _ in range(folds)] for way in ('i2t', 't2i')}
+    has_match = {'i2t': [], 't2i': []}
+    pairs = set()
     for fold in range(folds):
-        images = list(range(fold * size, (fold + 1) * size))
+        images = range(fold * size, (fold + 1) * size)
         texts = [text for text, image in enumerate(image_of_text) if image in images]
-        queries = [('i2t', image, [(image, text) for text in texts]) for image in images]
-        queries += [('t2i', text, [(image, text) for image in images]) for text in texts]
-        fold_ranks = {'i2t': [], 't2i': []}
-        for way, _, candidates in queries:
-            shortlist = {
-                pair for pair in candidates if sum(first_sims[other] > first_sims[pair] for other in candidates) < top_m
-            }
+        queries = [('i2t', list(itertools.product([image], texts))) for image in images]
+        queries += [('t2i', list(itertools.product(images, [text]))) for text in texts]
+        for way, candidates in queries:
+            scores = [first_sims[pair] for pair in candidates]
+            shortlist = {pair for pair in candidates if sum(np.greater(scores, first_sims[pair])) < top_m}
             pairs |= shortlist
-
-            def sort_key(pair, shortlist=shortlist):
-                is_match = image_of_text[pair[1]] == pair[0]
-                return pair not in shortlist, -(sims if pair in shortlist else first_sims)[pair], is_match
-
-            matches = [image_of_text[pair[1]] == pair[0] for pair in sorted(candidates, key=sort_key)]
-            fold_ranks[way].append(matches.index(True))
+            keys = []
+            for image, text in candidates:
+                listed = (image, text) in shortlist
+                score = (sims if listed else first_sims)[image, text]
+                keys.append((not listed, -score, bool(image_of_text[text] == image)))
+            matches = [match for _, _, match in sorted(keys)]
+            ranks[way][fold].append(matches.index(True))
             has_match[way].append(any(image_of_text[text] == image for image, text in shortlist))
-        for way in ranks:
-            ranks[way].append(fold_ranks[way])
     return ranks, has_match, pairs
 
 
 def check(report_metrics, ranks, has_match):
     """Compares reported metrics with the ranks of the loops."""
-    for way in ('i2t', 't2i'):
-        for k in (1, 5, 10):
-            want = np.mean([100 * np.mean([rank < k for rank in fold]) for fold in ranks[way]])
-            assert report_metrics[f'{way}/recall@{k}'] == pytest.approx(want)
-        want = np.mean([np.mean(fold) + 1 for fold in ranks[way]])
-        assert report_metrics[f'{way}/mean_rank'] == pytest.approx(want)
-        want = np.mean([np.floor(np.median(fold)) + 1 for fold in ranks[way]])
-        assert report_metrics[f'{way}/median_rank'] == pytest.approx(want)
-        assert report_metrics[f'{way}/shortlisted'] == pytest.approx(100 * np.mean(has_match[way]))
+    for way, folds in ranks.items():
+        want = {f'recall@{k}': [100 * np.mean(np.less(fold, k)) for fold in folds] for k in (1, 5, 10)}
+        want['mean_rank'] = [np.mean(fold) + 1 for fold in folds]
+        want['median_rank'] = [np.floor(np.median(fold)) + 1 for fold in folds]
+        want['shortlisted'] = 100 * np.array(has_match[way])
+        for name, values in want.items():
+            assert report_metrics[f'{way}/{name}'] == pytest.approx(np.mean(values))
     assert report_metrics['rsum'] == pytest.approx(sum(report_metrics[name] for name in TABLE[:6]))
     assert 'mean_distance' not in report_metrics
 
@@ -163,6 +159,8 @@ def test_scores_are_added(run, others, dev, folds):
 @pytest.mark.slow
 def test_the_second_model_of_a_run_orders_its_shortlist(run, dev):
     """A model with the same parameters and the opposite scores."""
+    names = {field.name for field in dataclasses.fields(run.model) if field.init} - {'parent', 'name'}
+    fields = {name: getattr(run.model, name) for name in names}
 
     class Opposite(type(run.model)):
         def similarity_pairwise(self, images, texts, train=False):
@@ -171,10 +169,9 @@ def test_the_second_model_of_a_run_orders_its_shortlist(run, dev):
     class WithSecond(type(run.model)):
         @property
         def reranker(self):
-            return Opposite(**{name: getattr(self, name) for name in fields})
+            return Opposite(**fields)
 
-    fields = {one.name for one in dataclasses.fields(run.model) if one.init} - {'parent', 'name'}
-    both = dataclasses.replace(run, model=WithSecond(**{name: getattr(run.model, name) for name in fields}))
+    both = dataclasses.replace(run, model=WithSecond(**fields))
     _, first_sims = evaluate_runs([both], dev)
     report, sims = evaluate_runs([both], dev, shortlist=Shortlist([both], 2))
     scored = check_run(report, sims, first_sims, 2)
@@ -194,7 +191,8 @@ def test_command_prints_the_shortlist(finished, capsys):
     flags = ['--step=30', f'--shortlist={workdir}', '--split=train', '--top_m=10', '--add']
     assert cli.main(['eval', f'--workdir={workdir}', *flags]) == 0
     report = json.loads((workdir / 'eval' / 'train_top10_added_step30' / 'metrics.json').read_text())
-    shortlist, values = report['protocol']['shortlist'], report['metrics']
+    shortlist = report['protocol']['shortlist']
+    values = report['metrics']
     assert shortlist['pairs'] < shortlist['total_pairs'] == 16 * 80
     out = capsys.readouterr().out
     lines = out.splitlines()
@@ -211,10 +209,7 @@ def test_command_prints_the_shortlist(finished, capsys):
 @pytest.mark.parametrize(
     ('flags', 'sentence'),
     [
-        (['--top_m=20'], 'has one score of a pair: give the run that selects pairs as --shortlist'),
-        (['--shortlist=RUN'], '--shortlist is not read without --top_m: add it'),
         (['--add'], '--add is not read without --top_m: add it'),
-        (['--shortlist=RUN', '--top_m=9'], '--top_m=9'),
         (
             ['--shortlist=RUN', '--top_m=20', '--save_sims'],
             '--save_sims is not read with --top_m: leave one of them out',
@@ -224,6 +219,4 @@ def test_command_prints_the_shortlist(finished, capsys):
 def test_user_errors(finished, capsys, flags, sentence):
     flags = [flag.replace('RUN', str(finished)) for flag in flags]
     assert cli.main(['eval', f'--workdir={finished}', *flags]) == 2
-    error = capsys.readouterr().err
-    assert len(error.strip().splitlines()) == 1
-    assert sentence in error
+    assert sentence in capsys.readouterr().err

@@ -10,7 +10,8 @@ import numpy as np
 
 from tests.golden.presets import PRESETS, compute, digest, main, make_setup, named
 
-STEPS, SHARDED_STEPS = 20, 3  # an epoch has 10
+STEPS = 20  # of two epochs
+SHARDED_STEPS = 3
 NAMES = (*PRESETS, 'scan:i2t,lse,f30k batch_size=12 length_multiple=1')  # whose last batch of an epoch is smaller
 
 

@@ -124,7 +124,8 @@ def main(
       names: The names of all rows.
       versions: The libraries on whose version the rows depend.
     """
-    versions, recorded = versions or {}, read(file)
+    versions = versions or {}
+    recorded = read(file)
     parser = argparse.ArgumentParser()
     parser.add_argument('--compare', action='store_true')
     parser.add_argument('names', nargs='*')

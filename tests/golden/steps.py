@@ -67,7 +67,8 @@ def write_files(folder: Path) -> None:
     split = scenes.load('train', **DATA)
     words = sorted({word.strip('.,') for caption in split.captions for word in caption.lower().split()})
     (folder / 'vocab.txt').write_text('\n'.join(('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words)) + '\n')
-    images, owners = split.num_images, split.image_of_text
+    images = split.num_images
+    owners = split.image_of_text
     i2t = [[5 * ((image + n) % images) + n for n in range(1, 5)] for image in range(images)]
     t2i = [[(owner + n) % images for n in range(1, 5)] for owner in owners]
     lists = mined_lists.Candidates(np.array(i2t, np.int32), np.array(t2i, np.int32))
@@ -140,7 +141,8 @@ def two_steps(name: str, folder: Path) -> dict[str, Any]:
       batch statistics.
     """
     setup = set_up(make_config(name, folder), resuming=True)
-    state, steps = parallel.put_state(setup.random_state()), []
+    state = parallel.put_state(setup.random_state())
+    steps = []
     for n in range(2):
         state, metrics = setup.train_step(state, parallel.put_batch(setup.make_batch(n)))
         metrics = jax.device_get(metrics)
@@ -153,7 +155,8 @@ def two_steps(name: str, folder: Path) -> dict[str, Any]:
 
 def compare(name: str, folder: Path) -> None:
     """Raises an AssertionError unless two steps of a setting are those of `steps.json`."""
-    got, want = two_steps(name, folder), GOLDEN[name]
+    got = two_steps(name, folder)
+    want = GOLDEN[name]
     for new, old in zip(got['steps'], want['steps'], strict=True):
         assert new.keys() == old.keys()
         np.testing.assert_allclose([new[key] for key in old], list(old.values()), rtol=1e-4)

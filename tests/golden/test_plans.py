@@ -15,7 +15,8 @@ def test_presets_bind_what_is_recorded():
 
 
 def test_another_argument_differs_in_its_part_alone():
-    first, changed = load('vse:fc,selhn,f30k'), load('vse:fc,selhn,f30k')
+    first = load('vse:fc,selhn,f30k')
+    changed = load('vse:fc,selhn,f30k')
     changed['optimizer']['weight_decay'] = 0.5
     texts = [plans.describe_plan(make_plan(config)) for config in (first, changed)]
     assert [part for part in texts[0] if texts[0][part] != texts[1][part]] == ['make_optimizer']

@@ -84,7 +84,8 @@ def evaluate(function: core.Jaxpr, inputs: Sequence[str]) -> list[str]:
 
 def apply(equation: core.JaxprEqn, inputs: Sequence[str]) -> list[str]:
     """Returns the digests of the outputs of an equation."""
-    operation, parameters = equation.primitive.name, dict(equation.params)
+    operation = equation.primitive.name
+    parameters = dict(equation.params)
     if operation in CALLS:
         return evaluate_closed(parameters.get('jaxpr') or parameters['call_jaxpr'], inputs)
     if operation == 'cond':
@@ -94,11 +95,14 @@ def apply(equation: core.JaxprEqn, inputs: Sequence[str]) -> list[str]:
     bodies = []
     if operation == 'scan':
         split = parameters.pop('num_consts', 0)  # jax 0.12 does not state it
-        constants, inputs = inputs[:split], inputs[split:]
+        constants = inputs[:split]
+        inputs = inputs[split:]
         bodies = loop(parameters.pop('jaxpr'), constants, inputs)
     elif operation == 'while':
-        first, second = parameters.pop('cond_nconsts'), parameters.pop('body_nconsts')
-        constants, inputs = inputs[: first + second], inputs[first + second :]
+        first = parameters.pop('cond_nconsts')
+        second = parameters.pop('body_nconsts')
+        constants = inputs[: first + second]
+        inputs = inputs[first + second :]
         bodies = loop(parameters.pop('cond_jaxpr'), constants[:first], inputs)
         bodies += loop(parameters.pop('body_jaxpr'), constants[first:], inputs)
     own = [f'{key}={describe(value)}' for key, value in sorted(parameters.items()) if key not in IGNORED]

@@ -14,9 +14,18 @@ from jitm.files.packages import PACKAGES, located
 from jitm.importers.cnn_weights import NAMES, RULES
 from jitm.importers.containers import open_checkpoint
 from jitm.importers.tensors import rename
-from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 from tests.parity.bounds import assert_within
-from tests.support.networks import apply, check_parity, load, network, pixels, published, randomize, theirs
+from tests.support.networks import (
+    apply,
+    check_parity,
+    load,
+    network,
+    pixels,
+    published,
+    randomize,
+    theirs,
+    tiny_resnets,  # noqa: F401
+)
 from tests.support.torch_pickles import write_zip
 
 KINDS = ['squeezenet', 'resnet-10', 'resnet-99']

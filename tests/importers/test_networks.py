@@ -14,9 +14,11 @@ from jitm.importers.authors import load_checkpoint
 from jitm.importers.tensors import export
 from jitm.layers import cnn
 from jitm.runs.run import load_run
-from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 from tests.support import authors as theirs
-from tests.support.networks import network
+from tests.support.networks import (
+    network,
+    tiny_resnets,  # noqa: F401
+)
 
 OPTIONS = {'measure': 'cosine', 'no_imgnorm': False, 'use_abs': False, 'cnn_type': 'vgg19', 'finetune': True}
 MODEL = vsepp.get_config().model.to_dict()

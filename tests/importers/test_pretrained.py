@@ -8,9 +8,11 @@ from jitm.errors import UserError
 from jitm.importers.bert_weights import load_bert
 from jitm.importers.cnn_weights import NAMES
 from jitm.importers.pretrained import load_pretrained, load_word_vectors, replace
-from tests.layers.test_cnn import tiny_resnets  # noqa: F401
 from tests.support.bert import PARAMS, published, saved
-from tests.support.networks import shapes
+from tests.support.networks import (
+    shapes,
+    tiny_resnets,  # noqa: F401
+)
 
 WORDS = ('<pad>', 'cat', 'ice-cream', "dog's", 'black/white', 'unknown', 'A.M.')
 VECTORS = 'cat 1 2.5\nicecream 3 4\nice-cream 5 6\ndogs 7 8\nblack 9 10\n. . 11 12\nAM 13 14\n'

@@ -34,7 +34,8 @@ def main() -> None:
             results[f'{number}_together'] = scorer.score_together()
         results[f'{number}_blocks'] = encode.call_count
         results[f'{number}_pairs'] = make_scorer(problem, 8, shape[1], pairs=pairs).score()
-    problem, options = make_problem(*CASES[0][0]), ScoringOptions('float32', 64, 'highest')
+    problem = make_problem(*CASES[0][0])
+    options = ScoringOptions('float32', 64, 'highest')
     parallel.map_rows.cache_clear()
     lengths = len({scorer.engine.own_length(length) for length in problem[3].lengths})
     assert count_compilations(lambda: Scorer(*problem, options).score()) == 2 + lengths

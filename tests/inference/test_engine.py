@@ -28,7 +28,8 @@ def test_padding_repeats_the_first_item_and_is_cut_off():
 def test_encoding_of_a_text_does_not_depend_on_the_others(monkeypatch):
     monkeypatch.setattr(jitm.inference.engine, 'SHORTEST', 4)  # two padded lengths
     model, variables, _, tokens = make_problem('vsepp')
-    engine, index = Engine(model, variables, 'float32', 'highest'), np.arange(len(tokens.lengths))
+    engine = Engine(model, variables, 'float32', 'highest')
+    index = np.arange(len(tokens.lengths))
     together = engine.encode_each_alike(tokens, index)
     for some in (index[3:4], index[::-2]):
         assert engine.encode_each_alike(tokens, some).tobytes() == together[some].tobytes()
@@ -45,7 +46,8 @@ def test_texts_of_a_dual_encoder_have_few_lengths():
 
 def test_any_number_of_encodings_is_scored():
     model, variables, *_ = make_problem('vsepp')
-    engine, rng = Engine(model, variables, 'float32', 'highest'), np.random.default_rng(0)
+    engine = Engine(model, variables, 'float32', 'highest')
+    rng = np.random.default_rng(0)
     images, texts = (rng.normal(size=(count, model.embed_dim)).astype(np.float32) for count in (300, 260))
     np.testing.assert_allclose(engine.similarity(images, texts), images @ texts.T, atol=1e-5)
     pairwise = engine.similarity_pairwise(images[:260], texts)

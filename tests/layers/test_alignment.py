@@ -54,31 +54,3 @@ def test_self_attention_in_training_uses_the_statistics_of_the_batch():
 def test_more_regions_than_slots_are_refused():
     with pytest.raises(UserError, match='images have up to 5 regions, but the model has slots for 4'):
         alignment.SelfAttention(0.0, 4).init(jax.random.key(0), jnp.ones((1, 5, 2)), jnp.ones((1, 5), bool))
-
-
-FILTRATION = {'scale': jnp.float32(2), 'bias': jnp.float32(0)}
-
-
-def filtration(relevance, **statistics):
-    return as_variables(FILTRATION | {'relevance': linear(relevance)}, statistics)
-
-
-@pytest.mark.slow
-def test_attention_filtration_normalizes_each_text_in_training():
-    model, relevance = alignment.AttentionFiltration(), np.array([[1.5], [-0.5]])
-    nodes = np.random.default_rng(0).normal(size=(3, 2, 4, 2)).astype(np.float32)  # three images, two texts
-    lengths = 4, 2
-    mask = np.arange(4) < np.array(lengths)[:, None]
-    old = filtration(relevance, mean=0.2, variance=3.0)
-    got = model.apply(old, nodes, mask, True)
-    values = [(nodes[:, t, :n] @ relevance).ravel() for t, n in enumerate(lengths)]
-    for t, x in enumerate(values):
-        own = filtration(relevance, mean=x.mean(), variance=x.var())
-        np.testing.assert_allclose(got[:, t], model.apply(own, nodes, mask, False)[:, t], rtol=1e-4)
-    moments = model.apply(old, nodes, mask, method='moments')
-    unbiased = [np.mean(x) for x in values], [np.var(x, ddof=1) for x in values]
-    np.testing.assert_allclose(moments, unbiased, rtol=1e-5, atol=1e-6)
-    # The last text has the weight 0.1, the one before it 0.09.
-    _, changed = model.apply(old, jnp.array([1.0, 2]), jnp.array([5.0, 7]), method='update', mutable=['batch_stats'])
-    want = {'mean': 0.81 * 0.2 + 0.09 + 0.1 * 2, 'variance': 0.81 * 3 + 0.09 * 5 + 0.1 * 7}
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), changed['batch_stats'], want)

@@ -10,12 +10,16 @@ from jitm.errors import UserError
 from jitm.layers import cnn, convolutions
 from jitm.layers.vision import RegionEncoder
 from jitm.types import Images
-from tests.support.networks import OPTIONS, TINY, apply, draw, network, pixels, unit, variables
-
-
-@pytest.fixture(autouse=True)
-def tiny_resnets(monkeypatch):
-    monkeypatch.setattr(cnn, 'RESNETS', cnn.RESNETS | TINY)
+from tests.support.networks import (
+    OPTIONS,
+    apply,
+    draw,
+    network,
+    pixels,
+    tiny_resnets,  # noqa: F401
+    unit,
+    variables,
+)
 
 
 def test_pixels_are_normalized():
@@ -23,17 +27,6 @@ def test_pixels_are_normalized():
     x[..., 1] = 255
     got = convolutions.normalize_pixels(jnp.asarray(x))[0, 0, 0]
     np.testing.assert_allclose(got, [-0.485 / 0.229, (1 - 0.456) / 0.224, -0.406 / 0.225], rtol=1e-6)
-
-
-@pytest.mark.parametrize('size', [(7, 7), (14, 21), (3, 3), (8, 5)])
-def test_adaptive_pool_averages_windows(size):
-    x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
-    got = convolutions.adaptive_average_pool(jnp.asarray(x), 7)
-    for row in range(7):
-        for column in range(7):
-            rows = slice(row * size[0] // 7, -(-(row + 1) * size[0] // 7))
-            columns = slice(column * size[1] // 7, -(-(column + 1) * size[1] // 7))
-            np.testing.assert_allclose(got[:, row, column], x[:, rows, columns].mean((1, 2)), atol=1e-6)
 
 
 @pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
@@ -107,7 +100,8 @@ def test_cells_are_ordered_by_row(kind):
     'kind', ['squeezenet', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('resnet-99', 'vgg19'))]
 )
 def test_rematerialization_changes_no_gradient(kind):
-    x, given = pixels((32, 32)), variables(kind, False)
+    x = pixels((32, 32))
+    given = variables(kind, False)
 
     def gradient(remat):
         model = network(kind, pooled=False, remat=remat)
@@ -118,7 +112,8 @@ def test_rematerialization_changes_no_gradient(kind):
 
         return jax.jit(jax.grad(loss))(given['params'])
 
-    first, second = gradient(False), gradient(True)
+    first = gradient(False)
+    second = gradient(True)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(first))
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
@@ -126,7 +121,8 @@ def test_rematerialization_changes_no_gradient(kind):
 
 @pytest.mark.parametrize('kind', ['squeezenet', 'resnet-99'])
 def test_half_precision_is_close(kind):
-    x, given = pixels(), variables(kind)
+    x = pixels()
+    given = variables(kind)
     whole, half = (apply(network(kind, dtype=dtype), given, x) for dtype in ('float32', 'bfloat16'))
     assert half.dtype == jnp.float32
     assert 1e-6 < np.abs(unit(half) - unit(whole)).max() < 0.02
@@ -134,7 +130,8 @@ def test_half_precision_is_close(kind):
 
 @pytest.mark.slow
 def test_batch_normalization_is_frozen_or_not():
-    x, given = pixels(), variables('resnet-10')
+    x = pixels()
+    given = variables('resnet-10')
     frozen, changed = apply(network('resnet-10'), given, x, train=True)
     np.testing.assert_array_equal(frozen, apply(network('resnet-10'), given, x))
     jax.tree.map(np.testing.assert_array_equal, changed.get('batch_stats', given['batch_stats']), given['batch_stats'])
@@ -152,7 +149,8 @@ def encoder(pooled, normalize):
 
 
 class Flat(cnn.ConvolutionalNetwork):
-    mean, deviation = cnn.EfficientNetLite.mean, (0.5, 0.5, 0.5)
+    mean = cnn.EfficientNetLite.mean
+    deviation = (0.5, 0.5, 0.5)
 
     def __call__(self, x, train=False):
         return x.reshape(len(x), -1, 3)
@@ -167,7 +165,8 @@ def test_pixels_have_the_moments_of_the_network():
 
 @pytest.mark.parametrize(('pooled', 'regions'), [(True, 1), (False, 9)])
 def test_pixel_encoder_feeds_the_region_encoder(pooled, regions):
-    images, model = Images(pixels=pixels()), encoder(pooled, True)
+    images = Images(pixels=pixels())
+    model = encoder(pooled, True)
     given = draw(model, images)
     got, mask = jax.jit(model.apply)(given, images)
     assert got.shape == (2, regions, 8)

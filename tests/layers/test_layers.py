@@ -11,56 +11,17 @@ from jitm.layers.sequences import GRU
 from jitm.layers.text import BERTEncoder, GRUEncoder
 from jitm.layers.vision import MLP
 from jitm.types import Segment, Texts
-from tests.support.gru import affine, torch_gru
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('bidirectional', [False, True])
-def test_gru_follows_the_equations_of_pytorch_up_to_each_length(bidirectional):
-    encoder = GRUEncoder(vocab_size=11, embed_dim=7, word_dim=5, bidirectional=bidirectional, dropout=0.0)
-    rng = np.random.default_rng(0)
-    texts = Texts(rng.integers(0, 11, (4, 6)).astype(np.int32), np.array([6, 1, 4, 3], np.int32))
-    variables = jax.jit(encoder.init)(jax.random.key(0), texts)
-    states = encoder.apply(variables, texts)
-    params = variables['params']
-    words = np.asarray(params['embedding']['embedding'], np.float64)[texts.ids]
-    for n, length in enumerate(texts.lengths):
-        want = torch_gru(params['gru']['forward'], words[n], length, backward=False)
-        if bidirectional:
-            want = (want + torch_gru(params['gru']['backward'], words[n], length, backward=True)) / 2
-        np.testing.assert_allclose(states[n], want, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_gradient_of_a_bidirectional_gru_is_that_of_its_cells():
-    rng = np.random.default_rng(0)
-    x, weights, lengths = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 5)), np.array([4, 2])
-    gru, cell = GRU(5, bidirectional=True), GRUCell(5)
-    params = jax.jit(gru.init)(jax.random.key(0), x, lengths)['params']
-
-    def by_cells(params, x):
-        total = 0
-        for n, length in enumerate(lengths):
-            for name, order in (('forward', range(length)), ('backward', reversed(range(length)))):
-                state = jnp.zeros(5)
-                for t in order:
-                    state, _ = cell.apply({'params': params[name]}, state, x[n, t])
-                    total += jnp.sum(weights[n, t] * state) / 2
-        return total
-
-    def by_gru(params, x):
-        return jnp.sum(weights * gru.apply({'params': params}, x, lengths))
-
-    got, want = (jax.jit(jax.grad(value, (0, 1)))(params, x) for value in (by_gru, by_cells))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
+from tests.support.gru import affine
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('bidirectional', [False, True])
 def test_a_profile_changes_neither_states_nor_gradients(bidirectional):
     rng = np.random.default_rng(0)
-    x, lengths = rng.normal(size=(5, 6, 3)).astype(np.float32), np.array([3, 6, 1, 2, 4])
-    weights, gru = rng.normal(size=(5, 6, 4)).astype(np.float32), GRU(4, bidirectional)
+    x = rng.normal(size=(5, 6, 3)).astype(np.float32)
+    lengths = np.array([3, 6, 1, 2, 4])
+    weights = rng.normal(size=(5, 6, 4)).astype(np.float32)
+    gru = GRU(4, bidirectional)
     params = jax.jit(gru.init)(jax.random.key(0), x, lengths)['params']
 
     def read(profile):
@@ -151,7 +112,8 @@ def numpy_batch_norm(x, weights):
 
 @pytest.mark.parametrize('norm_padding', [False, True])
 def test_mlp_counts_padding_up_to_the_longest_image(norm_padding):
-    rng, counts = np.random.default_rng(0), np.array([2, 4, 1])
+    rng = np.random.default_rng(0)
+    counts = np.array([2, 4, 1])
     mask = np.arange(6) < counts[:, None]
     x = np.where(mask[..., None], rng.normal(1, 2, size=(3, 6, 5)), 0).astype(np.float32)
     mlp = MLP(8, norm_padding=norm_padding)
@@ -201,7 +163,8 @@ def test_what_is_not_counted_does_not_change_the_statistics():
 
 
 def test_weight_normalization_starts_as_the_linear_layer():
-    x, key = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), jax.random.key(0)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    key = jax.random.key(0)
     (want, params), (got, normalized) = (layer(5).init_with_output(key, x) for layer in (Linear, WeightNormLinear))
     np.testing.assert_allclose(got, want, atol=1e-6)
     lengths = normalized['params'].pop('length')

@@ -10,24 +10,10 @@ from flax import traverse_util
 from jitm.errors import UserError
 from jitm.layers.blocks import BlockOptions, TransformerBlock
 from jitm.layers.lora import LoRA, merge, select_frozen
-from jitm.layers.towers import paths_of, place_of, towers
-from jitm.models.make import make_model
-from jitm.types import Images, Texts
-from tests.configs.settings import load
+from tests.support.sizes import shapes_of
 
 ALL = ('query', 'key', 'value', 'out', 'mlp_in', 'mlp_out')
 QKV = ALL[:3]
-
-
-@functools.cache
-def shapes_of(size):
-    """The shapes of the parameters of a published size."""
-    section = load(size)['model']
-    edge = section.get('image', {}).get('image_size', 1)
-    texts, one = Texts(np.ones((1, 3), np.int32), np.full(1, 3, np.int32)), np.ones(1, np.int32)
-    regions = {'regions': np.zeros((1, 1, 8)), 'counts': one, 'locations': np.zeros((1, 1, 7)), 'tags': texts}
-    images = Images(**regions, pixels=np.zeros((1, edge, edge, 3), np.uint8))
-    return jax.eval_shape(make_model(section, 1000).init, jax.random.key(0), images, texts)['params']
 
 
 @pytest.fixture(scope='module')
@@ -85,7 +71,8 @@ def test_merged_projections_equal_separate_ones(tower):
         layer = nn.DenseGeneral(other['bias'].shape, axis=(-2, -1) if name == 'out' else -1)
         inputs = rng.normal(size=(5, *other['kernel'].shape[: 2 if name == 'out' else 1]))
         got = layer.apply({'params': other}, inputs.astype(np.float32))
-        rows, (a, b, s) = inputs.reshape(5, -1), (np.float64(one[f'lora_{part}']) for part in ('a', 'b', 'scale'))
+        rows = inputs.reshape(5, -1)
+        (a, b, s) = (np.float64(one[f'lora_{part}']) for part in ('a', 'b', 'scale'))
         want = rows @ np.reshape(one['kernel'], (rows.shape[1], -1)) + s * (rows @ a) @ b + np.ravel(one['bias'])
         np.testing.assert_allclose(np.reshape(got, (5, -1)), want, rtol=0, atol=1e-6 * np.abs(want).max())
 
@@ -101,20 +88,3 @@ def test_only_adapters_and_what_is_outside_of_towers_train(tower):
 def test_a_model_without_blocks_has_no_adapters():
     with pytest.raises(UserError, match='the model has no transformer'):
         LoRA().add(jax.random.key(0), {'gru': {'kernel': np.ones((2, 2))}})
-
-
-@pytest.mark.parametrize('size', ['clip:b32', pytest.param('siglip:b16_224', marks=pytest.mark.slow)])
-def test_groups_of_towers_are_those_of_open_clip(size):
-    params = shapes_of(size)
-    roots = towers(params)
-    assert roots == {('image',): 12, ('text',): 12}
-    groups = {}
-    for path in paths_of(params):
-        if place := place_of(path, roots):
-            name = path[1] if path[1] != 'encoder' else path[2]
-            groups.setdefault(path[0], {}).setdefault(place.group, set()).add(name)
-    clip = size == 'clip:b32'
-    first, last = ({'class_embedding', 'norm_in'}, 'projection') if clip else (set(), 'pooling')
-    blocks = {n + 1: {f'block_{n}'} for n in range(11)} | {12: {'block_11', 'norm_out'}}
-    assert groups['image'] == {0: {'patches', 'positions'} | first, **blocks, 13: {last}}
-    assert groups['text'] == {0: {'words', 'positions'}, **blocks, 13: {'projection'}}

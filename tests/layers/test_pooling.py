@@ -23,7 +23,8 @@ def numpy_gpo_weights(params, count, temperature=0.1):
     position = np.arange(count)[:, None]
     rates = np.exp(-np.arange(0, 32, 2) * np.log(1e4) / 32)
     encoding = np.zeros((count, 32))
-    encoding[:, 0::2], encoding[:, 1::2] = np.sin(position * rates), np.cos(position * rates)
+    encoding[:, 0::2] = np.sin(position * rates)
+    encoding[:, 1::2] = np.cos(position * rates)
     directions = [torch_gru(params['gru'][name], encoding, count, name == 'backward') for name in params['gru']]
     scores = sum(directions) / 2 @ np.asarray(params['linear']['kernel'], np.float64)[:, 0] / temperature
     weights = np.exp(scores - scores.max())
@@ -63,8 +64,10 @@ def test_each_pooling_is_its_formula_on_the_real_vectors(name):
 
 @pytest.mark.parametrize('weigh', [pooling._weigh_by_counting, pooling._weigh_by_sorting])
 def test_values_are_weighed_by_their_ranks_on_every_device(weigh):
-    x, weights = RNG.integers(0, 4, (3, 9, 7)).astype(np.float32), RNG.normal(size=(3, 9)).astype(np.float32)
-    x[1, [2, 5]], weights[1, 7:] = -np.inf, 0
+    x = RNG.integers(0, 4, (3, 9, 7)).astype(np.float32)
+    weights = RNG.normal(size=(3, 9)).astype(np.float32)
+    x[1, [2, 5]] = -np.inf
+    weights[1, 7:] = 0
     order = np.argsort(-x, axis=1, kind='stable')
     valid = np.isfinite(np.take_along_axis(x, order, axis=1))
     ordered = np.where(valid, np.take_along_axis(x, order, axis=1), 0)

@@ -1,9 +1,8 @@
-"""What the encoders of CLIP and SigLIP refuse, and the states of their tokens against a formula.
+"""What the encoders of CLIP and SigLIP refuse, and the states of their tokens.
 
 Their other values are compared with other libraries in tests/importers.
 """
 
-import math
 import re
 
 import jax
@@ -16,6 +15,7 @@ from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.siglip import PaddedTransformer, PooledViT
 from jitm.layers.vit import ViT
 from jitm.types import Images, Texts
+from tests.support.matchers import random_variables
 
 TOWER = {'hidden_dim': 8, 'num_layers': 1, 'num_heads': 2, 'mlp_dim': 12, 'activation': 'gelu', 'dtype': 'float32'}
 PIXELS = {'mean': (0.5, 0.4, 0.3), 'deviation': (0.3, 0.4, 0.5)}
@@ -70,48 +70,28 @@ def test_texts_that_are_too_long_are_refused(make, arguments):
         shape_of(make(**arguments), Texts(np.ones((2, 7), np.int32), np.full(2, 7)))
 
 
-def token_states(params, ids, length, padded):
-    """The last states of the tokens of one text, as loops over heads and positions: float64 [L, H]."""
-    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-
-    def norm(x, name, epsilon, within):
-        x = x - x.mean(axis=-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * within[name]['scale'] + within[name]['bias']
-
-    def gelu(x):
-        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-
-    epsilon = 1e-6 if padded else 1e-5
-    ids = np.concatenate([ids[:length], np.ones(6 - length, int)]) if padded else ids[:length]
-    x, block = params['words']['embedding'][ids] + params['positions'][: len(ids)], params['encoder']['block_0']
-    y, part = norm(x, 'attention_norm', epsilon, block), block['attention']
-    attended = np.zeros_like(x)
-    for head in range(2):
-        query, key, value = (
-            y @ part[name]['kernel'][:, head] + part[name]['bias'][head] for name in ('query', 'key', 'value')
-        )
-        for row in range(len(x)):
-            seen = len(x) if padded else row + 1
-            weights = np.exp(query[row] @ key[:seen].T / 2)  # the square root of 4 dimensions
-            attended[row] += weights / weights.sum() @ value[:seen] @ part['out']['kernel'][head]
-    x = x + attended + part['out']['bias']
-    y = gelu(norm(x, 'mlp_norm', epsilon, block) @ block['mlp_in']['kernel'] + block['mlp_in']['bias'])
-    x = norm(x + y @ block['mlp_out']['kernel'] + block['mlp_out']['bias'], 'norm_out', epsilon, params)
-    return np.concatenate([x[: length - 1], x[-1:]]) if padded else x
-
-
 @pytest.mark.parametrize(('make', 'arguments'), [(CausalTransformer, TEXT), (PaddedTransformer, PADDED)])
-def test_states_of_tokens_are_their_formula_in_float64(make, arguments):
-    model, rng = make(**arguments), np.random.default_rng(0)
-    ids, lengths = rng.integers(2, 9, (3, 5)).astype(np.int32), np.array([5, 2, 4])
-    texts = Texts(np.where(np.arange(5) < lengths[:, None], ids, 0), lengths)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), texts)
-    variables = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-    got, whole = jax.jit(lambda v: (model.apply(v, texts, method='features'), model.apply(v, texts)))(variables)
-    assert (got.shape, got.dtype) == ((3, 5, 8), np.float32)
-    projection = variables['params']['projection']
-    for n, length in enumerate(lengths):
-        want = token_states(variables['params'], ids[n], length, padded=make is PaddedTransformer)
-        np.testing.assert_allclose(got[n, :length], want, atol=2e-5)
-        last = got[n, length - 1] @ projection['kernel'] + projection.get('bias', 0)
-        np.testing.assert_allclose(whole[n], last, atol=2e-5)  # the last state is the one that is projected
+def test_the_state_of_a_token_is_that_of_a_text_that_ends_with_it(make, arguments):
+    """SigLIP attends to all positions: there the token and its position change places with the last padding."""
+    model = make(**arguments)
+    ids = np.random.default_rng(0).integers(2, 9, (1, 6)).astype(np.int32)
+    ids[0, 5] = 1
+    texts = Texts(ids, np.array([5]))
+    params = random_variables(model, texts)['params']
+    apply = jax.jit(model.apply, static_argnames='method')
+    states = apply({'params': params}, texts, method='features')[0]
+    projection = params['projection']
+    for k in range(5):
+        ended = texts.replace(lengths=np.array([k + 1]))
+        moved = params
+        if make is PaddedTransformer:
+            order = np.arange(6)
+            order[[k, 5]] = 5, k
+            ended = Texts(ids[:, order], np.array([6]))
+            moved = params | {'positions': params['positions'][order]}
+        projected = states[k] @ projection['kernel'] + projection.get('bias', 0)
+        whole = apply({'params': moved}, ended)[0]
+        if make is CausalTransformer or k < 4:
+            np.testing.assert_allclose(projected, whole, atol=1e-5)
+    last = apply({'params': params}, texts)[0]
+    np.testing.assert_allclose(projected, last, atol=1e-5)  # the last state is the one that is projected

@@ -30,7 +30,8 @@ def scalar_function(of_floats: Callable, name: str) -> Callable:
 
 
 exp, log, tan = (scalar_function(getattr(math, name), name) for name in ('exp', 'log', 'tan'))
-log_gamma, digamma = scalar_function(math.lgamma, 'lgamma'), scalar_function(special.digamma, 'digamma')
+log_gamma = scalar_function(math.lgamma, 'lgamma')
+digamma = scalar_function(special.digamma, 'digamma')
 
 
 def hinge(s, margin, scores=None):
@@ -72,7 +73,8 @@ def selective_hard_negative(s, margin, epsilon):
 
 
 def polynomial(s, margin):
-    p, n = min(s.own), max(s.others)
+    p = min(s.own)
+    n = max(s.others)
     if p >= 1 - 1e-5 or n + margin <= p:
         return 0 * p
     return max(0 * p, 0.2 * p**2 - 0.7 * p + 0.5) + max(0 * n, 0.9 * n**2 - 0.4 * n + 0.03)
@@ -85,7 +87,8 @@ def adaptive_margin(s, relevance, temperature=5.0):
 
 
 def matching_cross_entropy(s):
-    matches, mismatches = ([-log(x) for x in rows] for rows in (s.own, [1 - x for x in s.others]))
+    matches = [-log(x) for x in s.own]
+    mismatches = [-log(1 - x) for x in s.others]
     return (sum(matches) / len(matches) + sum(mismatches) / len(mismatches)) / 2
 
 
@@ -111,13 +114,16 @@ def projection_matching(s, temperature):
 
 def complementary_contrastive(s, temperature):
     probabilities = softmax(s.all, temperature)
-    rests = [sum(p for m, p in enumerate(probabilities) if m != n) for n in range(len(s.own), len(s.all))]
-    return sum(-log(max(rest, 1e-10)) for rest in rests)
+    loss = 0
+    for n in range(len(s.own), len(probabilities)):
+        loss -= log(max(sum(probabilities[:n] + probabilities[n + 1 :]), 1e-10))
+    return loss
 
 
 def active_complementary(s, labels, temperature, complementary_weight=5.0):
     probabilities = softmax(s.all, temperature)
-    tangents, positives = [tan(p) for p in probabilities], len(s.own)
+    tangents = [tan(p) for p in probabilities]
+    positives = len(s.own)
     complementary = sum(tangents[positives:]) / sum(tangents) ** (1 - labels)
     return -labels * log(min(probabilities[:positives])) + complementary_weight * complementary
 
@@ -127,8 +133,10 @@ def soft_margin(s, labels, margin):
 
 
 def evidential(s, temperature=0.1, divergence_weight=0.1):
-    alphas, loss = [exp(score / temperature) + 1 for score in s.all], 0
-    strength, count = sum(alphas), len(alphas)
+    alphas = [exp(score / temperature) + 1 for score in s.all]
+    loss = 0
+    strength = sum(alphas)
+    count = len(alphas)
     for n, alpha in enumerate(alphas):
         loss += (float(n < len(s.own)) - alpha / strength) ** 2
         loss += alpha * (strength - alpha) / (strength**2 * (strength + 1))
@@ -142,7 +150,8 @@ def ladder(s, relevance, margin=0.2, thresholds=(0.63,), ladder_margins=(0.01,),
     loss = hinge(s, margin)
     for threshold, ladder_margin in zip(thresholds, ladder_margins, strict=True):
         rows = list(zip(s.others, relevance.others, strict=True))
-        related, below = [x for x, r in rows if r >= threshold], [x for x, r in rows if r < threshold]
+        related = [x for x, r in rows if r >= threshold]
+        below = [x for x, r in rows if r < threshold]
         loss += ladder_weight * hinge(Row(s.own + related, below), ladder_margin)
     return loss
 
@@ -176,13 +185,12 @@ def online_quintuplet(s, pairs, offline_scores, online_margin=0.2, offline_margi
 
 def pairs_of(query, scores, negatives):
     """The scores of both pairs of the hardest negatives of a query, of the pairs that do not match."""
-    across, down = (
-        {n: x for n, x in enumerate(line) if counts[n]}
-        for line, counts in ((scores[query], negatives[query]), (scores[:, query], negatives[:, query]))
-    )
+    across = {n: x for n, x in enumerate(scores[query]) if negatives[query, n]}
+    down = {n: x for n, x in enumerate(scores[:, query]) if negatives[n, query]}
     if not across or not down:
         return []
-    j, i = max(across, key=across.get), max(down, key=down.get)
+    j = max(across, key=across.get)
+    i = max(down, key=down.get)
     return [scores[pair] for pair in ((i, j), (j, i)) if negatives[pair]]
 
 
@@ -236,7 +244,8 @@ def rank_distillation(s, anchor_scores, temperature=0.1, hard=False):
         return -log(order_probability([-3 * score**3 for _, score in pairs[1:5]]))
     value = 0
     for order in itertools.permutations(pairs[-4:]):
-        anchor, target = (order_probability([x / temperature for x in scores]) for scores in zip(*order, strict=True))
+        anchor = order_probability([score / temperature for score, _ in order])
+        target = order_probability([score / temperature for _, score in order])
         value += anchor * log(anchor / target)
     return value
 
@@ -246,9 +255,13 @@ def relational_distillation(s, anchor_scores):
     return sum(d**2 / 2 if d < 1 else d - 0.5 for d in distances) / len(distances)
 
 
+def unit(row):
+    norm = sum(x**2 for x in row) ** 0.5
+    return [x / norm for x in row]
+
+
 def similarity_preserving(s, anchor_scores):
-    target, anchor = ([x / sum(y**2 for y in row) ** 0.5 for x in row] for row in (s.all, anchor_scores.all))
-    return sum((x - a) ** 2 for x, a in zip(target, anchor, strict=True))
+    return sum((x - a) ** 2 for x, a in zip(unit(s.all), unit(anchor_scores.all), strict=True))
 
 
 def mutual_learning(s, anchor_scores, temperature=0.1):
@@ -256,7 +269,8 @@ def mutual_learning(s, anchor_scores, temperature=0.1):
 
 
 def self_distillation(s, anchor_scores, temperature=0.1, inverse=False, subtract_entropy=False):
-    target, anchor = softmax(s.all, temperature), softmax(anchor_scores.all, temperature)
+    target = softmax(s.all, temperature)
+    anchor = softmax(anchor_scores.all, temperature)
     first, second = (target, anchor) if inverse else (anchor, target)
     entropy = -sum(p * log(p) for p in first) if subtract_entropy else 0
     return -sum(p * log(q) for p, q in zip(first, second, strict=True)) - entropy
@@ -342,23 +356,31 @@ def make_arrays(name: str, shape: tuple[int, int], rng: np.random.Generator) -> 
 
 def of_queries(formula: Callable, scores, positives, negatives=None, **arrays) -> Sequence:
     """Applies a formula of one query to all of NumPy arrays or tensors; 0 without the candidates that it needs."""
-    negatives, values = ~positives if negatives is None else negatives, []
+    if negatives is None:
+        negatives = ~positives
+    values = []
     for q, row in enumerate(scores):
-        own, others = ([n for n, counts in enumerate(mask[q]) if counts] for mask in (positives, negatives))
 
-        def select(numbers, own=own, others=others):
-            return Row(*([numbers[n] for n in places] for places in (own, others))) if numbers.ndim else numbers
+        def select(numbers, q=q):
+            if not numbers.ndim:
+                return numbers
+            own = [x for x, counts in zip(numbers, positives[q], strict=True) if counts]
+            return Row(own, [x for x, counts in zip(numbers, negatives[q], strict=True) if counts])
 
-        s, keywords = select(row), {key: select(array[q]) for key, array in arrays.items()}
+        s = select(row)
+        keywords = {key: select(array[q]) for key, array in arrays.items()}
         if 'pairs' in inspect.signature(formula).parameters:
             keywords['pairs'] = pairs_of(q, scores, negatives)
         name = getattr(formula, 'func', formula).__name__
-        have = all(getattr(s, side) for side in NEEDED.get(name, ('own', 'others')))
-        values.append(formula(s, **keywords) if have else 0.0)
+        complete = all(getattr(s, side) for side in NEEDED.get(name, ('own', 'others')))
+        values.append(formula(s, **keywords) if complete else 0.0)
     return values
 
 
 def of_texts(formula: Callable, logits, labels, mask) -> Sequence:
     """Applies a formula of one text to all."""
-    texts = zip(logits, labels, mask, strict=True)
-    return [formula([(list(x), label) for x, label, counts in zip(*text, strict=True) if counts]) for text in texts]
+    values = []
+    for text in zip(logits, labels, mask, strict=True):
+        words = zip(*text, strict=True)
+        values.append(formula([(list(x), label) for x, label, counts in words if counts]))
+    return values

@@ -7,9 +7,7 @@ import pytest
 from jitm import configs, losses
 from jitm.commands import settings
 from tests.conftest import ROOT
-
-PAGE = (ROOT / 'docs' / 'losses.md').read_text()
-ROWS = re.findall(r'^\| ([^|]+) \| \[`([\w.]+)`\]\(([^)]+)\), .*\| ([^|]+) \| `([^`]+)` \|$', PAGE, flags=re.MULTILINE)
+from tests.support.losses import ROWS
 
 
 def test_the_table_has_every_public_loss():

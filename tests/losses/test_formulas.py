@@ -9,30 +9,11 @@ import pytest
 
 from jitm import losses
 from tests.losses.formulas import OF_QUERIES, OF_TEXTS, make_arrays, of_queries, of_texts
-from tests.losses.test_docs import ROWS
+from tests.support.losses import CANDIDATES, QUERIES, ROWS, central_differences, random_masks
 
-QUERIES = CANDIDATES = 7
-CASES = [(name, n) for table in (OF_QUERIES, OF_TEXTS) for name, rows in table.items() for n in range(len(rows) - 1)]
-
-
-def central_differences(function, x, step=1e-6):
-    """The numerical gradient; chex.assert_numerical_grads takes a wrong stop_gradient for right."""
-    steps = step * jnp.eye(x.size).reshape(-1, *x.shape)
-    return jax.vmap(lambda d: (function(x + d) - function(x - d)) / (2 * step))(steps).reshape(x.shape)
-
-
-def random_masks(seed, positives_per_query=1):
-    rng = np.random.default_rng(seed)
-    positives = np.zeros((QUERIES, CANDIDATES), bool)
-    for row in positives:
-        row[rng.permutation(CANDIDATES)[:positives_per_query]] = True
-    return {'positives': positives, 'negatives': ~positives & (rng.random(positives.shape) < 0.8)}
-
-
-def random_case(seed, positives_per_query=1):
-    """Scores, positives and negatives."""
-    scores = np.random.default_rng(1000 + seed).normal(scale=0.7, size=(QUERIES, CANDIDATES))
-    return scores, *random_masks(seed, positives_per_query).values()
+CASES = []
+for name, (_, *variants) in (OF_QUERIES | OF_TEXTS).items():
+    CASES += [(name, n) for n in range(len(variants))]
 
 
 def stack(trees):
@@ -44,7 +25,10 @@ def queries(name):
     masks = [random_masks(seed, positives_per_query=1 + seed % 3) for seed in range(10)]
     arrays = [make_arrays(name, (QUERIES, CANDIDATES), np.random.default_rng(seed)) for seed in range(10)]
     for positives, negatives in (batch.values() for batch in masks[6:8]):  # queries that lack some, or all
-        positives[0], negatives[1], positives[2], negatives[2] = False, False, False, False
+        positives[0] = False
+        negatives[1] = False
+        positives[2] = False
+        negatives[2] = False
     for batch, mask in zip(arrays[6:8], masks[6:8], strict=True):
         ignored = ~(mask['positives'] | mask['negatives'])
         batch |= {key: np.where(ignored, 3 * x, x) if x.ndim == 2 else x for key, x in batch.items()}
@@ -55,9 +39,11 @@ def queries(name):
 
 def texts(name):
     """Logits, labels and masks of ten batches, each with a text without words; some probabilities are below 1e-10."""
-    rng, words = np.random.default_rng(0), 2 if name == 'WoD' else 6
+    rng = np.random.default_rng(0)
+    words = 2 if name == 'WoD' else 6
     mask = rng.random((10, 5, 4)) < 0.6
-    mask[:, 0], mask[:, 1] = False, True
+    mask[:, 0] = False
+    mask[:, 1] = True
     return {'logits': rng.normal(0, 12, (10, 5, 4, words))}, {
         'labels': rng.integers(words, size=mask.shape),
         'mask': mask,

@@ -15,7 +15,9 @@ def test_a_weight_is_a_number_or_one_per_query():
 
 
 def test_only_pairs_of_the_batch_need_a_square_ranking():
-    scores, positives, off = jnp.zeros((2, 3)), jnp.eye(2, 3, dtype=bool), jnp.zeros(2)
+    scores = jnp.zeros((2, 3))
+    positives = jnp.eye(2, 3, dtype=bool)
+    off = jnp.zeros(2)
     assert offline.offline_triplet(scores, positives, offline_scores=off).shape == (2,)
     with pytest.raises(ArgumentError):
         offline.online_quintuplet(scores, positives, offline_scores=off)
@@ -23,4 +25,5 @@ def test_only_pairs_of_the_batch_need_a_square_ranking():
 
 SCORES = jnp.asarray([[0.5, 0.4, 0.1], [0.6, 0.7, 0.65], [0.9, 0.2, 0.3]])
 EYE = jnp.eye(3, dtype=bool)
-OFF, PAIR = jnp.asarray([0.6, 0.65, 0.35]), jnp.asarray([0.2, 0.8, 0.4])
+OFF = jnp.asarray([0.6, 0.65, 0.35])
+PAIR = jnp.asarray([0.2, 0.8, 0.4])

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.losses import ranking
-from tests.losses.test_formulas import central_differences, random_case
+from jitm.losses import distillation, ranking
+from tests.support.losses import central_differences, random_case
+
+ANCHOR = {'anchor_scores': jnp.asarray([[1.0, -1.0, 0.5, 1.0]])}
 
 
 def one_query(loss, positives, negatives, **keywords):
@@ -58,11 +60,18 @@ def test_polynomial_is_0_outside_of_its_range():
 
 
 @pytest.mark.parametrize(
-    ('name', 'keywords'),
-    [('projection_matching', {}), ('softmax_contrastive', {}), ('sigmoid_contrastive', {'bias': -1.5})],
+    ('loss', 'keywords'),
+    [
+        (ranking.projection_matching, {}),
+        (ranking.softmax_contrastive, {}),
+        (ranking.sigmoid_contrastive, {'bias': -1.5}),
+        (distillation.rank_distillation, ANCHOR),
+        (distillation.mutual_learning, ANCHOR),
+        (distillation.self_distillation, ANCHOR),
+    ],
 )
-def test_softmaxes_bear_a_low_temperature(name, keywords):
-    value, gradient = one_query(getattr(ranking, name), [-1.0], [1.0, 1.0], temperature=1e-3, **keywords)
+def test_softmaxes_bear_a_low_temperature(loss, keywords):
+    value, gradient = one_query(loss, [-1.0], [1.0, 1.0, 0.0], temperature=1e-3, **keywords)
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
 

@@ -9,7 +9,8 @@ from jitm.__main__ import main
 from jitm.mining import resumable_job, top_h
 from jitm.runs import progress
 
-number, block = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+number = int(sys.argv.pop(1))
+block = int(sys.argv.pop(1))
 resumable_job.SAVE_EVERY = 0
 top_h.MAX_QUERIES = 1
 

@@ -15,7 +15,7 @@ from jitm.commands import cli
 from jitm.data.pairs import mined_lists
 from jitm.data.pairs.mined_lists import MANIFEST
 from jitm.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
-from jitm.files.outputs import OWNED, UNFINISHED
+from jitm.files.outputs import OWNED
 from jitm.inference.top_k import group_size
 from jitm.mining import resumable_job as job_lib
 from jitm.mining import top_h as search_lib
@@ -40,7 +40,8 @@ def assert_lists(got, want):
 @pytest.mark.parametrize('shift', [0, 3])
 @pytest.mark.parametrize(('count', 'top_h'), [(5, 1), (5, 4), (64, 1), (70, 3), (130, 2), (131, 7), (1000, 15)])
 def test_rank_products_equals_full_sort(count, top_h, shift):
-    queries, vectors = integer_vectors(6, 4), integer_vectors(count, 4, seed=1)
+    queries = integer_vectors(6, 4)
+    vectors = integer_vectors(count, 4, seed=1)
     group = group_size(count, top_h)
     padded_count = -(-count // group) * group
     own = (np.arange(6) + shift)[:, None] % count
@@ -80,7 +81,8 @@ def test_product_search_equals_full_sort(tmp_path, top_h_texts, top_h_images):
     split = make_split(7, 33)
     for queries, tile in ((1, 1), (3, 2), (512, 512)):
         searcher, scores = products()
-        searcher._queries, searcher._tile = queries, tile
+        searcher._queries = queries
+        searcher._tile = tile
         state = search_all(searcher, split, make_job(tmp_path / f'{queries}'), top_h_texts, top_h_images)
         assert_state(state, split, scores)
 
@@ -113,7 +115,8 @@ def test_interrupted_search_resumes(tmp_path, monkeypatch, after):
     split = make_split(7, 33)
     searcher, scores = products()
     searcher._queries = 3
-    calls, reports = itertools.count(1), []
+    calls = itertools.count(1)
+    reports = []
 
     def stop(progress):
         if next(calls) > after:
@@ -132,7 +135,8 @@ def test_a_saved_state_is_read(tmp_path):
     state = MiningState.initial(make_split(3, 5), 2, 1)
     state.done = 7
     state.positives[2] = 0.5
-    state.i2t[0][:], state.i2t[1][:] = 0.25, 3
+    state.i2t[0][:] = 0.25
+    state.i2t[1][:] = 3
     state.save(make_job(tmp_path), 1)
     read = MiningState.load(make_job(tmp_path), 1)
     assert read.done == 7
@@ -151,64 +155,40 @@ def test_devices_do_not_change_mined_lists(tmp_path):
     assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
 
 
-@pytest.fixture
-def trained(finished):
-    return finished
-
-
-def mine_by_command(trained, out, *flags):
-    return cli.main(['mine', f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4', *flags])
+def mine_by_command(finished, out, *flags):
+    return cli.main(['mine', f'--workdir={finished}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4', *flags])
 
 
 @pytest.mark.slow
-def test_command_writes_lists(trained, tmp_path, capsys):
-    assert mine_by_command(trained, tmp_path / 'out') == 0
+def test_command_writes_lists(finished, tmp_path, capsys):
+    assert mine_by_command(finished, tmp_path / 'out') == 0
     output = capsys.readouterr().out
-    assert 'positives' in output
     assert 'the hardest negative in a batch of ' in output
     assert '| i2t rank 9 |' in output
     assert 'of the mined negatives are above every positive' in output
-    run = load_run(trained)
+    run = load_run(finished)
     split = read_split([run], 'train')
     lists = mined_lists.load(tmp_path / 'out', split)
-    assert lists.i2t.shape == (split.num_images, 9)
     assert lists.t2i.shape == (split.num_texts, 4)
     scorer = job_lib.make_scorer(run, split)
-    vectors = scorer.encode_images(np.arange(split.num_images)), scorer.encode_texts()
-    sims = vectors[0] @ vectors[1].T
+    sims = scorer.encode_images(np.arange(split.num_images)) @ scorer.encode_texts().T
     picked = np.take_along_axis(sims, lists.i2t, axis=1)
     own = split.image_of_text == np.arange(split.num_images)[:, None]
     np.testing.assert_allclose(picked, full_sort(sims, own, 9)[0], atol=1e-5)
     np.testing.assert_allclose(np.load(tmp_path / 'out' / 'scores_i2t_train.npy'), picked, atol=1e-5)
     manifest = json.loads((tmp_path / 'out' / MANIFEST).read_text())
-    assert manifest['data'] == split.identity
-    assert manifest['workdirs'] == [str(trained)]
-    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
-        f'{name}_train.npy' for name in ('i2t', 't2i', 'scores_i2t', 'scores_t2i')
-    } | {MANIFEST, OWNED}
+    assert (manifest['data'], manifest['workdirs']) == (split.identity, [str(finished)])
     first = read_files(tmp_path / 'out')
-    assert mine_by_command(trained, tmp_path / 'two', f'--workdir={trained}') == 0
+    assert first.keys() == {MANIFEST, OWNED, *(f'{x}_train.npy' for x in ('i2t', 't2i', 'scores_i2t', 'scores_t2i'))}
+    assert mine_by_command(finished, tmp_path / 'two', f'--workdir={finished}') == 0
     assert np.mean(np.load(tmp_path / 'two' / 'i2t_train.npy') == lists.i2t) > 0.9
-    assert mine_by_command(trained, tmp_path / 'out') == 0
+    assert mine_by_command(finished, tmp_path / 'out') == 0
     assert read_files(tmp_path / 'out') == first
 
 
-def test_files_of_somebody_else_stay_beside_mined_lists(trained, tmp_path, capsys):
-    mine_at_once(trained, tmp_path)
-    (tmp_path / UNFINISHED).mkdir()
-    (tmp_path / UNFINISHED / '7').write_bytes(b'mine')
-    first = read_files(tmp_path)
-    assert mine_by_command(trained, tmp_path) == 0
-    assert read_files(tmp_path) == first
-    (tmp_path / 'scores_i2t_dev.npy').write_bytes(b'mine')
-    assert mine_by_command(trained, tmp_path, '--split=dev') == 2
-    assert 'scores_i2t_dev.npy was not written by jitm; move it' in capsys.readouterr().err
-    assert read_files(tmp_path) == first | {'scores_i2t_dev.npy': b'mine'}
-
-
-def mine_at_once(trained, out):
+def mine_at_once(finished, out):
     """The files of an uninterrupted job."""
-    run = load_run(trained)
+    run = load_run(finished)
     mine([run], read_split([run], 'train'), 'train', out, top_h_texts=9, top_h_images=4)
     return read_files(out)
 
@@ -218,10 +198,10 @@ def read_files(folder):
 
 
 @pytest.mark.slow
-def test_command_as_two_processes_writes_the_same_files(trained, tmp_path, monkeypatch):
+def test_command_as_two_processes_writes_the_same_files(finished, tmp_path, monkeypatch):
     """The first is stopped in its second block, which aborts the other; the same commands resume."""
     out = tmp_path / 'out'
-    words = f'--workdir={trained}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
+    words = f'--workdir={finished}', f'--out={out}', '--top_h_texts=9', '--top_h_images=4'
     commands = [(COMMAND_WORKER, int(signal.SIGTERM), block, *words) for block in (2, -1)]
     with started(*commands) as job:
         codes, _, errors = ends(job)
@@ -231,12 +211,12 @@ def test_command_as_two_processes_writes_the_same_files(trained, tmp_path, monke
     outputs = run_processes(2, *commands[1])
     assert ['positives' in output for output in outputs] == [True, False]
     monkeypatch.setattr(search_lib, 'MAX_QUERIES', 1)
-    assert read_files(out) == mine_at_once(trained, tmp_path / 'at_once')
+    assert read_files(out) == mine_at_once(finished, tmp_path / 'at_once')
 
 
 @pytest.mark.slow
-def test_processes_that_mine_otherwise_are_refused(trained, tmp_path):
-    command = '-m', 'jitm', 'mine', f'--workdir={trained}', f'--out={tmp_path / "out"}', '--top_h_texts=9'
+def test_processes_that_mine_otherwise_are_refused(finished, tmp_path):
+    command = '-m', 'jitm', 'mine', f'--workdir={finished}', f'--out={tmp_path / "out"}', '--top_h_texts=9'
     with started((*command, '--top_h_images=4'), (*command, '--top_h_images=5')) as job:
         codes, _, errors = ends(job)
     assert codes == [EXIT_USER_ERROR] * 2
@@ -279,22 +259,24 @@ def test_lists_without_a_manifest_are_read(tmp_path):
     assert_lists((mined_lists.load(tmp_path, split).i2t, mined_lists.load(tmp_path, split).t2i), lists)
 
 
-def test_lists_of_other_data_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda i2t, t2i: (i2t, t2i, {'hash': 'another'}), 'mined from other data'),
+        (lambda i2t, t2i: (i2t[1:], t2i), r'needs lists of negatives .*, shape \(4, None\)'),
+        (lambda i2t, t2i: (i2t + 5, t2i), 'it needs lists of negatives of this training split, 0 to 8'),
+        (lambda i2t, t2i: (np.tile(np.arange(9), (4, 1)), t2i), 'texts as negatives of their own images'),
+        (lambda i2t, t2i: (i2t, np.tile(np.arange(4), (9, 1))), 'images as negatives of their own texts'),
+    ],
+)
+def test_lists_of_other_data_are_refused(tmp_path, change, message):
     split = make_split(4, 9)
-    i2t, t2i = make_lists(split)
-    other = split.identity | {'hash': 'another'}
-    wrong = {
-        'mined from other data': (i2t, t2i, other),
-        r'needs lists of negatives .*, shape \(4, None\)': (i2t[1:], t2i, None),
-        'it needs lists of negatives of this training split, 0 to 8': (i2t + 5, t2i, None),
-        'texts as negatives of their own images': (np.tile(np.arange(9), (4, 1)), t2i, None),
-        'images as negatives of their own texts': (i2t, np.tile(np.arange(4), (9, 1)), None),
-    }
-    for number, (message, (texts, images, data)) in enumerate(wrong.items()):
-        save_lists(tmp_path / str(number), split, texts, images, data)
-        with pytest.raises(UserError, match=message):
-            mined_lists.load(tmp_path / str(number), split)
-    with pytest.raises(UserError, match='does not exist; make it with'):
-        mined_lists.load(tmp_path / 'nowhere', split)
-    with pytest.raises(UserError, match='has 0 files i2t'):
+    save_lists(tmp_path, split, *change(*make_lists(split)))
+    with pytest.raises(UserError, match=message):
         mined_lists.load(tmp_path, split)
+
+
+def test_folders_without_lists_are_refused(tmp_path):
+    for folder, message in ((tmp_path / 'nowhere', 'does not exist; make it with'), (tmp_path, 'has 0 files i2t')):
+        with pytest.raises(UserError, match=message):
+            mined_lists.load(folder, make_split(4, 9))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitm.devices import collectives, parallel
+from jitm.devices import parallel
 from jitm.models import naaf_thresholds
 from jitm.types import Elements
 from tests.golden.steps import reduce
@@ -53,24 +53,6 @@ def similarity(variables, images, texts, train=False):
     return jax.jit(lambda *inputs: MODEL.apply(*inputs, **keywords))(variables, images, texts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('threshold', 'trained', 'smoothed'),
-    [
-        (0.83, -0.03, 0.0),  # M = 0.17, -0.03; smoothed by 0.731 and 0.269 word 1 is positive
-        (0.88, -0.08, -0.08),  # M = 0.12, -0.08; still negative
-        (0.97, -0.17, 0.03 - 0.17),  # M = 0.03, -0.17; word 0 turns negative and adds its own +0.03
-    ],
-)
-def test_smoothing_decides_which_words_are_negative(threshold, trained, smoothed):
-    """Words (1, 0) and (0.8, 0.6) with one region e1: only the first one matches, and the relevance is 1 and 0.8."""
-    images, texts = map(padded, ([np.eye(2)[:1]], [np.array([[1, 0], [0.8, 0.6]])]))
-    score = MODEL.apply(state(0.0, threshold), images, texts, method='score_block')
-    texts = naaf_thresholds.MinedTexts(**vars(texts), threshold=jnp.float32([threshold]))
-    got = score[0, 0], MODEL.apply(state(), images, texts, method='score_at_threshold')[0, 0]
-    np.testing.assert_allclose(got, (np.array([smoothed, trained]) + 1 + 1.8) / 2, rtol=1e-5)
-
-
 def test_thresholds_are_recorded_and_reset_for_each_batch():
     images, captions = map(padded, make_pairs())
     first = jax.jit(lambda key: MODEL.init(key, images, captions, True, method='similarity'))(jax.random.key(0))
@@ -94,26 +76,6 @@ def test_tiles_of_texts_have_the_thresholds_of_one_after_the_other(seed, monkeyp
     assert left['threshold'] > 0.1
     np.testing.assert_allclose(scores, want, atol=1e-6)
     np.testing.assert_allclose(list(thresholds.values()), list(left.values()), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_devices_rank_the_images_of_all(monkeypatch):
-    images, captions = map(padded, make_pairs())
-
-    def loss(images):
-        scores, left = train(images, captions)
-        return jnp.sum(jnp.square(scores)), (scores, left)
-
-    step = jax.grad(loss, has_aux=True, allow_int=True)
-    gradient, (scores, left) = step(images)
-    halves = jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), images)
-    monkeypatch.setattr(collectives, '_in_data_parallel', lambda: True)
-    gradients, (rows, thresholds) = jax.vmap(step, axis_name=parallel.AXIS)(halves)
-    np.testing.assert_allclose(rows.reshape(8, 8), scores, atol=1e-6)
-    np.testing.assert_allclose(gradients.vectors.reshape(gradient.vectors.shape), gradient.vectors, atol=1e-5)
-    for name, value in left.items():
-        assert value > 0.1
-        np.testing.assert_allclose(thresholds[name], [value] * 2, atol=1e-6)
 
 
 def density(x, values):

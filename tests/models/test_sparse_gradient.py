@@ -16,7 +16,9 @@ from tests.support.matchers import MATCHERS, make_inputs, random_variables
 
 BATCH = 8
 MARGIN = {'margin': 0.2}
-ALL_PAIRS, SOME_PAIRS, NO_PAIRS = 1.0, tiling.SPARSE, 1e-9  # values of `tiling.SPARSE`
+ALL_PAIRS = 1.0  # values of `tiling.SPARSE`
+SOME_PAIRS = tiling.SPARSE
+NO_PAIRS = 1e-9
 TILED = {name: model for name, model in MATCHERS.items() if isinstance(model, TiledMatcher) and name != 'saf'}
 CASES = {*{type(model): name for name, model in reversed(TILED.items())}.values(), 'scan_i2t', 'imram_both'}
 
@@ -45,7 +47,8 @@ def test_sparse_and_dense_gradients_agree(monkeypatch, name):
 
 def check_gradients(monkeypatch, name):
     monkeypatch.setitem(policy.TILE_FLOATS, 'cpu', 1000)  # several tiles
-    model, (images, texts) = MATCHERS[name], make_inputs(BATCH, BATCH)
+    model = MATCHERS[name]
+    (images, texts) = make_inputs(BATCH, BATCH)
     variables = {'batch_stats': {}} | jax.tree.map(np.float64, random_variables(model, images, texts))
 
     def score(params):
@@ -61,13 +64,16 @@ def check_gradients(monkeypatch, name):
         return functools.partial(compiled.lower(variables['params'], scores).compile(), variables['params'])
 
     scores = jax.jit(score)(variables['params'])
-    sparse, dense, on_accelerators = pull(ALL_PAIRS), pull(NO_PAIRS), pull(SOME_PAIRS, 'tpu')
+    sparse = pull(ALL_PAIRS)
+    dense = pull(NO_PAIRS)
+    on_accelerators = pull(SOME_PAIRS, 'tpu')
     assert scores.dtype == jnp.float64
     positives = jnp.eye(BATCH, dtype=bool)
     for key, loss in losses(jnp.asarray(np.random.default_rng(0).normal(size=scores.shape))).items():
         cotangents = jax.grad(lambda s, loss=loss: jnp.sum(loss(s, positives)) + jnp.sum(loss(s.T, positives)))(scores)
         assert 0 < jnp.count_nonzero(cotangents) <= 3 * BATCH, key
-        got, want = sparse(cotangents), dense(cotangents)
+        got = sparse(cotangents)
+        want = dense(cotangents)
         assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(want)) > 1e-3, key
         chex.assert_trees_all_close(got, want, atol=1e-10, rtol=1e-10)
         chex.assert_trees_all_close(on_accelerators(cotangents), want, atol=1e-10, rtol=1e-10)

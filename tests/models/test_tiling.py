@@ -12,7 +12,8 @@ from jitm.models import tiling
 @pytest.mark.parametrize(('image_tile', 'text_tile'), [(1, 1), (2, 4), (3, 5), (8, 8)])
 def test_tiles_give_every_pair(image_tile, text_tile):
     rng = np.random.default_rng(0)
-    images, texts = {'a': rng.normal(size=(3, 4))}, {'b': rng.normal(size=(5, 4))}
+    images = {'a': rng.normal(size=(3, 4))}
+    texts = {'b': rng.normal(size=(5, 4))}
 
     def block(factor, images, texts):
         return factor * jnp.einsum('id,td->it', images['a'], texts['b'] ** 2)
@@ -49,7 +50,8 @@ def test_few_pairs_with_a_gradient_are_scored_again_and_many_are_not(nonzero, sp
 
 
 def test_a_score_that_is_nan_is_not_overlooked():
-    images, texts = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
+    images = np.ones((3, 2), np.float32)
+    texts = np.ones((4, 2), np.float32)
     scores = tiling.with_sparse_gradient(
         lambda _, images, texts: images @ texts.T,
         lambda _, images, texts: jnp.sum(images * texts, 1),

@@ -27,7 +27,8 @@ def data(run):
 
 
 def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data, capfd):
-    images, captions = run.encode(data.images), run.encode(list(data.captions))
+    images = run.encode(data.images)
+    captions = run.encode(list(data.captions))
     assert images.dtype == captions.dtype == np.float32
     want = run.similarity(run.encode_image(data.images), run.encode_text(data.captions))
     np.testing.assert_allclose(images @ captions.T, want, atol=1e-5)
@@ -41,27 +42,34 @@ def test_encode_returns_the_vectors_whose_products_are_the_scores(run, data, cap
     np.testing.assert_allclose(unit, images / np.linalg.norm(images, axis=1, keepdims=True), atol=1e-6)
 
 
-def test_encode_refuses_what_is_neither_and_scores_without_vectors(run):
-    for nothing in ([], np.zeros((0, 3, 200))):
-        with pytest.raises(UserError, match='there is nothing to encode; give captions or images'):
-            run.encode(nothing)
-    for wrong in ({}, {'inputs': 'a ring', 'sentences': 'a ring'}):
-        with pytest.raises(UserError, match=r'^encode needs captions or images, .*: give one of them'):
-            run.encode(**wrong)
-    with pytest.raises(UserError, match=r'^encode accepts no device, prompt_name here: leave it out; known are batch'):
-        run.encode('a ring', device='cuda', prompt_name='query', prompt=None)
-    with pytest.raises(UserError, match=r"accepts no normalise_embeddings .* did you mean 'normalize_embeddings'"):
-        run.encode('a ring', normalise_embeddings=True)
-    with pytest.raises(UserError, match='batch_size is 0; it must be a positive integer'):
-        run.encode('a ring', batch_size=0)
-    with pytest.raises(UserError, match='caption 1 has type int; give a string'):
-        run.encode(['a red ring', 7])
+@pytest.mark.parametrize(
+    ('words', 'options', 'message'),
+    [
+        ([[]], {}, 'there is nothing to encode; give captions or images'),
+        ([np.zeros((0, 3, 200))], {}, 'there is nothing to encode; give captions or images'),
+        ([], {}, r'^encode needs captions or images, .*: give one of them'),
+        ([], {'inputs': 'a ring', 'sentences': 'a ring'}, r'^encode needs captions or images, .*: give one of them'),
+        (
+            ['a ring'],
+            {'device': 'cuda', 'prompt_name': 'query', 'prompt': None},
+            r'^encode accepts no device, prompt_name here: leave it out; known are batch',
+        ),
+        (['a ring'], {'normalise_embeddings': True}, r"no normalise_embeddings .* did you mean 'normalize_embeddings'"),
+        (['a ring'], {'batch_size': 0}, 'batch_size is 0; it must be a positive integer'),
+        ([['a red ring', 7]], {}, 'caption 1 has type int; give a string'),
+    ],
+)
+def test_encode_refuses_what_is_neither(run, words, options, message):
+    with pytest.raises(UserError, match=message):
+        run.encode(*words, **options)
+
+
+def test_scores_without_vectors_are_refused(run):
     attention = jitm.api.LoadedRun(run.run)
     attention.run = dataclasses.replace(run.run, model=SCAN)
-    with pytest.raises(UserError, match='are not inner products of vectors'):
-        attention.encode('a red ring')
-    with pytest.raises(UserError, match='are not inner products of vectors'):
-        adapters.CLIPBenchmark(attention)
+    for call in (lambda: attention.encode('a red ring'), lambda: adapters.CLIPBenchmark(attention)):
+        with pytest.raises(UserError, match='are not inner products of vectors'):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Photos for runs on encoded features: the network of the features is found again, and computes the same bits."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -31,7 +32,7 @@ from tests.support import clip as published
 from tests.support.configs import write_config
 from tests.support.html import Page
 from tests.support.runs import draw
-from tests.training.models import make_clip
+from tests.support.steps import make_clip
 
 SIZES = {'train': 8, 'dev': 4}
 SIZE = 32  # pixels
@@ -59,7 +60,8 @@ def train(data_root, workdir):
 def encoded(request, root, tmp_path_factory):
     """A run on the features of a network, the network, and the folder of the features."""
     edge, crops, dtype = request.param
-    network, folder = make_network(edge, crops=crops, dtype=dtype), tmp_path_factory.mktemp('encoded')
+    network = make_network(edge, crops=crops, dtype=dtype)
+    folder = tmp_path_factory.mktemp('encoded')
     for name in SIZES:
         features.write(network, load(root, name), name, folder / 'features')
     return train(folder / 'features', folder / 'run'), network, folder / 'features'
@@ -213,17 +215,20 @@ def test_a_network_that_has_moved_is_named(root, clip, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_another_network_is_refused(clip):
-    run = load_run(clip / 'run_trained')
-    for changes, sentence in (
+@pytest.mark.parametrize(
+    ('changes', 'sentence'),
+    [
         ({'parameters': 'x'}, r'differs from the one found \(parameters\); name its run directory'),
         ({'network': 'x'}, r'differs from the one found \(network\); name its run directory'),
         ({'origin': {}}, 'whose record is damaged; train again on features of jitm encode'),
         ({'origin': 3}, 'whose record is damaged'),
-        ({'origin': {'workdir': 'x', 'step': 0, 'member': 'target'}}, 'that cannot be read: x is not a run directory'),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            networks.restore(run.encoded_by | changes, run.workdir)
+        ({'origin': {'workdir': 'x', 'step': 0, 'member': 'target'}}, 'cannot be read: x is not a run directory'),
+    ],
+)
+def test_another_network_is_refused(clip, changes, sentence):
+    run = load_run(clip / 'run_trained')
+    with pytest.raises(UserError, match=sentence):
+        networks.restore(run.encoded_by | changes, run.workdir)
 
 
 @pytest.mark.slow
@@ -240,21 +245,20 @@ def test_weights_that_have_moved_are_named(root, tmp_path, monkeypatch):
     monkeypatch.setattr(networks.pretrained, 'DECLARED', declared)
     monkeypatch.chdir(tmp_path)
     np.save('weights.npy', np.float32(3))
-    np.save('others.npy', np.float32(4))
     config = schema.check(make_clip(root))
     config['initialize']['image'] = 'weights.npy'
     network = networks.of_config(config, 'target', (SIZE, SIZE), 1, 'float32', 'highest')
     encoded_by = {**network.identity, 'image_size': [SIZE, SIZE], 'origin': network.origin}
     monkeypatch.chdir(root)
-    assert networks.restore(encoded_by, Path('run')).identity == network.identity
-    (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
-    assert networks.restore(encoded_by, Path('run'), tmp_path / 'moved.npy').identity == network.identity
-    for moved, sentence in (
-        (None, 'cannot be read: .*weights.npy cannot be read; name its run directory, or its file of weights'),
-        (tmp_path / 'others.npy', r'differs from the one found \(parameters\); name its run directory'),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            networks.restore(encoded_by, Path('run'), moved)
+    restore = functools.partial(networks.restore, encoded_by, Path('run'))
+    assert restore().identity == network.identity
+    moved = (tmp_path / 'weights.npy').rename(tmp_path / 'moved.npy')
+    assert restore(moved).identity == network.identity
+    with pytest.raises(UserError, match=r'weights\.npy cannot be read; name its run directory, or its file of weights'):
+        restore()
+    np.save(moved, np.float32(4))
+    with pytest.raises(UserError, match=r'differs from the one found \(parameters\); name its run directory'):
+        restore(moved)
 
 
 @pytest.mark.slow

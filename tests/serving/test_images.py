@@ -98,45 +98,34 @@ def test_photos_that_vanish_or_appear_are_their_own_problem(folder, tmp_path, mo
     assert reader.read(3)[0].checksum == hashlib.sha256((folder / 'deep' / 'c.png').read_bytes()).hexdigest()
 
 
-def make_odd_files(folder):
-    """Adds what a photo that is not one may be; returns the names with the reasons."""
-    os.mkfifo(folder / 'fifo.jpg')
-    (folder / 'loop.jpg').symlink_to('loop.jpg')
-    (folder / 'dangling.jpg').symlink_to('nothing.jpg')
-    (folder / 'empty.jpg').touch()
-    (folder / 'IMG_1.HEIC').write_bytes(b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100))
-    (folder / 'deep' / 'IMG_2.CR2').write_bytes((folder / 'b.png').read_bytes())
-    (folder / 'album').symlink_to(folder.parent)  # which has outside.png, and this folder
-    (folder / 'deep' / 'again').symlink_to(folder)  # it leads to photos that are listed
-    (folder / 'deep' / 'inside.png').symlink_to('c.png')
-    return {
-        'IMG_1.HEIC': 'is not an image that Pillow can read: convert it to JPEG',
-        'cut.jpg': 'is damaged or cut off',
-        'dangling.jpg': 'cannot be read (No such file or directory)',
-        'deep/IMG_2.CR2': 'is a RAW file of a camera: convert it to JPEG',
-        'empty.jpg': 'is empty',
-        'fifo.jpg': 'cannot be read (it is not a regular file)',
-        'loop.jpg': 'cannot be read (Too many levels of symbolic links)',
-    }
+UNREADABLE = {
+    'IMG_1.HEIC': 'is not an image that Pillow can read: convert it to JPEG',
+    'cut.jpg': 'is damaged or cut off',
+    'dangling.jpg': 'cannot be read (No such file or directory)',
+    'deep/IMG_2.CR2': 'is a RAW file of a camera: convert it to JPEG',
+    'empty.jpg': 'is empty',
+    'fifo.jpg': 'cannot be read (it is not a regular file)',
+    'loop.jpg': 'cannot be read (Too many levels of symbolic links)',
+}
 
 
 def test_odd_files_are_named_and_left_out(folder, tmp_path):
-    reasons = make_odd_files(folder)
-    (folder / os.fsdecode(b'\xff\x1b[31m.png')).write_bytes((folder / 'b.png').read_bytes())
+    photo = (folder / 'b.png').read_bytes()
+    os.mkfifo(folder / 'fifo.jpg')
+    links = {'loop.jpg': 'loop.jpg', 'dangling.jpg': 'nothing.jpg', 'deep/inside.png': 'c.png'}
+    links |= {'album': tmp_path, 'deep/again': folder}  # which has outside.png; photos that are listed
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    heic = b'\0\0\0\x18ftypheic\0\0\0\0mif1heic' + bytes(100)
+    contents = {'empty.jpg': b'', 'IMG_1.HEIC': heic, 'deep/IMG_2.CR2': photo, os.fsdecode(b'\xff\x1b[31m.png'): photo}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    names = ['a.JPG', 'album/outside.png', 'b.png', 'deep/c.png', 'deep/inside.png', 'link.png', '\udcff\x1b[31m.png']
     for _ in range(2):  # the second time by the index alone
         index = make_index(folder, tmp_path / 'index')
-        assert index.names == [
-            'a.JPG',
-            'album/outside.png',
-            'b.png',
-            'deep/c.png',
-            'deep/inside.png',
-            'link.png',
-            '\udcff\x1b[31m.png',
-        ]
-        assert sorted(index.unreadable) == sorted(reasons)
-        for name, reason in reasons.items():
-            assert index.unreadable[name].startswith(reason)
+        assert index.names == names
+        assert index.unreadable.keys() == UNREADABLE.keys()
+        assert all(index.unreadable[name].startswith(reason) for name, reason in UNREADABLE.items())
 
 
 def test_a_photo_that_becomes_a_link_stays_in_the_index(folder, tmp_path):
@@ -147,7 +136,8 @@ def test_a_photo_that_becomes_a_link_stays_in_the_index(folder, tmp_path):
 
 
 def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
-    scan, hidden = os.scandir, [str(folder / 'deep')]
+    scan = os.scandir
+    hidden = [str(folder / 'deep')]
 
     def scandir(path):
         if str(path) in hidden:
@@ -171,7 +161,8 @@ def test_folders_that_cannot_be_read_are_named(folder, tmp_path, monkeypatch):
 
 
 def test_the_page_of_a_photo_shows_it(folder):
-    images, outside = open_images(folder, RUN), str(folder.parent / 'outside.png')
+    images = open_images(folder, RUN)
+    outside = str(folder.parent / 'outside.png')
     results = [Result('a.JPG', 0.5), Result('deep/c.png', 0.25)]
     paths = folder / 'a.JPG', folder / 'deep' / 'c.png', folder / 'b.png', outside
     *rest, own, other = (uri(thumbnail(path), 'jpeg') for path in paths)

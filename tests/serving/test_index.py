@@ -11,7 +11,7 @@ import jitm
 from jitm.commands import cli
 from jitm.errors import UserError
 from jitm.files import LOCK, locked
-from jitm.files.outputs import OWNED, UNFINISHED
+from jitm.files.outputs import OWNED
 from jitm.runs.run import read_split
 from jitm.serving import index as index_lib
 from jitm.serving.answers import find_row
@@ -24,7 +24,8 @@ class Files:
     """A reader of small byte strings; the content b'damaged' cannot be read."""
 
     def __init__(self, contents, times=None):
-        self.contents, self.times = contents, times or dict.fromkeys(contents, 1)
+        self.contents = contents
+        self.times = times or dict.fromkeys(contents, 1)
         self.names = sorted(contents)
         self.was_read = []
 
@@ -48,7 +49,9 @@ class Encoder:
     """Encodes images as their bytes, counts them, and is killed at a call."""
 
     def __init__(self, killed_at=None):
-        self.count, self.calls, self.killed_at = 0, 0, killed_at
+        self.count = 0
+        self.calls = 0
+        self.killed_at = killed_at
 
     def __call__(self, images):
         self.calls += 1
@@ -84,48 +87,40 @@ def test_an_index_has_the_vectors_of_its_images(tmp_path):
     }
 
 
-def test_killed_twenty_times_the_index_is_the_same(tmp_path, monkeypatch):
-    """Killed while it encodes, while it writes a part, and while it writes the index."""
+@pytest.mark.parametrize('killed_at', [4, 99])
+def test_an_update_that_was_killed_continues(tmp_path, monkeypatch, killed_at):
+    """Killed while it encodes, and while it writes the manifest."""
     monkeypatch.setattr(index_lib, 'IMAGES_PER_PART', 8)
-    whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-    update(Files(files(300)), whole, Encoder())
-    encoded = 0
-    for n in range(20):
-        encoder = Encoder(killed_at=4 + n % 3)
-        with monkeypatch.context() as patch:
-            if n % 4 == 3:
-                patch.setattr('jitm.serving.index.np.savez', _killed)
-            with pytest.raises(Killed):
-                update(Files(files(300)), killed, encoder)
-        (job,) = (killed / UNFINISHED).iterdir()
-        (job / '.0.jitm_partial').write_bytes(b'half')
-        encoded += encoder.count
-    monkeypatch.setattr('jitm.serving.index.json.dumps', _killed_at_manifest())
+    update(Files(files(30)), tmp_path / 'whole', Encoder())
+    killed = Encoder(killed_at)
+    with monkeypatch.context() as patch:
+        patch.setattr('jitm.serving.index.json.dumps', _killed_at_manifest())
+        with pytest.raises(Killed):
+            update(Files(files(30)), tmp_path / 'killed', killed)
     encoder = Encoder()
-    with pytest.raises(Killed):
-        update(Files(files(300)), killed, encoder)
-    encoded += encoder.count
-    monkeypatch.undo()
-    encoder = Encoder()
-    update(Files(files(300)), killed, encoder)
-    assert content(killed) == content(whole)
-    assert 300 < encoded + encoder.count < 300 + 22 * 3 * 8
-
-
-def _killed(*arguments, **keywords):
-    raise Killed
+    update(Files(files(30)), tmp_path / 'killed', encoder)
+    assert content(tmp_path / 'killed') == content(tmp_path / 'whole')
+    assert (killed.count, encoder.count) == ((12, 22) if killed_at == 4 else (30, 6))  # of parts of 8
 
 
 def _killed_at_manifest():
     dumps = json.dumps
-    return lambda value, **keywords: _killed() if 'images' in value else dumps(value, **keywords)
+
+    def killed(value, **keywords):
+        if isinstance(value, dict) and 'images' in value:
+            raise Killed
+        return dumps(value, **keywords)
+
+    return killed
 
 
 def test_only_new_and_changed_images_are_encoded(tmp_path):
-    folder, contents = tmp_path / 'index', files(20)
+    folder = tmp_path / 'index'
+    contents = files(20)
     update(Files(contents), folder, Encoder())
     before = content(folder)
-    source, encoder = Files(contents), Encoder()
+    source = Files(contents)
+    encoder = Encoder()
     update(source, folder, encoder)
     assert (encoder.count, source.was_read, content(folder)) == (0, [], before)
 
@@ -191,70 +186,51 @@ def test_vectors_that_are_not_finite_are_refused(tmp_path):
         )
 
 
-def test_files_of_somebody_else_stay_in_an_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_lib, 'IMAGES_PER_PART', 4)
-    update(Files(files(9)), tmp_path, Encoder())
-    names = 'vectors.npy', 'vectors-mine.npy', f'{UNFINISHED}/a.txt'
-    (tmp_path / UNFINISHED).mkdir()
-    for name in names:
-        (tmp_path / name).write_text('mine')
-    assert len(update(Files(files(20)), tmp_path, Encoder())) == 20
-    assert all((tmp_path / name).read_text() == 'mine' for name in names)
-    assert len(content(tmp_path)) == len(names) + 3
-    (tmp_path / '.jitm').unlink()  # only what it names is known to be written by jitm
-    with pytest.raises(UserError, match='is not empty and is not an index of jitm'):
-        update(Files(files(21)), tmp_path, Encoder())
-
-
-def damage(change):
-    def apply(folder):
-        path = folder / MANIFEST
-        path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-    return apply
-
-
-def put_a_pipe(folder):
-    (path,) = folder.glob('vectors-*')
+def put_a_pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
+def flip_a_bit(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+NO_INDEX = 'is not an index of jitm: its manifest.json is missing or damaged'
+
+
 @pytest.mark.parametrize(
-    ('apply', 'sentence'),
+    ('change', 'sentence'),
     [
-        (
-            lambda folder: (folder / MANIFEST).write_text('{'),
-            'is not an index of jitm: its manifest.json is missing or damaged',
-        ),
-        (damage(lambda manifest: manifest | {'format': 99}), 'has format 99, this version reads 1'),
-        (damage(lambda manifest: manifest | {'images': manifest['images'][1:]}), 'is damaged'),
-        (damage(lambda manifest: manifest | {'vectors': 'vectors.npy'}), 'is damaged'),
-        (damage(lambda manifest: manifest | {'vectors': f'../index/{manifest["vectors"]}'}), 'is damaged'),
+        ('{', NO_INDEX),
+        ({'format': 99}, 'has format 99, this version reads 1'),
+        ({'images': []}, 'is damaged'),
+        ({'vectors': 'vectors.npy'}, 'is damaged'),
+        ({'vectors': '../index/vectors.npy'}, 'is damaged'),
         (put_a_pipe, 'is damaged'),
-        (damage(lambda manifest: []), 'is not an index of jitm: its manifest.json is missing or damaged'),
-        (damage(lambda manifest: {'name': 'my extension'}), 'is not an index of jitm: its manifest.json is missing'),
-        (lambda folder: (folder / MANIFEST).unlink(), 'is not an index of jitm: its manifest.json is missing'),
+        (flip_a_bit, 'is damaged'),
+        ('[]', NO_INDEX),
+        ('{"name": "my extension"}', NO_INDEX),
+        (None, NO_INDEX),
     ],
 )
-def test_damaged_indexes_are_refused(apply, sentence, tmp_path):
+def test_damaged_indexes_are_refused(change, sentence, tmp_path):
     folder = tmp_path / 'index'
     update(Files(files(3)), folder, Encoder())
-    apply(folder)
+    manifest = folder / MANIFEST
+    if isinstance(change, dict):
+        change = json.dumps(json.loads(manifest.read_text()) | change)
+    if callable(change):
+        change(next(folder.glob('vectors-*')))
+    elif change is None:
+        manifest.unlink()
+    else:
+        manifest.write_text(change)
     with pytest.raises(UserError, match=sentence):
-        Index(folder)
-
-
-def test_a_flipped_bit_of_the_vectors_is_found(tmp_path):
-    index = update(Files(files(3)), tmp_path, Encoder())
-    (path,) = tmp_path.glob('vectors-*')
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(UserError, match='is damaged'):
-        index.check()
-    with pytest.raises(UserError, match='is damaged'):
-        update(Files(files(3)), tmp_path, Encoder())
+        Index(folder).check()
+    if change is flip_a_bit:
+        with pytest.raises(UserError, match='is damaged'):
+            update(Files(files(3)), folder, Encoder())
 
 
 @pytest.fixture(scope='module')

@@ -18,7 +18,8 @@ def small_integers(count, size=3, seed=0):
 
 
 def check(count, queries, top_k):
-    candidates, asked = small_integers(count), small_integers(queries, seed=1)
+    candidates = small_integers(count)
+    asked = small_integers(queries, seed=1)
     found = VectorSearch(candidates).top(asked, top_k)
     assert len(found) == queries
     for hits, query in zip(found, asked, strict=True):

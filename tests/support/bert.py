@@ -9,7 +9,10 @@ from jitm.importers.tensors import export
 from jitm.layers.transformer import BERT, BERTSize
 from jitm.types import Texts
 
-H, FFN, V, POSITIONS = 6, 10, 11, 8
+H = 6
+FFN = 10
+V = 11
+POSITIONS = 8
 BERT_TINY = BERT(V, BERTSize(hidden=H, layers=2, heads=3, mlp_dim=FFN, max_positions=POSITIONS), 0.1)
 TEXTS = Texts(np.ones((1, 2), np.int32), np.full(1, 2, np.int32))
 PARAMS = jax.eval_shape(BERT_TINY.init, jax.random.key(0), TEXTS)['params']

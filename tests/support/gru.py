@@ -9,7 +9,7 @@ def sigmoid(x):
 
 
 def affine(p, x):
-    return x @ p['kernel'] + p['bias']
+    return x @ p['kernel'] + p.get('bias', 0)
 
 
 def torch_gru(params, x, length, backward):

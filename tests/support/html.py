@@ -10,7 +10,10 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.texts, self.attributes, self.addresses, self._open = {}, [], [], []
+        self.texts = {}
+        self.attributes = []
+        self.addresses = []
+        self._open = []
         self.feed(text)
         self.close()
         assert not self._open, self._open

@@ -149,9 +149,12 @@ WITHOUT_GRADIENT = (
 )
 OF_RERANKER = ("['itm_head']", "['cross_")  # of BLIP, which its own scores do not read
 SIZE = 5  # images, and texts
-REGIONS, WORDS = 4, 6  # valid at most
+REGIONS = 4  # valid at most
+WORDS = 6
 TAGS = 3
-PADDED_REGIONS, PADDED_WORDS, PADDED_TAGS = 7, 11, 5
+PADDED_REGIONS = 7
+PADDED_WORDS = 11
+PADDED_TAGS = 5
 
 
 def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
@@ -167,7 +170,8 @@ def make_inputs(images=SIZE, texts=SIZE, seed=0, padded=True):
     ids[np.arange(WORDS) >= lengths[:, None]] = 0
     if padded:
         rows = [(0, 0), (0, PADDED_REGIONS - REGIONS), (0, 0)]
-        regions, locations = np.pad(regions, rows), np.pad(locations, rows)
+        regions = np.pad(regions, rows)
+        locations = np.pad(locations, rows)
         beyond = np.arange(PADDED_REGIONS) >= counts[:, None]
         regions[beyond] = locations[beyond] = 1e3
         ids = np.pad(ids, [(0, 0), (0, PADDED_WORDS - WORDS)])

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jitm.importers.cnn_weights import NAMES, load_network
 from jitm.importers.tensors import export
@@ -14,6 +15,11 @@ from tests.parity.bounds import assert_within
 OPTIONS = {'pooled': True, 'dtype': 'float32', 'remat': False}
 ROWS = {'vgg19': 'VGG19', 'squeezenet': 'SqueezeNet', 'resnet': 'ResNet', 'lite': 'EfficientNet-Lite'}  # of the bounds
 TINY = {10: (1, 1, 1, 1), 99: (1, 1, 1, 1)}  # depth -> blocks of tiny ResNets, plain and with bottlenecks
+
+
+@pytest.fixture(autouse=True)
+def tiny_resnets(monkeypatch):
+    monkeypatch.setattr(cnn, 'RESNETS', cnn.RESNETS | TINY)
 
 
 def pixels(size=(64, 64), images=2, seed=0):

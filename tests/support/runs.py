@@ -40,10 +40,17 @@ def make_config(root, **data):
     return config
 
 
+def tiny_scenes(setting):
+    """The config of a setting on a few scenes."""
+    data = {'source': 'scenes.load', 'seed': 0, 'train_images': 8, 'dev_images': 6, 'test_images': 4}
+    return load(setting).to_dict() | {'data': data, 'batch_size': 10, 'length_multiple': 64}
+
+
 def write_initial(config, folder):
     """Writes the run of a model with the parameters of its initialization."""
     setup = set_up(config)
-    variables, data = setup.initial_state().members['target'].variables, setup.data
+    variables = setup.initial_state().members['target'].variables
+    data = setup.data
     model = ReleasedModel(config['model'], variables, data.vocabulary, '', data.train.identity)
     write_run(model, schema.check(config), folder)
 

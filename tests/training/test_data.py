@@ -2,7 +2,6 @@
 
 import pytest
 
-from jitm.commands import cli
 from jitm.config.section import build
 from jitm.data.text.vocabularies import tokenize_split
 from jitm.data.text.word_level import Vocabulary
@@ -76,12 +75,3 @@ def test_epochs_of_labels_beyond_the_run_are_warned_of():
     config['labels']['noisy_epoch'] = 4
     with pytest.raises(UserError, match=r"'labels.noisy_epoch' is 4, below warm_up_epochs 50: raise it"):
         build({'labels': config['labels']}, PARTS)['labels']()
-
-
-def test_a_count_above_all_words_is_refused(tiny_config_file, tmp_path, capsys):
-    command = ['train', '--config', str(tiny_config_file), '--workdir', str(tmp_path / 'run')]
-    assert cli.main([*command, '--config.vocabulary.min_count=100000']) == 2
-    assert (
-        "scenes/train has no word of the vocabulary; lower config key 'vocabulary.min_count'" in capsys.readouterr().err
-    )
-    assert not (tmp_path / 'run').exists()

@@ -9,8 +9,9 @@ from jitm.errors import UserError
 from jitm.training.setup import set_up
 from tests.configs.settings import load, start
 from tests.golden.steps import DATA, write_files
+from tests.support.steps import ALWAYS
 
-TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum'}
+TERM = ALWAYS | {'reduction': 'sum'}
 ACTIVE = {'labels': TERM | {'loss': 'noisy.active_complementary', 'temperature': 0.1}}
 TARGET = {'rule': 'gradient', 'learn_from': (), 'init_from': ''}
 OPTIONS = {  # the key that a message names -> sections that are changed
@@ -80,39 +81,42 @@ def config_with(mined):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'source', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'in_batch')) for name in SOURCES]
-)
+@pytest.mark.parametrize('source', SOURCES)
 def test_all_pairs_are_refused_by_name_or_traced(config_with, source):
     excluded = MINED | {frozenset((option,)) for option in SOURCES[source][1]}
-    combinations = [set(), *({a, b} for a, b in itertools.product(OPTIONS, repeat=2) if {a, b} != {*LABELS})]
-    for options in combinations:
-        config, keys = config_with(source, options), {key.partition(' ')[0] for key in ('candidates.source', *options)}
-        if any(one <= options for one in excluded):
-            with pytest.raises(UserError) as caught:
-                start(config)
-            assert sum(f"'{key}'" in str(caught.value) for key in keys) == 2, caught.value
-        else:
+
+    def is_excluded(options):
+        return any(pair <= options for pair in excluded) or {*LABELS} <= options
+
+    for options in map(set, [(), *itertools.product(OPTIONS, repeat=2)]):
+        if {*LABELS} <= options:
+            continue
+        config = config_with(source, options)
+        if not is_excluded(options):
             start(config)
+            continue
+        with pytest.raises(UserError) as error:
+            start(config)
+        keys = {key.partition(' ')[0] for key in ('candidates.source', *options)}
+        assert sum(f"'{key}'" in str(error.value) for key in keys) == 2, error.value
     # Trace the largest combinations of what is not excluded.
-    largest = set()
+    largest = {frozenset()}
     for option in {*OPTIONS} - SOURCES[source][1]:
-        together = {option}
-        for other in OPTIONS:
-            new = together | {other}
-            together = together if {*LABELS} <= new or any(one <= new for one in excluded) else new
-        largest.add(frozenset(together))
-    for options in largest or {()}:
+        combined = {option}
+        for further in OPTIONS:
+            if not is_excluded(combined | {further}):
+                combined.add(further)
+        largest.add(frozenset(combined))
+    for options in largest:
         set_up(config_with(source, options))
 
 
 @pytest.mark.parametrize(
     ('preset', 'key', 'other'),
     [
-        *(
-            ('uniter:pretrain,scenes', 'masking.num_views', f'augmentation.{key}')
-            for key in ('num_views', 'change_words', 'drop_regions')
-        ),
+        ('uniter:pretrain,scenes', 'masking.num_views', 'augmentation.num_views'),
+        ('uniter:pretrain,scenes', 'masking.num_views', 'augmentation.change_words'),
+        ('uniter:pretrain,scenes', 'masking.num_views', 'augmentation.drop_regions'),
         ('heads:gpo,softmax,f8k', 'data.token_vectors', 'augmentation.change_words'),
         ('vsrn:f8k', 'terms.caption.loss', 'augmentation.change_words'),
     ],
@@ -120,8 +124,7 @@ def test_all_pairs_are_refused_by_name_or_traced(config_with, source):
 def test_masking_vectors_and_captioning_exclude_augmentation(preset, key, other):
     config = load(preset)
     start(config)
-    section, name = other.split('.')
-    config[section][name] = 2 if name == 'num_views' else 0.2
+    config['augmentation'] |= OPTIONS[other]['augmentation']
     with pytest.raises(UserError, match=f"config key '{other}' must be .* where '{key}' is"):
         start(config)
 

@@ -5,20 +5,15 @@ import numpy as np
 import optax
 import pytest
 
-from jitm.losses import ranking, tokens
+from jitm.losses import tokens
 from jitm.training.members import Gradient, Member, MemberState
-from jitm.training.objective import RankingTerm, TokenTerm
+from jitm.training.objective import TokenTerm
 from jitm.training.source import together
 from jitm.training.step import TrainState
 from jitm.types import Batch
 from tests.support.matchers import MATCHERS, make_inputs, random_variables
-from tests.training.models import compile_step, in_batch_source, predictions_source, shortlist_source
-
-TERM = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'mean'}
-
-
-def hinges(scores, positives, negatives=None):
-    return ranking.mean_of_hinges(scores, positives, negatives, margin=0.2)
+from tests.support.steps import compile_step, in_batch_source, predictions_source, shortlist_source
+from tests.support.tags import MEAN, TERMS
 
 
 def take_step(model, terms, source, size):
@@ -34,14 +29,12 @@ def take_step(model, terms, source, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'name',
-    ['vsepp', *(pytest.param(name, marks=pytest.mark.slow) for name in ('vsrn_f30k', 'saf'))],
-)
+@pytest.mark.parametrize('name', ['vsepp', 'vsrn_f30k', 'saf'])
 def test_one_pair_has_no_negatives_and_stays_finite(name):
-    terms, source = {'ranking': RankingTerm(loss=hinges, **TERM)}, in_batch_source()
+    terms = {'ranking': TERMS['ranking']}
+    source = in_batch_source()
     if name == 'vsrn_f30k':
-        terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **TERM)
+        terms['caption'] = TokenTerm(loss=tokens.captioning, predictions='captioning', **MEAN)
         source = together(predictions_source(caption=terms['caption']), source)
     state, metrics = take_step(MATCHERS[name], terms, source, 1)
     assert metrics['finite']
@@ -52,7 +45,7 @@ def test_one_pair_has_no_negatives_and_stays_finite(name):
 
 @pytest.mark.slow
 def test_shortlist_of_fewer_candidates_than_it_keeps():
-    terms = {'ranking': RankingTerm(loss=hinges, **TERM)}
-    values = {num_hard: take_step(MATCHERS['vsepp'], terms, shortlist_source(0, num_hard), 3)[1] for num_hard in (2, 5)}
-    assert values[5]['target/loss'] > 0
-    np.testing.assert_allclose(values[5]['target/loss'], values[2]['target/loss'], rtol=1e-6)
+    terms = {'ranking': TERMS['ranking']}
+    fewer, more = (take_step(MATCHERS['vsepp'], terms, shortlist_source(0, count), 3)[1] for count in (2, 5))
+    assert more['target/loss'] > 0
+    np.testing.assert_allclose(more['target/loss'], fewer['target/loss'], rtol=1e-6)

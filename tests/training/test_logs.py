@@ -108,11 +108,11 @@ def log(tmp_path, monkeypatch):
 @pytest.mark.parametrize('restored', [100, 400, 730, 740, 750, 1100, 1400])
 def test_resumed_run_warns_at_the_same_steps(log, restored):
     lines = list(make_lines([300.0] * 10 + [51.3] * 80 + [30.0] * 5 + [51.3] * 60))
-    whole = log('whole', lines)
-    assert len(whole) == 2
+    want = log('whole', lines)
+    assert len(want) == 2
     early = log('run', [line for line in lines if line['step'] <= restored + 90])  # stopped 90 steps after it saved
     late = log('run', [line for line in lines if line['step'] > restored], restored)
-    assert [step for step in early if step <= restored] + late == whole
+    assert [step for step in early if step <= restored] + late == want
 
 
 def test_lines_reach_a_file_at_once(tmp_path, monkeypatch):
@@ -154,7 +154,8 @@ def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    metrics, board = MetricsFile(tmp_path / 'metrics.jsonl', 0), Board(tmp_path / 'tensorboard', 0)
+    metrics = MetricsFile(tmp_path / 'metrics.jsonl', 0)
+    board = Board(tmp_path / 'tensorboard', 0)
     for path, write, patched in (
         ('metrics.jsonl', metrics.write, (json, 'dumps')),
         ('tensorboard', lambda line: board.write(1, line), (board._events, 'write_event')),

@@ -1,7 +1,7 @@
 import pytest
 
 from jitm.errors import UserError
-from tests.training.models import make_members
+from tests.support.steps import make_members
 
 FROZEN = {'rule': 'frozen', 'init_from': 'run'}
 AVERAGE = {'rule': 'ema', 'of': 'a', 'momentum': 0.9}

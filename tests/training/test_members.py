@@ -11,11 +11,6 @@ import pytest
 from flax import traverse_util
 
 from jitm.commands import cli
-from jitm.data import scenes
-from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline
-from jitm.data.text.vocabularies import tokenize_split
-from jitm.data.text.word_level import Vocabulary
 from jitm.devices import parallel
 from jitm.errors import UserError
 from jitm.evaluation.protocol import evaluate_runs
@@ -28,35 +23,37 @@ from jitm.runs.run import load_run, read_split
 from jitm.training import loop
 from jitm.training.members import EMA, Frozen, Gradient, Member, MemberState, init_members
 from jitm.training.step import TrainState
-from tests.conftest import UNCHANGED, make_tiny_config
+from tests.conftest import make_tiny_config
 from tests.support.matchers import make_inputs
-from tests.training.models import compile_step, in_batch_source, make_terms, small_vse
-from tests.training.test_objective import TERM
+from tests.support.steps import HARDEST, compile_step, in_batch_source, make_pipeline, make_terms, small_vse
 
-BOOST = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None, 'reduction': 'sum', 'margin': 0.2}
-TERMS = {'ranking': TERM, 'boost': BOOST | {'loss': 'anchored.relative_max'}}
-EPOCHS, PER_EPOCH = 2, 5
+BOOST = HARDEST | {'loss': 'anchored.relative_max'}
+EPOCHS = 2
+PER_EPOCH = 5
+OWN = np.eye(8, dtype=bool)
 
 
 @pytest.fixture(scope='module')
 def pipeline():
-    split = scenes.load('train', train_images=8)
-    vocabulary = Vocabulary.build(split.captions, 1)
-    tokens = tokenize_split(split.captions, vocabulary)
-    return Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
+    return make_pipeline()
 
 
-def start(pipeline, terms=TERMS, **members):
+def start(pipeline, **members):
     """The compiled step of some members, and their initial state."""
+    terms = {'ranking': HARDEST}
+    if any(member.learn_from for member in members.values()):
+        terms['boost'] = BOOST
     parts = {'members': members, 'terms': make_terms(terms), 'source': in_batch_source()}
     step = compile_step(**parts, seed=0, steps_per_epoch=PER_EPOCH, epochs=EPOCHS)
     batch = pipeline.batch(0)
     return step, TrainState(jnp.int32(0), init_members(members, 0, batch.images, batch.texts))
 
 
-def train(step, state, pipeline, count=3):
+def train(pipeline, count=3, **members):
     """The states before, between and after some steps, and the metrics of each step."""
-    states, logged = [state], []
+    step, state = start(pipeline, **members)
+    states = [state]
+    logged = []
     for n in range(count):
         state, metrics = step(state, pipeline.batch(n))
         assert metrics['finite']
@@ -78,19 +75,19 @@ def untrained(pipeline, rule):
 @pytest.mark.slow
 def test_no_gradient_is_computed_for_frozen_modules(pipeline):
     free = trained(pipeline)
-    frozen = dataclasses.replace(free, frozen=('image_fc',))
-    results, products = [], []
-    for member in (frozen, free):
+    batch = pipeline.batch(0)
+    results = []
+    products = []
+    for member in (dataclasses.replace(free, frozen=('image_fc',)), free):
         step, state = start(pipeline, target=member)
-        batch = pipeline.batch(0)
-        traced = jax.make_jaxpr(step.compiled)(state, parallel.split_rows(batch))
-        products.append(str(traced).count('dot_general'))
+        products.append(str(jax.make_jaxpr(step.compiled)(state, parallel.split_rows(batch))).count('dot_general'))
         after, metrics = step(state, batch)
-        results.append((state.members['target'].params, after.members['target'].params, metrics))
-    (before, after, metrics), (_, other, _) = results
-    assert_equal(after['image']['image_fc'], before['image']['image_fc'])
-    assert_equal(after['text'], other['text'])
-    assert_changed(other['image']['image_fc'], before['image']['image_fc'])
+        results.append((after.members['target'].params, metrics))
+    (frozen, metrics), (trained_params, _) = results
+    initial = state.members['target'].params
+    assert_equal(frozen['image']['image_fc'], initial['image']['image_fc'])
+    assert_equal(frozen['text'], trained_params['text'])
+    assert_changed(trained_params['image']['image_fc'], initial['image']['image_fc'])
     assert metrics['target/image_fc_gradient_norm'] == 0
     assert products[0] < products[1]
 
@@ -126,21 +123,23 @@ def zeros_of(module, *inputs):
 )
 def test_frozen_modules_keep_their_statistics(make, frozen, changed):
     """Those of a pattern, and those of a tower with adapters."""
-    variables, optimizer = make(), optax.sgd(0.1)
-    params, statistics = variables['params'], variables['batch_stats']
+    variables = make()
+    optimizer = optax.sgd(0.1)
+    params = variables['params']
+    statistics = variables['batch_stats']
     member = Member(rule=Gradient(), optimizer=optimizer, frozen=(frozen,))
     state = MemberState(params, statistics, optimizer.init(params))
     after = member.take_gradient_step(state, params, jax.tree.map(lambda x: x + 1, statistics))
-    kept = {path[0] for path, leaf in traverse_util.flatten_dict(after.batch_stats).items() if not leaf.any()}
-    assert kept == statistics.keys() - {*changed}
+    unchanged = {path[0] for path, leaf in traverse_util.flatten_dict(after.batch_stats).items() if not leaf.any()}
+    assert unchanged == statistics.keys() - {*changed}
 
 
-def assert_equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+def assert_equal(tree, want):
+    jax.tree.map(np.testing.assert_array_equal, tree, want)
 
 
-def assert_changed(one, other):
-    assert any((a != b).any() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+def assert_changed(tree, former):
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(former), strict=True))
 
 
 def scores_of(model, state, batch, train=False):
@@ -152,20 +151,27 @@ def scores_of(model, state, batch, train=False):
 @pytest.mark.slow
 def test_anchor_of_oss_trains_as_it_would_alone(pipeline):
     """Bitwise: its own objective and random key, and no gradient from the model that learns from it."""
-    alone, _ = train(*start(pipeline, {'ranking': TERM}, target=trained(pipeline)), pipeline)
-    pair, metrics = train(*start(pipeline, anchor=trained(pipeline), target=trained(pipeline, ('anchor',))), pipeline)
-    for one, two in zip(alone, pair, strict=True):
-        assert_equal(one.members['target'], two.members['anchor'])
+    states, _ = train(pipeline, target=trained(pipeline))
+    pair, metrics = train(pipeline, anchor=trained(pipeline), target=trained(pipeline, ('anchor',)))
+    for state, state_of_pair in zip(states, pair, strict=True):
+        assert_equal(state.members['target'], state_of_pair.members['anchor'])
     assert_changed(pair[0].members['anchor'].params, pair[0].members['target'].params)
     assert {'anchor/terms/ranking', 'target/terms/ranking', 'target/terms/boost'} <= metrics[0].keys()
     assert 'anchor/terms/boost' not in metrics[0]
 
 
+def boost(scores, *anchors):
+    """The term of a model that learns from anchors, of the scores of all."""
+    values = []
+    for anchor in anchors:
+        for way, anchor_way in ((scores, anchor), (scores.T, anchor.T)):
+            values.append(anchored.relative_max(way, OWN, anchor_scores=anchor_way, margin=0.2).sum())
+    return sum(values) / len(anchors)
+
+
 @pytest.fixture(scope='module')
 def oas(pipeline):
-    return train(
-        *start(pipeline, anchor=untrained(pipeline, Frozen()), target=trained(pipeline, ('anchor',))), pipeline
-    )
+    return train(pipeline, anchor=untrained(pipeline, Frozen()), target=trained(pipeline, ('anchor',)))
 
 
 @pytest.mark.slow
@@ -179,16 +185,12 @@ def test_frozen_anchor_is_constant(oas):
 
 def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
     states, metrics = oas
-    batch, model = pipeline.batch(0), small_vse(len(pipeline.vocabulary), 'plain')
+    batch = pipeline.batch(0)
+    model = small_vse(len(pipeline.vocabulary), 'plain')
     scores = scores_of(model, states[0].members['target'], batch, train=True)
     anchor = scores_of(model, states[0].members['anchor'], batch)
-    own = jnp.eye(8, dtype=bool)
-    want = sum(
-        anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum()
-        for s, a in ((scores, anchor), (scores.T, anchor.T))
-    )
-    np.testing.assert_allclose(metrics[0]['target/terms/boost'], want, rtol=1e-5)
-    gap = np.mean([a.diagonal() - ranking.hardest_negative(a, ~own) for a in (anchor, anchor.T)])
+    np.testing.assert_allclose(metrics[0]['target/terms/boost'], boost(scores, anchor), rtol=1e-5)
+    gap = np.mean([a.diagonal() - ranking.hardest_negative(a, ~OWN) for a in (anchor, anchor.T)])
     np.testing.assert_allclose(metrics[0]['anchor/gap'], gap, atol=1e-6)
 
 
@@ -196,17 +198,16 @@ def test_frozen_anchor_is_scored_in_evaluation_mode(oas, pipeline):
 @pytest.mark.parametrize('scenario', ['oas', 'mss'])
 def test_no_gradient_flows_through_anchor_scores(request, pipeline, scenario):
     states, _ = request.getfixturevalue(scenario)
-    before, batch, own = states[0].members['target'], pipeline.batch(0), jnp.eye(8, dtype=bool)
+    initial = states[0].members['target']
+    batch = pipeline.batch(0)
     model = small_vse(len(pipeline.vocabulary), 'plain')
-    held = scores_of(model, states[0].members['anchor'], batch)
+    anchor = scores_of(model, states[0].members['anchor'], batch)
 
     def loss(params):
-        scores = scores_of(model, before.replace(params=params), batch, train=True)
-        both = ((scores, held), (scores.T, held.T))
-        hard = sum(ranking.max_of_hinges(s, own, margin=0.2).sum() for s, _ in both)
-        return hard + sum(anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum() for s, a in both)
+        scores = scores_of(model, initial.replace(params=params), batch, train=True)
+        return boost(scores, anchor) + sum(ranking.max_of_hinges(s, OWN, margin=0.2).sum() for s in (scores, scores.T))
 
-    want = optax.tree.add_scale(before.params, -0.1, jax.jit(jax.grad(loss))(before.params))
+    want = optax.tree.add_scale(initial.params, -0.1, jax.jit(jax.grad(loss))(initial.params))
     chex.assert_trees_all_close(states[1].members['target'].params, want, atol=1e-5)
 
 
@@ -214,7 +215,7 @@ def test_no_gradient_flows_through_anchor_scores(request, pipeline, scenario):
 def mss(pipeline):
     anchor = untrained(pipeline, EMA(of='target', momentum=0.5))
     assert anchor.copy_of == 'target'
-    return train(*start(pipeline, target=trained(pipeline, ('anchor',)), anchor=anchor), pipeline, 4)
+    return train(pipeline, 4, target=trained(pipeline, ('anchor',)), anchor=anchor)
 
 
 @pytest.mark.slow
@@ -244,7 +245,8 @@ def test_average_of_a_constant_rate_does_not_depend_on_the_progress():
 @pytest.fixture(scope='module')
 def averaged(tmp_path_factory):
     """A run that evaluates a moving average."""
-    config, workdir = make_tiny_config(), tmp_path_factory.mktemp('averaged') / 'run'
+    config = make_tiny_config()
+    workdir = tmp_path_factory.mktemp('averaged') / 'run'
     config['members']['average'] = {'rule': 'ema', 'of': 'target', 'momentum': 0.5, 'constant': True}
     config['evaluation'] |= {'member': 'average', 'every_steps': None}
     result = loop.train_and_evaluate(config | {'epochs': 1}, workdir)
@@ -278,45 +280,35 @@ def test_loss_is_the_mean_over_two_anchors(pipeline):
         'anchor_2': trained(pipeline, ('anchor',)),
         'target': trained(pipeline, ('anchor', 'anchor_2')),
     }
-    states, metrics = train(*start(pipeline, **members), pipeline, 1)
+    states, (metrics,) = train(pipeline, 1, **members)
     batch = pipeline.batch(0)
-    scores = {name: scores_of(m.model, states[0].members[name], batch, train=True) for name, m in members.items()}
-    own = jnp.eye(8, dtype=bool)
-
-    def boost(name, anchor):
-        pairs = ((scores[name], scores[anchor]), (scores[name].T, scores[anchor].T))
-        return sum(anchored.relative_max(s, own, anchor_scores=a, margin=0.2).sum() for s, a in pairs)
-
-    np.testing.assert_allclose(metrics[0]['anchor_2/terms/boost'], boost('anchor_2', 'anchor'), rtol=1e-5)
-    mean = (boost('target', 'anchor') + boost('target', 'anchor_2')) / 2
-    np.testing.assert_allclose(metrics[0]['target/terms/boost'], mean, rtol=1e-5)
+    first, second, target = (scores_of(m.model, states[0].members[name], batch, True) for name, m in members.items())
+    np.testing.assert_allclose(metrics['anchor_2/terms/boost'], boost(second, first), rtol=1e-5)
+    np.testing.assert_allclose(metrics['target/terms/boost'], boost(target, first, second), rtol=1e-5)
 
 
 # The scenarios, from configs and through whole runs.
 
 
 def boosted(config, scenario, run=None):
-    target = {'rule': 'gradient', 'learn_from': ['anchor'], 'init_from': run if scenario == 'oas' else ''}
     anchors = {
         'oas': {'rule': 'frozen', 'init_from': run},
         'oss': {'rule': 'gradient', 'learn_from': [], 'init_from': ''},
         'mss': {'rule': 'ema', 'of': 'target', 'momentum': 0.9},
     }
+    target = {'rule': 'gradient', 'learn_from': ['anchor'], 'init_from': run or ''}
     config['members'] = {'anchor': anchors[scenario], 'target': target}
-    config['terms'] = config['terms'] | {'boost': BOOST | {'loss': 'anchored.absolute_max', 'alpha': 0.5}}
-    config['model']['image']['mlp'] = 'residual'
+    config['terms']['boost'] = BOOST | {'loss': 'anchored.absolute_max', 'alpha': 0.5}
     return config
 
 
 @pytest.mark.slow
 def test_anchor_is_initialized_from_a_run_and_evaluated(tiny_config, finished, tmp_path, capsys):
-    config = boosted(tiny_config, 'oas', str(finished))
-    config['model']['image']['mlp'] = 'none'
-    config['epochs'] = 1
+    config = boosted(tiny_config, 'oas', str(finished)) | {'epochs': 1}
     loop.train_and_evaluate(config, tmp_path / 'run')
-    alone, anchor, target = (load_run(finished), *(load_run(tmp_path / 'run', 10, m) for m in ('anchor', None)))
-    assert_equal(alone.variables, anchor.variables)
-    assert_changed(alone.variables, target.variables)
+    initial = load_run(finished).variables
+    assert_equal(initial, load_run(tmp_path / 'run', 10, 'anchor').variables)
+    assert_changed(initial, load_run(tmp_path / 'run', 10).variables)
     assert cli.main(['eval', '--workdir', str(tmp_path / 'run'), '--member', 'anchor']) == 0
     assert 'step' in capsys.readouterr().out
     assert (tmp_path / 'run' / 'eval' / 'dev_anchor' / 'metrics.json').exists()
@@ -342,31 +334,33 @@ def test_anchor_of_another_architecture(tiny_config, finished, tmp_path):
 
 @pytest.mark.slow
 def test_average_is_initialized_as_its_target(tiny_config, finished):
-    config = boosted(tiny_config, 'mss')
-    config['model']['image']['mlp'] = 'none'
-    config['members']['target']['init_from'] = str(finished)
-    members = loop.set_up(config).initial_state().members
+    members = loop.set_up(boosted(tiny_config, 'mss', str(finished))).initial_state().members
     assert_equal(members['anchor'].params, load_run(finished).variables['params'])
 
 
-def test_members_without_a_fitting_term_are_refused(tiny_config, tmp_path):
+@pytest.mark.parametrize(
+    ('section', 'changes', 'removed', 'message'),
+    [
+        ('terms', {}, 'boost', "'members.target' has learn_from, but no term uses anchor_scores: add one"),
+        (
+            'evaluation',
+            {'member': 'x'},
+            '',
+            r"'evaluation.member' is 'x', not one of \['anchor', 'target'\], which chang",
+        ),
+        ('members', {'target': {}}, '', "'terms.boost' needs anchor_scores: add an anchor model"),
+        (
+            'members',
+            {'other': {'rule': 'frozen', 'init_from': 'run'}},
+            '',
+            "'members.other' is set but unused: it does",
+        ),
+        ('members', {'anchor': {'rule': 'frozen', 'init_from': 'nowhere'}}, '', 'nowhere is not a run directory'),
+    ],
+)
+def test_members_without_a_fitting_term_are_refused(tiny_config, section, changes, removed, message):
     config = boosted(tiny_config, 'oss')
-    boost = config['terms'].pop('boost')
-    with pytest.raises(UserError, match=r"'members.target' has learn_from, but no term uses anchor_scores: add one"):
-        loop.set_up(config)
-    config['terms']['boost'] = boost
-    config['evaluation']['member'] = 'x'
-    with pytest.raises(UserError, match=r"'evaluation.member' is 'x', not one of \['anchor', 'target'\], which change"):
-        loop.set_up(config)
-    config['evaluation']['member'] = 'target'
-    config['members']['target']['learn_from'] = []
-    with pytest.raises(UserError, match=r"'terms.boost' needs anchor_scores: add an anchor model"):
-        loop.set_up(config)
-    config['terms'].pop('boost')
-    config['members']['anchor'] = {'rule': 'frozen', 'init_from': 'run'}
-    with pytest.raises(UserError, match=r"'members.anchor' is set but unused: it does not train, no member learns fro"):
-        loop.set_up(config)
-    config['terms']['boost'] = boost
-    config = boosted(config, 'oas', str(tmp_path / 'nowhere'))
-    with pytest.raises(UserError, match=r'nowhere is not a run directory'):
+    config[section] |= changes
+    config[section].pop(removed, None)
+    with pytest.raises(UserError, match=message):
         loop.set_up(config)

@@ -4,7 +4,7 @@ from flax import traverse_util
 
 from jitm.errors import UserError
 from jitm.training.modules import check_rates, rate_factors, select_modules
-from tests.layers.test_lora import shapes_of
+from tests.support.sizes import shapes_of
 
 BLOCKS = [f'text/encoder/block_{n}/attention/query/kernel' for n in range(12)]
 OTHERS = [

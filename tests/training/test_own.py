@@ -1,5 +1,6 @@
 """Models, sources, labels and optimizers of the user's own modules, whose mistakes are one sentence."""
 
+import functools
 import json
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from jitm import metrics as metrics_lib
 from jitm.commands import cli, train
 from jitm.config import names
 from jitm.devices import parallel
@@ -19,8 +21,9 @@ from jitm.runs.run import export_run, load_run
 from jitm.training import loop
 from jitm.training.plan import make_plan
 from tests.configs.settings import load
+from tests.losses import formulas
 from tests.support.configs import write_config
-from tests.training.models import make_optimizer
+from tests.support.steps import ALWAYS
 
 MODELS = """
 import jax.numpy as jnp
@@ -99,54 +102,47 @@ def own_config(tiny_config, tmp_path, monkeypatch):
 def test_own_models_are_trained_evaluated_and_not_exported(own_config, tmp_path, capsys, caplog):
     run = tmp_path / 'run'
     path = write_config(tmp_path / 'own_config.py', own_config)
-    assert cli.main(['train', '--config', str(path), '--workdir', str(run)]) == 0
+    train = ['train', '--config', str(path), '--workdir', str(run)]
+    evaluate = ['eval', '--workdir', str(run)]
+    assert cli.main(train) == 0
     assert f'eval --workdir {run} --import own_models\n' in capsys.readouterr().out
     del sys.modules['own_models']
-    assert cli.main(['eval', '--workdir', str(run)]) == 2
+    assert cli.main(evaluate) == 2
     assert 'own_models is not in jitm: if you trust it, give --import own_models' in capsys.readouterr().err
-    assert cli.main(['eval', '--workdir', str(run), '--import', 'own_models']) == 0
+    assert cli.main([*evaluate, '--import', 'own_models']) == 0
     # Its source is a part of the run; runs without hashes have nothing to compare.
-    source, stored = tmp_path / 'own_models.py', run / 'own_code.json'
-    assert json.loads(stored.read_text()) == {'own_models': hash_file(source)}
+    source = tmp_path / 'own_models.py'
+    stored = run / 'own_code.json'
+    hashes_before = stored.read_bytes()
+    assert json.loads(hashes_before) == {'own_models': hash_file(source)}
     source.write_text(f'{MODELS}\n# changed')
-    capsys.readouterr()
     caplog.clear()
-    again = ['train', '--config', str(path), '--workdir', str(run)]
-    assert cli.main(again) == 2
+    assert cli.main(train) == 2
     assert f'{source} changed since the run in {run} was started; restore it' in capsys.readouterr().err
     load_run(run)
     assert caplog.messages == [f'{source} changed since {run} was trained with it']
     caplog.clear()
-    before = stored.read_bytes()
     stored.unlink()
-    assert cli.main(again) == 0
-    stored.write_bytes(before)
-    assert cli.main([*again, '--accept_changed_code']) == 0
-    assert json.loads(stored.read_text()) == {'own_models': hash_file(source)}
-    assert read_run_log(run).config['own_code'] == hash_json({'own_models': hash_file(source)})[:8]
+    assert cli.main(train) == 0
+    stored.write_bytes(hashes_before)
+    assert cli.main([*train, '--accept_changed_code']) == 0
+    hashes = {'own_models': hash_file(source)}
+    assert json.loads(stored.read_text()) == hashes
+    assert read_run_log(run).config['own_code'] == hash_json(hashes)[:8]
     loaded = load_run(run)
     assert 'changed since' not in caplog.text
     assert type(loaded.model).__name__ == 'Own'
+    exported = tmp_path / 'exported'
     with pytest.raises(UserError, match=r"the model 'own_models.Own', which is not in jitm, and an exported folder is"):
-        export_run(loaded, tmp_path / 'exported')
-    assert not (tmp_path / 'exported').exists()
-    hub.write_folder(
-        tmp_path / 'exported',
-        jax.tree.map(np.asarray, loaded.variables),
-        {
-            'config': loaded.config,
-            'vocabulary': {'kind': 'words', 'words': loaded.vocabulary.words},
-            'vocabulary_hash': loaded.vocabulary.hash,
-            'data': {'hash': ''},
-            'step': 0,
-            'member': 'target',
-        },
-        '',
-    )
+        export_run(loaded, exported)
+    assert not exported.exists()
+    described = {'config': loaded.config, 'vocabulary_hash': loaded.vocabulary.hash, 'data': {'hash': ''}}
+    described |= {'vocabulary': {'kind': 'words', 'words': loaded.vocabulary.words}, 'step': 0, 'member': 'target'}
+    hub.write_folder(exported, jax.tree.map(np.asarray, loaded.variables), described, '')
     del sys.modules['own_models']
-    (tmp_path / 'own_models.py').write_text('open("ran", "w")')
+    source.write_text('open("ran", "w")')
     with pytest.raises(UserError, match=r'there is no module jitm\.models\.own_models'):
-        load_run(tmp_path / 'exported')
+        load_run(exported)
     assert not (tmp_path / 'ran').exists()
 
 
@@ -157,9 +153,8 @@ def test_the_printed_command_imports_what_evaluation_needs(own_config, tmp_path,
     own_config['data'] = {'source': f'{tmp_path}/own_data.py:load'}
     own_config['terms']['ranking']['loss'] = f'{tmp_path}/own_loss.py:hinge'
     names.import_own('own_models')
-    best = {'step': 3, 'rsum': 6.0} | {f'{side}/recall@{k}': 1.0 for side in ('i2t', 't2i') for k in (1, 5, 10)}
-    best |= {f'{side}/{rank}': 1.0 for side in ('i2t', 't2i') for rank in ('median_rank', 'mean_rank')}
-    train._print_result(own_config, tmp_path / 'run', {'best': best, 'first': None})
+    metrics = metrics_lib.retrieval_metrics(np.eye(2), np.arange(2))
+    train._print_result(own_config, tmp_path / 'run', {'best': metrics | {'step': 3}, 'first': None})
     words = f'eval --workdir {tmp_path}/run --import {tmp_path}/own_data.py --import own_models'
     assert capsys.readouterr().out.endswith(f'{words}\n')
 
@@ -264,7 +259,10 @@ def unlabelled():
 def alone(learning_rate: float):
     return optax.sgd(learning_rate)
 """
-SOFT = {'loss': 'noisy.soft_margin', 'margin': 0.2, 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+SOFT = ALWAYS | {'loss': 'noisy.soft_margin', 'margin': 0.2, 'reduction': 'sum'}
+
+
+SOFT_MARGIN = functools.partial(formulas.soft_margin, margin=0.2)
 
 
 @pytest.fixture
@@ -274,7 +272,7 @@ def config_of_parts(tiny_config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tiny_config | {
         'epochs': 1,
-        'terms': {'ranking': SOFT | {'reduction': 'sum'}},
+        'terms': {'ranking': SOFT},
         'candidates': {'source': 'own_parts.py:scaled', 'scale': 2.0},
         'labels': {'source': 'own_parts.py:Constant', 'label': 0.5},
         'optimizer': {'name': 'own_parts.py:sgd', 'learning_rate': 0.1},
@@ -284,15 +282,15 @@ def config_of_parts(tiny_config, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_own_source_labels_and_optimizer_train_a_step(config_of_parts):
     setup = loop.set_up(config_of_parts)
-    before, batch = jax.device_get(setup.initial_state()), setup.make_batch(0)
-    after, metrics = jax.device_get(setup.train_step(parallel.put_state(before), parallel.put_batch(batch)))
-    member = before.members['target']
+    initial = jax.device_get(setup.initial_state())
+    batch = setup.make_batch(0)
+    after, metrics = jax.device_get(setup.train_step(parallel.put_state(initial), parallel.put_batch(batch)))
+    member = initial.members['target']
     scores = 2 * setup.members['target'].model.apply(member.variables, batch.images, batch.texts)
-    margin, losses = 0.2 * (10**0.5 - 1) / 9, []
-    for s in (scores, scores.T):
-        own = np.diag(s)
-        losses += np.maximum(margin + np.max(s - 10 * np.eye(len(s)), axis=1) - own, 0).tolist()
-    np.testing.assert_allclose(metrics['target/loss'], sum(losses), rtol=1e-5)
+    diagonal = np.eye(len(scores), dtype=bool)
+    labels = np.full(len(scores), 0.5)
+    losses = [formulas.of_queries(SOFT_MARGIN, np.asarray(s), diagonal, labels=labels) for s in (scores, scores.T)]
+    np.testing.assert_allclose(metrics['target/loss'], np.sum(losses), rtol=1e-5)
     assert np.flatnonzero(after.memory['labels']['target']['seen']).tolist() == sorted(batch.text_index)
     change = jax.tree.map(np.subtract, member.params, after.members['target'].params)
     np.testing.assert_allclose(optax.tree.norm(change), 0.1 * metrics['target/gradient_norm'], rtol=1e-4)
@@ -300,8 +298,8 @@ def test_own_source_labels_and_optimizer_train_a_step(config_of_parts):
 
 
 def test_an_own_loss_takes_an_input_that_an_own_source_gives(config_of_parts):
-    term = {key: value for key, value in SOFT.items() if key != 'margin'} | {'loss': 'own_parts.py:first', 'power': 2.0}
-    config = config_of_parts | {'terms': {'ranking': term | {'reduction': 'sum'}}, 'labels': {'source': ''}}
+    term = ALWAYS | {'loss': 'own_parts.py:first', 'power': 2.0, 'reduction': 'sum'}
+    config = config_of_parts | {'terms': {'ranking': term}, 'labels': {'source': ''}}
     assert loop.set_up(config | {'candidates': {'source': 'own_parts.py:weighted'}}).plan.own
     with pytest.raises(UserError, match=r"'terms.ranking' needs weights: set it, or use a source that gives it"):
         loop.set_up(config)
@@ -309,7 +307,8 @@ def test_an_own_loss_takes_an_input_that_an_own_source_gives(config_of_parts):
 
 @pytest.mark.slow
 def test_runs_with_own_parts_are_evaluated_without_them(config_of_parts, tmp_path):
-    path, run = write_config(tmp_path / 'config.py', config_of_parts), str(tmp_path / 'run')
+    path = write_config(tmp_path / 'config.py', config_of_parts)
+    run = str(tmp_path / 'run')
     assert cli.main(['train', '--config', str(path), '--workdir', run]) == 0
     (tmp_path / 'own_parts.py').unlink()
     assert cli.main(['eval', '--workdir', run]) == 0
@@ -335,20 +334,25 @@ def test_mistakes_of_own_parts_are_one_sentence(config_of_parts, key, name, sent
         make_plan(config_of_parts).make_optimizer(10)
 
 
-def test_errors_of_own_parts_name_their_line(config_of_parts):
-    config_of_parts['candidates'] = {'source': 'own_parts.py:broken'}
-    with pytest.raises(
-        UserError, match=r"'own_parts.py:broken' or .* fails: ZeroDivisionError in line \d+ of .*lambda"
-    ):
-        loop.set_up(config_of_parts)
-
-
-def test_own_parts_take_their_arguments(config_of_parts):
-    config_of_parts['candidates']['scle'] = 1.0
-    with pytest.raises(UserError, match=r"'candidates.scle' is unknown, did you mean 'scale'\?"):
-        make_plan(config_of_parts)
-    with pytest.raises(UserError, match=r"'optimizer.learning_rate' is missing"):
-        make_optimizer({'name': 'own_parts.py:sgd'}, 1)
+@pytest.mark.parametrize(
+    ('section', 'value', 'sentence'),
+    [
+        (
+            'candidates',
+            {'source': 'own_parts.py:broken'},
+            r"'own_parts.py:broken' or .* fails: ZeroDivisionError in line \d+ of .*lambda",
+        ),
+        (
+            'candidates',
+            {'source': 'own_parts.py:scaled', 'scle': 1.0},
+            r"'candidates.scle' is unknown, did you mean 'scale'\?",
+        ),
+        ('optimizer', {'name': 'own_parts.py:sgd'}, "'optimizer.learning_rate' is missing"),
+    ],
+)
+def test_own_parts_name_their_line_and_take_their_arguments(config_of_parts, section, value, sentence):
+    with pytest.raises(UserError, match=sentence):
+        loop.set_up(config_of_parts | {section: value})
 
 
 def test_a_wrong_argument_of_an_optimizer_of_optax_names_it(tiny_config):

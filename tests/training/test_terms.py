@@ -5,35 +5,35 @@ import pytest
 
 from jitm.config import names
 from jitm.errors import UserError
-from jitm.losses import softmax_contrastive
 from jitm.training.objective import objective
 from jitm.types import Ranking, TokenPredictions
-from tests.training.models import make_terms
+from tests.support.steps import HARDEST, make_terms
 
 RANKINGS = {name: Ranking(jnp.eye(4), jnp.eye(4, dtype=bool), ~jnp.eye(4, dtype=bool)) for name in ('i2t', 't2i')}
 
 
 def term(**changes):
-    keywords = {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
-    keywords |= {'reduction': 'sum'} | changes
-    return {'ranking': {key: value for key, value in keywords.items() if value != 'absent'}}
+    """The terms of a config; None leaves a key out."""
+    keys = HARDEST | changes
+    return {'ranking': {key: value for key, value in keys.items() if key == 'end_epoch' or value is not None}}
+
+
+WORDS = {'loss': 'tokens.word_discrimination', 'margin': None, 'match_weight': 0.11}
 
 
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
         ({'margn': 1}, "'terms.ranking.margn' is unknown, did you mean 'margin'"),
-        ({'margin': 'absent'}, "'terms.ranking.margin' is missing"),
-        ({'loss': 'absent'}, "'terms.ranking.loss' is missing"),
-        ({'weight': 'absent'}, "'terms.ranking.weight' is missing"),
-        (
-            {'start_epoch': 2, 'end_epoch': 2},
-            "'terms.ranking.end_epoch' is 2, not above start_epoch 2: raise it, or leave it out",
-        ),
+        ({'start_epoch': 2, 'end_epoch': 2}, "'terms.ranking.end_epoch' is 2, not above start_epoch 2: raise it, or"),
         ({'reduction': 'max'}, "'terms.ranking.reduction' is 'max'; use one of sum, mean"),
         ({'loss': 'tokens.captionin'}, "has no 'captionin', did you mean 'captioning'"),
         ({'loss': 'tokens.captioning'}, "'terms.ranking.margin' is unknown; known are "),
         ({'predictions': 'captioning'}, "'terms.ranking.predictions' is unknown"),
+        ({'loss': 'ranking.adaptive_margin', 'margin': None, 'relevance': 0.2}, "'terms.ranking.relevance' is unknown"),
+        (WORDS | {'match_weight': None}, "'terms.ranking.match_weight' is missing"),
+        (WORDS | {'match_weight': 'low'}, "'terms.ranking.match_weight' is 'low'; it must be a number"),
+        (WORDS | {'mask': 1}, "'terms.ranking.mask' is unknown"),
     ],
 )
 def test_wrong_term_names_its_key(changes, message):
@@ -50,11 +50,11 @@ def test_loss_without_anchor_is_refused(monkeypatch):
     relative.__module__ = ranking.__name__
     monkeypatch.setattr(ranking, 'relative', relative, raising=False)
     with pytest.raises(UserError, match='needs anchor_scores'):
-        objective(make_terms(term(loss='ranking.relative', margin='absent')), RANKINGS, 0)
+        objective(make_terms(term(loss='ranking.relative', margin=None)), RANKINGS, 0)
 
 
 def test_loss_without_relevance_is_refused():
-    terms = make_terms(term(loss='ranking.adaptive_margin', margin='absent'))
+    terms = make_terms(term(loss='ranking.adaptive_margin', margin=None))
     with pytest.raises(UserError, match=r"'terms.ranking' needs relevance"):
         objective(terms, RANKINGS, 0)
     with_relevance = {name: ranking.with_inputs(relevance=ranking.scores) for name, ranking in RANKINGS.items()}
@@ -62,49 +62,28 @@ def test_loss_without_relevance_is_refused():
         assert np.isfinite(objective(made, with_relevance, 0)[0])
 
 
-def test_supplied_input_is_not_an_argument():
-    with pytest.raises(UserError, match=r"'terms.ranking.relevance' is unknown"):
-        make_terms(term(loss='ranking.adaptive_margin', margin='absent', relevance=0.2))
+@pytest.mark.parametrize(
+    ('key', 'keywords'),
+    [
+        ('temperature', {'loss': 'ranking.softmax_contrastive'}),
+        ('bias', {'loss': 'ranking.sigmoid_contrastive', 'temperature': 0.5}),
+    ],
+)
+def test_a_number_is_set_or_learned(key, keywords):
+    learned = make_terms(term(margin=None, **keywords))
+    fixed = make_terms(term(margin=None, **keywords, **{key: 0.25}))
+    with pytest.raises(UserError, match=f"'terms.ranking' needs {key}"):
+        objective(learned, RANKINGS, 0)
+    assert (learned['ranking'].inputs, fixed['ranking'].inputs) == ([key], [])
+    ranking = RANKINGS['i2t'].with_inputs(**{key: jnp.float32(0.25)})
+    values = [made['ranking'].per_query(ranking) for made in (learned, fixed)]
+    np.testing.assert_allclose(*values, rtol=1e-6)
 
 
-def test_a_temperature_is_set_or_learned():
-    softmax = term(loss='ranking.softmax_contrastive', margin='absent')
-    with pytest.raises(UserError, match=r"'terms.ranking' needs temperature"):
-        objective(make_terms(softmax), RANKINGS, 0)
-    learned = make_terms(softmax)['ranking']
-    fixed = make_terms(softmax | {'ranking': softmax['ranking'] | {'temperature': 0.5}})
-    assert (learned.inputs, fixed['ranking'].inputs) == (['temperature'], [])
-    example = Ranking(jnp.eye(3), jnp.eye(3, dtype=bool), ~jnp.eye(3, dtype=bool), {'temperature': jnp.float32(0.5)})
-    want = softmax_contrastive(example.scores, example.positives, temperature=0.5)
-    for made in (learned, fixed['ranking']):
-        np.testing.assert_allclose(made.per_query(example), want, rtol=1e-6)
-
-
-def test_a_bias_is_set_or_learned():
-    sigmoid = term(loss='ranking.sigmoid_contrastive', margin='absent', temperature=0.5)
-    with pytest.raises(UserError, match=r"'terms.ranking' needs bias"):
-        objective(make_terms(sigmoid), RANKINGS, 0)
-    fixed = make_terms(sigmoid | {'ranking': sigmoid['ranking'] | {'bias': -1.0}})['ranking']
-    assert (make_terms(sigmoid)['ranking'].inputs, fixed.inputs) == (['bias'], [])
-
-
-def test_token_term_checks_and_passes_its_arguments():
-    def words(**changes):
-        return term(**{'loss': 'tokens.word_discrimination', 'margin': 'absent', 'match_weight': 0.11} | changes)
-
+def test_token_term_passes_its_arguments():
     predictions = TokenPredictions(jnp.zeros((1, 2, 2)), jnp.asarray([[0, 1]]), jnp.ones((1, 2), bool))
-    made = make_terms(words())['ranking']
-    got = made.per_text(predictions)
+    got = make_terms(term(**WORDS))['ranking'].per_text(predictions)
     np.testing.assert_allclose(got, 1.11 * np.log(2) / 2, rtol=1e-6)
-    for changes, message in (
-        ({'match_weight': 'absent'}, "'terms.ranking.match_weight' is missing"),
-        ({'match_weight': 'low'}, "'terms.ranking.match_weight' is 'low'; it must be a number"),
-        ({'mach_weight': 1}, "'terms.ranking.mach_weight' is unknown, did you mean 'match_weight'"),
-        ({'mask': None}, "'terms.ranking.mask' is unknown"),
-        ({'loss': 'tokens.word_correction'}, "'terms.ranking.match_weight' is unknown"),
-    ):
-        with pytest.raises(UserError, match=message):
-            make_terms(words(**changes))
 
 
 def test_empty_terms_are_refused():

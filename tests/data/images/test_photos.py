@@ -24,7 +24,7 @@ from jitm.data.text.vocabularies import tokenize_split
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from tests.conftest import UNCHANGED
-from tests.training.models import drawing, shortlist_source
+from tests.support.steps import drawing, shortlist_source
 
 SIZES = {'image_size': 16, 'short_side': 20}
 CAPTIONS = {'b.png': ['a dog', 'two dogs, running'], 'a.png': ['a "red" cat']}

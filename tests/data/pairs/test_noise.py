@@ -16,7 +16,7 @@ from jitm.errors import UserError
 from jitm.training import diagnostics, setup
 from jitm.training.loop import train_and_evaluate
 from jitm.types import Ranking
-from tests.training.models import make_terms
+from tests.support.steps import make_terms
 
 SCENES = {'source': 'scenes.load', 'train_images': 12, 'dev_images': 4}
 

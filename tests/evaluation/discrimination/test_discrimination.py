@@ -27,8 +27,6 @@ from jitm.evaluation.discrimination import sets as sets_lib
 from jitm.evaluation.discrimination.measures import check_perplexity, correct, evaluate, table
 from jitm.evaluation.discrimination.sets import perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
-from jitm.evaluation.saved import EVALUATION
-from jitm.files.outputs import OutputFolder
 from jitm.inference.memory import BlockShape
 from jitm.inference.pairs import PairScorer, WordPredictions, word_mask
 from jitm.inference.scoring import ScoringOptions
@@ -41,10 +39,9 @@ from jitm.runs.run import Run, load_run, read_split
 from jitm.synthesis.generator import Synthesis
 from jitm.synthesis.trained import TrainedGenerator, generate_captions, load_generator
 from jitm.types import Batch, Texts
-from tests.models.test_uniter import uniter_config  # noqa: F401
 from tests.support.html import Page
 from tests.support.matchers import DIM, MATCHERS, make_vse, perturb
-from tests.support.runs import write_initial
+from tests.support.runs import tiny_scenes, write_initial
 
 CAPTIONS = ('a red ring', 'a disc', 'two red discs , a ring', 'a blue box', 'a ring', 'a red box')
 CONFIG = {'run': {'memory_mb': 64}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
@@ -129,7 +126,8 @@ def pairs_to_read(run):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['uniter', 'vse', 'scan'])
 def test_choices_are_scored_with_any_model(name, split, request):
-    run, captions = request.getfixturevalue(name), ('a red ring', 'two red discs , a ring')
+    run = request.getfixturevalue(name)
+    captions = ('a red ring', 'two red discs , a ring')
     pairs = Choice('0', 'Winoground', 'x', (split.image_ids[3], split.image_ids[1]), captions, ((0, 0), (1, 1)))
     taken, kept, missing = find_images([pairs], split, {}, None, 'x')
     assert (taken.num_images, missing) == (2, [])
@@ -156,7 +154,8 @@ def test_word_predictions_equal_those_of_single_pairs(uniter, split):
 @pytest.mark.slow
 def test_log_likelihoods_equal_those_of_single_words(uniter, split):
     images, texts = pairs_to_read(uniter)
-    images, texts = images[:3], texts[:3]
+    images = images[:3]
+    texts = texts[:3]
     got = make_scorer(uniter, split).log_likelihoods(images, join(texts))
     want = np.zeros((3, 8))
     for n, ids in enumerate(texts):
@@ -181,7 +180,9 @@ class FakeScorer:
     """
 
     def __init__(self, run):
-        self.run, self.predicted, self.masked = run, [], []
+        self.run = run
+        self.predicted = []
+        self.masked = []
 
     def score(self, images, tokens):
         own = [tokens.ids[start:stop].sum() for start, stop in zip(tokens.starts, tokens.starts[1:], strict=False)]
@@ -313,7 +314,8 @@ def test_unavailable_perturbations_are_refused(split):
 
 def test_hardest_captions_of_other_images(split, vse, monkeypatch):
     monkeypatch.setitem(sets_lib.RETRIEVED, 'in_batch', 3)
-    scorer, texts = make_scorer(vse, split), np.array([1, 4])
+    scorer = make_scorer(vse, split)
+    texts = np.array([1, 4])
     sets = perturbed_captions(split, texts, ['in_batch', 'retrieved'], seed=2, scorer=scorer)
     for text in texts:
         others = np.flatnonzero(split.image_of_text != split.image_of_text[text])
@@ -343,7 +345,8 @@ def test_captions_are_generated_as_in_training(generated, generator, split):
     vocabulary = generator.run.vocabulary
     assert sum(map(len, generated)) > 10
     for text, caption in enumerate(split.captions):
-        image, ids = split.image_of_text[text], vocabulary.encode(caption)
+        image = split.image_of_text[text]
+        ids = vocabulary.encode(caption)
         texts = pad_texts(join([ids]), np.array([0]), 8)  # of the longest caption
         phrases = [np.eye(len(ids), dtype=bool)[1:-1]]
         masked = MASKING.mask_batch(texts.ids, phrases, vocabulary, seed=4, step=0, texts=np.array([text]))
@@ -353,7 +356,8 @@ def test_captions_are_generated_as_in_training(generated, generator, split):
         batch = Batch(0, features, texts, np.array([image]), drawn={'masked': (masked, words[None])})
         keys = jax.random.fold_in(jax.random.key(4), text)[None]
         sides = (generator.run, generator.generator)
-        model, variables = generator.run.model, [run.variables for run in sides]
+        model = generator.run.model
+        variables = [run.variables for run in sides]
         want = SYNTHESIS.choose(model, variables[0], (model, variables[1]), batch, keys)
         decoded = [vocabulary.decode(row[: len(ids)]) for row in want.ids[0][want.valid[0]]]
         assert list(generated[text]) == [
@@ -500,24 +504,12 @@ def test_page_shows_the_right_image_of_a_wrong_retrieval():
     assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
 
 
-def test_page_replaces_older_files(explained, split, tmp_path):
-    folder, path = OutputFolder(tmp_path, EVALUATION), tmp_path / 'explain'
-    with folder.replacing('explain/00.png') as file:
-        file.write(b'older')
-    assert (
-        explanations.write(explained, split.pixels.__getitem__, folder) == f'2 pairs explained in {path / "index.html"}'
-    )
-    assert {file.name for file in path.iterdir()} == {'explain.json', 'index.html'}
-    assert json.loads((path / 'explain.json').read_text()) == explained
-    page = Page((path / 'index.html').read_text())
-    assert page.texts['small'][0] == f'{100 * explained["pairs"][0]["mismatch"][1]:.0f}'
-    assert explanations.lines(explained['pairs']).count('retrieved dev-00000') == 2
-
-
+@pytest.mark.filterwarnings('ignore:words that the vocabulary')
 @pytest.mark.slow
-def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
-    uniter_config['model'] |= {'heads': HEADS}
-    write_initial(uniter_config, tmp_path / 'run')
+def test_commands(tmp_path, capsys):
+    config = tiny_scenes('uniter:pretrain,scenes')
+    config['model']['heads'] = HEADS
+    write_initial(config, tmp_path / 'run')
     with pytest.raises(UserError, match='has no generator of captions'):
         load_generator(tmp_path / 'run')
     capsys.readouterr()
@@ -527,15 +519,8 @@ def test_commands(uniter_config, tmp_path, capsys):  # noqa: F811
     pairs = json.loads((folder / 'explain' / 'explain.json').read_text())['pairs']
     assert f'{pairs[1]["caption"]}\nretrieved {pairs[1]["image_id"]}, score' in output
     assert '\x1b' not in output
-    flags = [
-        '--perturbations=relation,swap',
-        '--texts=2',
-        '--max_per_caption=1',
-        '--perplexity',
-        '--show=1',
-        '--save_perturbed',
-    ]
-    assert cli.main(['words', f'--workdir={tmp_path / "run"}', *flags]) == 0
+    flags = '--perturbations=relation,swap --texts=2 --max_per_caption=1 --perplexity --show=1 --save_perturbed'
+    assert cli.main(['words', f'--workdir={tmp_path / "run"}', *flags.split()]) == 0
     output = capsys.readouterr().out
     report = json.loads((folder / 'words.json').read_text())
     assert list(report['sets']) == ['relation', 'attribute swap', 'relation swap']

@@ -5,11 +5,18 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from jitm.config.section import build
 from jitm.configs import clip
+from jitm.data import scenes
+from jitm.data.pairs.augmentation import Augmentation
+from jitm.data.pipeline import Pipeline
+from jitm.data.text.vocabularies import tokenize_split
+from jitm.data.text.word_level import Vocabulary
 from jitm.devices import parallel
+from jitm.models.matcher import DualEncoder
 from jitm.training import members as members_lib
 from jitm.training import objective, plan
 from jitm.training.gradient_cache import encode_in_chunks
@@ -17,10 +24,17 @@ from jitm.training.objective import terms_of
 from jitm.training.sections import PARTS
 from jitm.training.source import Context
 from jitm.training.sources.predicted import predict_words
-from jitm.training.step import RunConstants, train_step
-from jitm.types import TextFormat
+from jitm.training.sources.relevance import with_relevance
+from jitm.training.step import RunConstants, train_step, with_anchors
+from jitm.types import Batch, TextFormat
 from tests.configs.settings import load
+from tests.conftest import UNCHANGED
 from tests.support.matchers import DIM, VOCABULARY, make_vse
+
+ALWAYS = {'weight': 1.0, 'start_epoch': 0, 'end_epoch': None}
+HARDEST = ALWAYS | {'loss': 'ranking.max_of_hinges', 'margin': 0.2, 'reduction': 'sum'}
+CAPTION = ALWAYS | {'loss': 'tokens.captioning', 'reduction': 'mean'}
+SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
 
 
 def parts_of_step(members, terms, source, **constants):
@@ -95,6 +109,40 @@ def predictions_source(**terms):
     return predict_words(terms)
 
 
+class Scores(DualEncoder):
+    """A matcher whose vectors of texts are given, and whose images are all of them: any matrix of scores."""
+
+    learned: float | None = None
+
+    @property
+    def temperature(self):
+        """See `Matcher.temperature`."""
+        return None if self.learned is None else jnp.float32(self.learned)
+
+
+def rank_in_batch(index, scores=SCORES, relevance=None, anchors=(), **options):
+    """The rankings of in-batch scores."""
+    drawn = {} if relevance is None else {'relevance': relevance}
+    batch = Batch(np.int32(0), None, None, np.asarray(index), drawn=drawn)
+    source = candidates_source({'source': 'in_batch', 'same_image': 'negative'} | options)
+    source = with_relevance(source, None) if drawn else source
+
+    def rank(scores):
+        images = jnp.eye(len(scores))
+        return source.score(Scores(), images, scores.T, batch, None, True)[0]
+
+    rankings = on_one_device(rank)(scores)
+    return with_anchors(rankings, [on_one_device(rank)(rows) for rows in anchors])
+
+
+def make_pipeline():
+    """Batches of 8 captions of 8 scenes."""
+    split = scenes.load('train', train_images=8)
+    vocabulary = Vocabulary.build(split.captions, 1)
+    tokens = tokenize_split(split.captions, vocabulary)
+    return Pipeline(split, tokens, vocabulary, 8, 0, length_multiple=32, augmentation=Augmentation(**UNCHANGED))
+
+
 class WordEncoder(nn.Module):
     """A text encoder that embeds each word."""
 
@@ -116,7 +164,8 @@ def tiny_tags_dc(data):
     """The config of TAGS-DC with a dynamic generator: 5 steps of 8 pairs; 3 of 8 synthetic captions are kept."""
     config = load('tags:tags_dc_single,scenes')
     config['data'] = data | {'train_images': 8}
-    config['epochs'], config['length_multiple'] = 1, 24
+    config['epochs'] = 1
+    config['length_multiple'] = 24
     config['candidates'] |= {'num_extra': 8, 'num_hard': 3}
     config['masking']['num_views'], config['synthesis'] = 2, config['synthesis'] | {'num_samples': 4, 'num_hard': 3}
     config['members']['target']['init_from'] = ''
