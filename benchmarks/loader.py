@@ -54,7 +54,7 @@ def work(pixels: Photos, index: np.ndarray) -> dict[str, Callable[[], object]]:
     return {
         'check at the start': lambda: in_threads(lambda n: check_image(pixels.files[index[n]]), len(index)),
         'centre crops': lambda: pixels[index],
-        'random crops': lambda: pixels.sample(index, np.random.default_rng),
+        'random crops': lambda: pixels.sample(index, list(map(np.random.default_rng, index))),
         'ten crops': lambda: pixels.crops(index),
     }
 

@@ -287,7 +287,7 @@ def test_the_import_is_light():
 
 
 # Public functions of the modules of losses that are no losses.
-PARTS = {'hardest_positive', 'hardest_negative', 'prepare', 'masked_log_softmax', 'masked_mean'}
+PARTS = {'hardest_positive', 'hardest_negative', 'prepare', 'masked_log_softmax', 'masked_mean', 'masked_sum'}
 
 
 def test_every_loss_is_exported_under_its_name():

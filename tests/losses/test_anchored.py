@@ -7,7 +7,7 @@ import pytest
 
 from jitm.losses import anchored, distillation
 from tests.losses import formulas
-from tests.support.losses import random_case
+from tests.support.score_cases import random_case
 
 NAMES = 'relative_sum', 'relative_max', 'absolute_sum', 'absolute_max'
 

@@ -7,7 +7,7 @@ import pytest
 from jitm import configs, losses
 from jitm.commands import settings
 from tests.conftest import ROOT
-from tests.support.losses import ROWS
+from tests.support.score_cases import ROWS
 
 
 def test_the_table_has_every_public_loss():

@@ -9,7 +9,7 @@ import pytest
 
 from jitm import losses
 from tests.losses.formulas import OF_QUERIES, OF_TEXTS, make_arrays, of_queries, of_texts
-from tests.support.losses import CANDIDATES, QUERIES, ROWS, central_differences, random_masks
+from tests.support.score_cases import CANDIDATES, QUERIES, ROWS, central_differences, random_masks
 
 CASES = []
 for name, (_, *variants) in (OF_QUERIES | OF_TEXTS).items():

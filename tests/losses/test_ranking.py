@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitm.losses import distillation, ranking
-from tests.support.losses import central_differences, random_case
+from tests.support.score_cases import central_differences, random_case
 
 ANCHOR = {'anchor_scores': jnp.asarray([[1.0, -1.0, 0.5, 1.0]])}
 
