@@ -48,16 +48,17 @@ def attend(queries, contexts):
     """SCAN's attention in float64: queries [Lq, D], contexts [Lc, D] -> weights [Lq, Lc], rows of sum 1."""
     products = contexts @ queries.T
     products = np.where(products > 0, products, 0.1 * products)
-    normalized = products / np.linalg.norm(products, axis=1, keepdims=True)
+    normalized = products / (np.linalg.norm(products, axis=1, keepdims=True) + 1e-8)
     return softmax(ATTENTION['lambda_softmax'] * normalized.T)
 
 
 def focus(weights, focal):
-    """BFAN's: drops what is below the focal average of each row, and makes the rest sum to 1."""
+    """BFAN's: drops what is below the focal average of each row, and makes the rest sum to 1; equal weights are 0."""
     powers = np.sqrt(weights) if focal == 'bfan_prob' else np.ones_like(weights)
-    average = (weights * powers).sum(axis=1, keepdims=True) / powers.sum(axis=1, keepdims=True)
-    kept = np.where(weights > average, weights, 0)
-    return kept / kept.sum(axis=1, keepdims=True)
+    above = np.einsum('qij,qj->qi', weights[:, :, None] - weights[:, None], powers)
+    focused = np.where(above > 0, weights, 0)
+    total = focused.sum(axis=1, keepdims=True)
+    return focused / np.where(total > 0, total, 1)
 
 
 def attention(model, variables, images, texts):

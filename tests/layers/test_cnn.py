@@ -29,6 +29,19 @@ def test_pixels_are_normalized():
     np.testing.assert_allclose(got, [-0.485 / 0.229, (1 - 0.456) / 0.224, -0.406 / 0.225], rtol=1e-6)
 
 
+@pytest.mark.parametrize('size', [(7, 7), (14, 21), (3, 3), (8, 5)])
+def test_adaptive_pool_averages_windows(size):
+    x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
+    got = convolutions.adaptive_average_pool(jnp.asarray(x), 7)
+
+    def window(cell, length):
+        return slice(cell * length // 7, -(-(cell + 1) * length // 7))
+
+    for row, column in np.ndindex(7, 7):
+        want = x[:, window(row, size[0]), window(column, size[1])].mean((1, 2))
+        np.testing.assert_allclose(got[:, row, column], want, atol=1e-6)
+
+
 @pytest.mark.parametrize(('size', 'stride', 'padding'), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_max_pool_has_the_values_and_gradient_of_flax(size, stride, padding):
     x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
