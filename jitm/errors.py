@@ -28,7 +28,7 @@ class UserError(Exception):
 
 
 class ArgumentError(ValueError):
-    """A wrong value of an argument that a config may set; `config.build.bind` names its config key.
+    """A wrong value of an argument that a config may set; `config.section.bind` names its config key.
 
     Attributes:
       argument: The name of the argument.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from annotated_types import Ge, Gt, Interval
 from flax import struct
 
-# Types and ranges of the arguments that a config sets, as hints of these arguments; `config.build.bind` checks them.
+# Types and ranges of the arguments that a config sets, as hints of these arguments; `config.section.bind` checks them.
 Count = Annotated[int, Ge(1)]
 Index = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
@@ -29,7 +29,7 @@ Bias = Annotated[float, Interval(ge=-100, le=100)]  # logits beyond saturate the
 InverseTemperature = Annotated[float, Interval(gt=0, le=30)]  # float32 holds sums of squares of exponentials
 SequenceLength = Annotated[int, Ge(2)]  # with a special token at the start and at the end
 
-# Arrays of the losses, as `hints.checked` reads them.
+# Arrays of the losses, as `config.arguments.checked` reads them.
 Scores = Annotated[chex.Array, 'float [Q, C]']
 """A number for each candidate of each query."""
 Mask = Annotated[chex.Array, 'bool [Q, C]']

@@ -38,7 +38,10 @@ class Matcher(nn.Module):
 
     @property
     def scale_matters(self) -> bool:
-        """Whether features times a number train another model, beyond a bias: by default the image encoder's."""
+        """Whether the scale of the features changes what is learned; by default the image encoder's.
+
+        It does where the output of a batch-normalized network is added to that of a linear layer.
+        """
         return getattr(getattr(self, 'image', None), 'scale_matters', False)
 
     @property

@@ -30,7 +30,9 @@ def p_value(differences: Sequence[float]) -> float:
     from scipy import stats
 
     rounded = [round(difference, DECIMALS) for difference in differences]
-    return float(stats.ttest_1samp(rounded, 0).pvalue) if statistics.stdev(rounded) else float(not any(rounded))
+    if not statistics.stdev(rounded):
+        return 0.0 if any(rounded) else 1.0  # the limit as the spread vanishes
+    return float(stats.ttest_1samp(rounded, 0).pvalue)
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -75,7 +77,7 @@ def _detectable_effect(n: int) -> float:
 
 
 def detectable(differences: Sequence[float]) -> float:
-    """Returns the smallest mean that as many differences of the same spread would detect; infinite for one."""
+    """Returns the smallest true mean that a test of as many differences of this spread shows with `POWER`."""
     if len(differences) < 2:
         return math.inf
     return _detectable_effect(len(differences)) * statistics.stdev(differences)

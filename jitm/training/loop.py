@@ -31,7 +31,7 @@ from jitm.training.workdir import (
     check_workdir,
     claim,
     described,
-    report_not_finite,
+    not_finite_error,
     write_config,
 )
 from jitm.types import Batch
@@ -42,7 +42,7 @@ SLOW_COMPILATION = 10  # seconds; a compilation is announced if the one before t
 def validate(setup: Setup, state: TrainState) -> dict[str, float]:
     """Evaluates retrieval on the validation split with the member `evaluation.member`.
 
-    If it averages a second member, that one is evaluated too; its metrics have its name as a prefix.
+    If it is a moving average of another member, that one is evaluated too; its metrics have its name as a prefix.
     """
     member = setup.plan.evaluation['member']
     values = _evaluate_member(setup, state, member)
@@ -114,7 +114,7 @@ def _set_up_everywhere(config: Config, workdir: Path, accept_changed_code: bool)
 
 
 def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code: bool = False) -> dict[str, Any]:
-    """Trains the run a config describes, or resumes it.
+    """Trains the run that a config describes, or resumes it.
 
     Args:
       config: A nested dict with every key of `configs/default.py`.
@@ -141,7 +141,7 @@ def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code:
         if not started:
             if parallel.is_primary():
                 noise.write(setup.data.train, workdir)
-            write_config(setup.plan, workdir)
+            write_config(setup.plan, workdir)  # the folder is a run before its first checkpoint
         # Restore or initialize the state, and bring the files of the run in line with it.
         state, restored = _start(setup, checkpoints, workdir)
         if started and restored is None:
@@ -192,7 +192,7 @@ class _Loop:
         every = setup.plan.evaluation['every_steps']
         batches = parallel.prefetch(setup.make_batch, range(start, total), options['prefetch'])
         for step in range(start, total + 1):
-            # Evaluate and save. Several processes exchange requests to stop at the steps that are logged.
+            # Evaluate and save. Several processes agree to stop at logged steps only, since this is a collective.
             may_stop = jax.process_count() == 1 or step % self._log_every == 0
             stopping = may_stop and parallel.any_process(self._stop.requested)
             validating = step % setup.pipeline.steps_per_epoch == 0 or (every and step % every == 0)
@@ -216,18 +216,18 @@ class _Loop:
             self._logs.pace.step = step + 1
             self._log(state, step + 1, values)
 
-    def _revise(self, state: TrainState, start: int) -> TrainState:
+    def _revise(self, state: TrainState, first_step: int) -> TrainState:
         """Revises the memory of the source before an epoch. This is deterministic, so that a resumed run repeats it."""
         setup = self._setup
         revision = setup.plan.source.revision
-        steps = range(start, start + setup.pipeline.steps_per_epoch)
-        if start // len(steps) < revision.start_epoch:
+        steps = range(first_step, first_step + setup.pipeline.steps_per_epoch)
+        if first_step // len(steps) < revision.start_epoch:
             return state
         measured = []
         with self._logs.pace.doing('evaluating the training pairs'):
             for step in steps:
-                state, of_batch = setup.measure(state, parallel.put_batch(setup.make_batch(step)))
-                measured.append(jax.device_get(of_batch))
+                state, values = setup.measure(state, parallel.put_batch(setup.make_batch(step)))
+                measured.append(jax.device_get(values))
         rows = np.concatenate([setup.pipeline.text_index(step) for step in steps])
         measured = jax.tree.map(lambda *parts: np.concatenate(parts), *measured)
         memory = revision.revise(jax.device_get(state.memory), rows, measured)
@@ -268,7 +268,7 @@ class _Loop:
             return
         if finite not in self._checkpoints.steps():
             self._checkpoints.save(state, finite, self._setup.description, None)
-        raise report_not_finite(self._setup, state, self._folder)
+        raise not_finite_error(self._setup, state, self._folder)
 
     def _validate(self, state: TrainState, step: int) -> dict[str, float]:
         start = time.perf_counter()

@@ -104,7 +104,7 @@ def make_plan(config: Config, pending: bool = False) -> Plan:
 
     Args:
       config: A nested dict, checked by `config.schema.check`.
-      pending: Whether the first stage has not written the files of this one yet; everything else is checked.
+      pending: Whether this is a second stage whose first one has not written its files yet; all else is checked.
 
     Raises:
       UserError: If a key or a name is wrong, or two keys do not fit together.

@@ -17,7 +17,7 @@ from jitm.training.sources import generated, labels, masked, mined, relevance
 
 Config = Mapping[str, Any]  # sections by their keys
 
-ADDITIONS = mined, relevance, labels, masked, generated  # to a source, in this order
+ADDITIONS = mined, relevance, labels, masked, generated  # modules, see `jitm.training.sources`, in this order
 PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     **load.SECTIONS,
     'augmentation': Section(function=Augmentation),
@@ -30,6 +30,7 @@ PARTS = {  # pattern of a dotted key -> what its section adds to a plan
     'optimizer': optimizer.DECLARED,
 }
 _TEXT = make.MODULE._replace(extra=(text_folders.read_folder,))
+# The first pattern that matches counts.
 SECTIONS = {'model.text': _TEXT, 'members.*.model.text': _TEXT, **PARTS, **make.SECTIONS}
 
 

@@ -125,7 +125,7 @@ class Source(NamedTuple):
         name, which dropout uses too: fold a number into them.
       init: `(models, trained, batch, num_pairs) -> memory` of this source before the first step, for the names of the
         trained models and the number of training pairs. The batch is one pair without `drawn` and the parameters are
-        random: rely on dtypes and on the shape of a row only.
+        random: use dtypes and the shape of a row, never values.
       remember: `(memory, seen, rankings) -> memory` of all sources after a step, `{**memory, NAME: ...}`, which must be
         the same on every device; `seen` and `rankings` of each model.
       samplers: `(pipeline) -> {name: sampler}`, which sample `Batch.drawn` on the host.

@@ -79,8 +79,8 @@ def train_step(
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
 
-    # Look, without gradient: the candidates of each trained model, and the scores of untrained models that others
-    # learn from. Models that train are scored below.
+    # Look, without gradient: the decisions of the source for each trained model, such as its candidates, and the scores
+    # of untrained models that others learn from. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
     untrained_anchors = set().union(*(member.learn_from for member in trained.values())) - trained.keys()
     untrained_rankings = {
@@ -123,9 +123,8 @@ def train_step(
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
     # After a skipped update `state.step` is below `batch.step`, so that all later updates are skipped, too.
     proceed = finite & (batch.step == state.step)
-    return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), updated_state, state), metrics | {
-        'finite': finite
-    }
+    state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), updated_state, state)
+    return state, metrics | {'finite': finite}
 
 
 def score_in_training(
@@ -156,8 +155,10 @@ def score_in_training(
 
 def with_anchors(rankings: Rankings, anchors: Sequence[Rankings]) -> Rankings:
     """Adds the scores of the anchors, stacked as [A, Q, C], to the rankings of both directions."""
+    if not anchors:
+        return rankings
     anchored = dict(rankings)
-    for direction in DIRECTIONS if anchors else ():
+    for direction in DIRECTIONS:
         scores = jnp.stack([anchor[direction].scores for anchor in anchors])
         anchored[direction] = rankings[direction].with_inputs(anchor_scores=scores)
     return anchored

@@ -101,7 +101,7 @@ def write_config(plan: Plan, workdir: Path) -> None:
     own_code.write(own_code.hash_sources(plan.own.values()), workdir)
 
 
-def report_not_finite(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
+def not_finite_error(setup: Setup, state: TrainState, folder: Path) -> NotFiniteError:
     """Repeats the step that left the state unchanged; returns an error that names the file of its batch and metrics."""
     step = int(state.step)
     _, values = setup.train_step(state, parallel.put_batch(setup.make_batch(step)))

@@ -1,4 +1,4 @@
-"""The pairs of the global batch, which rank each other."""
+"""Candidates from the global batch: each image ranks its captions, each caption its images."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -21,7 +21,7 @@ SAME_IMAGE = ('negative', 'positive', 'ignored')
 def in_batch(same_image: Literal[*SAME_IMAGE], num_negatives: Count | None = None, *, context: Context) -> Source:
     """Ranks the captions of the global batch for each image and its images for each caption, [E B, E B].
 
-    The E views of a pair match each other.
+    The E augmented views of a pair match each other.
 
     Args:
       same_image: The role of another pair of the same image: 'negative', as published; 'positive', as in CMPM;
@@ -60,7 +60,7 @@ def rank_batch(
       images: The encoded images of this device.
       all_texts: The encoded texts of the global batch, and any others.
       batch: The part of the batch on this device.
-      train: Whether to score in training mode; scores in evaluation mode are mapped to the scale of training.
+      train: Whether to score in training mode; else scores are mapped by `Matcher.training_scores`.
       same_image, num_negatives: See `in_batch`.
       is_further_negative: bool [E B], which of the further texts of this device, one for each query, are negatives of
         every image; None without further texts.
@@ -68,7 +68,7 @@ def rank_batch(
     Returns:
       The rankings of both directions; the other texts are candidates of images only.
     """
-    if is_further_negative is None:
+    if is_further_negative is None:  # further texts have other lengths
         all_texts = with_lengths_of(batch.texts, all_texts)
     scores_of_device = on_training_scale(matcher.similarity, matcher, images, all_texts, train)
     scores, image_index = collectives.gather_results((scores_of_device, batch.image_index))
@@ -111,4 +111,5 @@ def masks(queries: Rows, candidates: Rows, same_image: str) -> tuple[Array, Arra
     equal_pair = pair[:, None] == candidates[0]
     equal_image = image[:, None] == candidates[1]
     positives = equal_image if same_image == 'positive' else equal_pair
-    return positives, ~equal_pair if same_image == 'negative' else ~equal_image
+    negatives = ~equal_pair if same_image == 'negative' else ~equal_image
+    return positives, negatives

@@ -97,8 +97,8 @@ def add(source: Source, bound: Bound, context: Context) -> Source:
 def _score(matcher: Matcher, images: Encoding, texts: Encoding, mined: tuple[Pairs, Pairs]) -> dict[str, tuple]:
     """Returns direction -> the scores [N] of each query with its mined negative, and the scores [N] of another pair.
 
-    For images it is the pair of both negatives, the mined image and caption; for captions the pair of their partners, a
-    caption of the mined image and the image of the mined caption.
+    The other pair of `i2t` is the mined image with the mined caption; that of `t2i` the image of the mined caption with
+    a caption of the mined image.
     """
     negatives, partners = (encode_pairs(matcher, pairs, train=True) for pairs in mined)
     pairs = (images, negatives[1]), negatives, (negatives[0], texts), partners
