@@ -170,7 +170,7 @@ SCHEDULE = {  # SCAN, IMRAM and RCL
     'f30k': dict(epochs=30, learning_rate=2e-4, decay_epochs=15),
     'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=10),
 }
-CROSS_ATTENTION = {  # word -> loss of the models that attend to regions and words
+CROSS_ATTENTION = {  # option -> loss of the models that attend to regions and words
     'max': LOSS['max'],
     'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
     'softmax': LOSS['softmax'],

@@ -1,6 +1,6 @@
 """TAGS and TAGS-DC (Fan et al. 2022): UNITER with synthetic negative captions that it generates itself.
 
-TAGS-DC, which discriminates and corrects words as well, is initialized from the run of TAGS with the same words.
+TAGS-DC, which discriminates and corrects words as well, is initialized from the run of TAGS with the same options.
 
 Example: --config tags:tags_dc,large,f30k
 """

@@ -130,13 +130,14 @@ def make_config(config: Mapping[str, Any], published: ReleasedModel) -> dict[str
     if READS.get(data['source'], kind) != kind:
         source_of_data = f"the data of --config ('{data['source']}')"
         raise UserError(f'the model reads {kind}, which {source_of_data} do not have: give another config')
-    if kind == 'pixels' and data.get('image_size') != (size := published.data['pixels'][1]):
+    size = published.data['pixels'][1] if kind == 'pixels' else data.get('image_size')
+    if size != data.get('image_size'):
         data |= {key: size for key in ('image_size', 'short_side') if key in data}
     data |= {key: value for key, value in published.resizing.items() if key in data}
     pixels = data.get('interpolation', 'bicubic'), data.get('short_side') == data.get('image_size')
     if published.model['name'] == 'clip.CLIP' and pixels != ('bicubic', True):
         photos = "photos whose shorter side is resized to data.image_size with data.interpolation 'bicubic'"
-        raise UserError(f'a CLIP reads {photos}: give --config clip, with words or without')
+        raise UserError(f'a CLIP reads {photos}: give --config clip, with options or without')
     terms = dict(config['terms'])
     if not published.model.get('caption', True):
         terms = {name: term for name, term in terms.items() if term['loss'] != 'tokens.captioning'}

@@ -54,7 +54,8 @@ def _check(values: flags.FlagValues) -> None:
     check_kinds(values.perturbations)
     nouns = 'noun' in values.perturbations
     shared.check_read(values, "the perturbation 'noun'", nouns, 'min_count', 'concreteness')
-    if values.save_perturbed and (retrieved := [kind for kind in values.perturbations if kind in RETRIEVED]):
+    retrieved = [kind for kind in values.perturbations if kind in RETRIEVED]
+    if values.save_perturbed and retrieved:
         raise UserError(
             f'--save_perturbed writes negatives to train with, but a caption of kind {retrieved[0]} may be true; leave '
             f'{retrieved[0]} out of --perturbations'

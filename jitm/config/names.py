@@ -64,7 +64,9 @@ def resolve(
     except ModuleNotFoundError as error:
         if not path.startswith(error.name or ' '):
             raise
-        if own and (module := _import_module(module_name, wrong) if imports else _imported(module_name, wrong)):
+        find = _import_module if imports else _imported
+        module = find(module_name, wrong) if own else None
+        if module:
             return _attribute(module, attribute, wrong, own)
         near = did_you_mean(module_name, _modules(package))
         if own and 'did you mean' not in near:

@@ -55,8 +55,9 @@ def with_towers(
       UserError: If tensors are missing, left over or of another shape, or the vocabulary has another size.
     """
     embedding = tensors.get(names.name(('text', 'words', 'embedding')))
-    if embedding is not None and len(words := embedding()) != len(pieces):
-        raise UserError(f'{file} has {len(pieces)} pieces, but {path} has {len(words)}: give its own tokenizer')
+    rows = len(pieces) if embedding is None else len(embedding())
+    if rows != len(pieces):
+        raise UserError(f'{file} has {len(pieces)} pieces, but {path} has {rows}: give its own tokenizer')
     size = model['image']['image_size']
     shapes = shapes_of(model, len(pieces), Images(pixels=np.zeros((1, size, size, 3), np.uint8)))
     variables = convert(path, tensors, shapes, names, 'a model of its config')

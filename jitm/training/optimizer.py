@@ -212,7 +212,8 @@ def optimizer(
     if frozen:  # they have no moments
         rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
     chain = optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))
-    return optax.chain(chain, limit_logit_scale()) if name.func is adamw_with_cosine else chain, schedule
+    unlimited = adamw, adamw_with_warm_up  # as released
+    return chain if name.func in unlimited else optax.chain(chain, limit_logit_scale()), schedule
 
 
 def around(rule: Callable) -> Callable | None:

@@ -96,7 +96,7 @@ def test_training_is_initialized_from_it_but_does_not_resume_in_it(converted, fo
         (['--out', 'NEW', '--config', 'scan'], 'the model reads pixels, which the'),
         (
             ['--out', 'NEW', '--config', 'vsepp:vsepp,squeezenet,frozen,f8k'],
-            "with data.interpolation 'bicubic': give --config clip, with words or without",
+            "with data.interpolation 'bicubic': give --config clip, with options or without",
         ),
         (['--out', 'RUN'], 'is a converted run already: choose a new folder'),
         (['--out', 'PATH'], 'is not empty and is not a converted run of jitm; choose a new'),

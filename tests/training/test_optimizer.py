@@ -146,9 +146,11 @@ def test_updates_follow_the_formulas(name, decayed):
 
 
 @pytest.mark.parametrize('scale', [math.log(117.33), -0.25])
-@pytest.mark.parametrize('factors', [{}, {'logit_scale': 0.0}])
-def test_a_released_logit_scale_outside_of_the_limits_is_kept(scale, factors):
-    optimizer, _ = make('adamw_with_cosine', 10, learning_rate=1e-3, factors=factors)
+@pytest.mark.parametrize(
+    ('name', 'factors'), [('adamw_with_cosine', {}), ('adamw_with_cosine', {'logit_scale': 0.0}), ('optax.lion', {})]
+)
+def test_a_released_logit_scale_outside_of_the_limits_is_kept(scale, name, factors):
+    optimizer, _ = make(name, 10, learning_rate=1e-3, factors=factors, warm_up=0.0, weight_decay=0.0)
     inward = np.sign(scale)  # the sign of a gradient that moves it towards the limits
     for direction in (inward, -inward):
         params = {'logit_scale': jnp.float32(scale)}
