@@ -50,9 +50,11 @@ class LoRA:
         Raises:
           UserError: If there is no transformer block to adapt.
         """
+        if not self.modules:
+            return params
         flat = traverse_util.flatten_dict(params)
         roots = towers(params)
-        if self.modules and not roots:
+        if not roots:
             raise UserError("config key 'members.NAME.lora' is set, but the model has no transformer: leave it out")
         adapters = {}
         for path, kernel in sorted(flat.items()):

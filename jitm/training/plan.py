@@ -36,7 +36,6 @@ from jitm.training.sections import ADDITIONS, PARTS, SECTIONS, Config, with_defa
 from jitm.training.source import OPTIONS, Conditions, Context, Source, merge, together
 from jitm.training.sources import predicted
 
-COPIED = 'seed', 'epochs', 'batch_size', 'encode_chunk', 'drop_last', 'length_multiple', 'precision'
 # Inputs and predictions of terms -> how a user supplies them.
 REMEDIES = LEARNED | ANCHORED | merge(addition.CONDITIONS.gives for addition in ADDITIONS)
 STARTS = 'start_epoch', 'warm_up_epochs', 'noisy_epoch'  # keys of the labels and of terms
@@ -120,7 +119,13 @@ def make_plan(config: Config, pending: bool = False) -> Plan:
     check_conditions(config, terms, conditions)
     plan = Plan(
         config=config,
-        **{key: config[key] for key in COPIED},
+        seed=config['seed'],
+        epochs=config['epochs'],
+        batch_size=config['batch_size'],
+        encode_chunk=config['encode_chunk'],
+        drop_last=config['drop_last'],
+        length_multiple=config['length_multiple'],
+        precision=config['precision'],
         load_split=functools.partial(load_whole, parts['data'], data=config['data']),
         change_train=functools.partial(change_train, data=config['data']),
         make_vocabulary=parts['vocabulary'],
