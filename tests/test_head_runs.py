@@ -19,7 +19,7 @@ from jitm.errors import UserError
 from jitm.files.outputs import UNFINISHED
 from jitm.runs.run import load_run, read_split
 from jitm.training import loop
-from tests.evaluation.test_compositional import choice
+from tests.support.choices import choice
 from tests.support.runs import draw, make_head, write_initial
 from tests.support.steps import make_clip
 

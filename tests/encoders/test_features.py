@@ -9,7 +9,6 @@ import types
 
 import numpy as np
 import pytest
-from flax import linen as nn
 from PIL import Image
 
 from jitm.commands import cli, encode
@@ -20,32 +19,8 @@ from jitm.errors import UserError
 from jitm.files import LOCK, locked
 from jitm.files.outputs import OWNED, UNFINISHED, OutputFolder
 from jitm.serving.images import read_features
+from tests.support.cells import load, make_network
 from tests.support.matchers import make_vse
-
-
-class Cells(nn.Module):
-    """An image encoder whose network averages the pixels of each cell of a grid, and multiplies them by a parameter."""
-
-    edge: int
-    normalize_features: bool = False
-
-    reads = ('pixels',)
-
-    def setup(self):
-        self.factor = self.param('factor', nn.initializers.constant(2.0), ())
-
-    def features(self, images, train=False):
-        grid = images.pixels.reshape(len(images.pixels), self.edge, 16 // self.edge, self.edge, 16 // self.edge, 3)
-        return self.factor * grid.mean(axis=(2, 4)).reshape(len(images.pixels), -1, 3)
-
-    def __call__(self, images, train=False):
-        raise NotImplementedError
-
-
-def make_network(edge=2, normalize=False, crops=1, dtype='float32', factor=2.0):
-    model = make_vse().clone(image=Cells(edge, normalize))
-    variables = {'params': {'image': {'factor': np.float32(factor)}}}
-    return networks.FeatureNetwork(model, variables, crops, dtype, 'highest')
 
 
 @pytest.fixture(scope='module')
@@ -55,10 +30,6 @@ def root(tmp_path_factory):
     photos.write(scenes.load('train', train_images=3), folder)
     photos.write(scenes.load('test', test_images=2), folder)
     return folder
-
-
-def load(root, name='dev', **changes):
-    return photos.load(name, root=str(root), **{'image_size': 16, 'short_side': 20} | changes)
 
 
 @pytest.fixture(scope='module')

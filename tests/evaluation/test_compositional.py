@@ -18,6 +18,7 @@ from jitm.evaluation.compositional import compare, decide, evaluate, find_images
 from jitm.evaluation.published import Row
 from jitm.inference.pairs import PairScorer
 from jitm.runs.run import load_run, read_split
+from tests.support.choices import choice
 
 PAIRS = [(0, 0), (1, 1)]
 TRANSFORM = Transform(64, 64, 'bilinear', 'centre', 1.0, False)
@@ -46,10 +47,6 @@ TRANSFORM = Transform(64, 64, 'bilinear', 'centre', 1.0, False)
 )
 def test_decisions_by_hand(scores, matches, want):
     assert decide(np.array(scores, np.float32), matches) == want
-
-
-def choice(category, group='SugarCrepe swap', images=('a',)):
-    return Choice('0', group, category, images, ('x', 'y'), ((0, 0),) if len(images) == 1 else ((0, 0), (1, 1)))
 
 
 @pytest.mark.slow

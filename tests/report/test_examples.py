@@ -14,8 +14,8 @@ from jitm.data.images.pixels import Photos
 from jitm.pages.pictures import EDGE, are_small, pictures_of, pixels_of
 from jitm.report.examples import compare
 from jitm.report.matrices import Matrix
-from tests.data.images.test_transforms import odd_photos
-from tests.report.test_matrices import make_split
+from tests.support.photos import odd_photos
+from tests.support.reports import make_split
 
 # Two captions per image. By captions, `A` is right, right, wrong, wrong and `B` right, wrong, right, wrong.
 A = np.array([[0.9, 0.8, 0.7, 0.1], [0.1, 0.2, 0.6, 0.1]], np.float32)

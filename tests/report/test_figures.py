@@ -13,22 +13,7 @@ from jitm.report.groups import config_keys, distinguish, group_runs, read_groups
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, plateau_end, read_points, training
 from tests.conftest import environment
-
-
-def config_of(seed=0, loss='max_of_hinges', model=None, **changes):
-    config = {
-        'seed': seed,
-        'precision': 'high',
-        'labels': {'source': ''},
-        'model': {'name': 'vse.VSE'} | (model or {}),
-        'terms': {'ranking': {'loss': f'ranking.{loss}', 'margin': 0.2, 'start_epoch': 0}},
-        'optimizer': {'name': 'adam', 'learning_rate': 1e-3},
-        'evaluation': {'split': 'dev', 'member': 'target', 'dtype': 'float32', 'precision': 'highest'},
-        'members': {'target': {'rule': 'gradient', 'init_from': ''}},
-        'offline': {'path': ''},
-        'run': {'log_every': seed + 1},
-    }
-    return config | changes
+from tests.support.reports import config_of
 
 
 def write(folder, config, lines):

@@ -6,29 +6,16 @@ import pytest
 
 from jitm.commands import cli
 from jitm.data import precomp
-from jitm.data.splits import Split
 from jitm.errors import UserError
 from jitm.evaluation import saved
 from jitm.files.outputs import MARK, OutputFolder
 from jitm.report import panels
 from jitm.report.bootstrap import hits
 from jitm.report.matrices import names_of, read_matrices
+from tests.support.reports import make_split
 
 # Two texts per image: pairs that are best, behind another image, behind another text, behind a tie.
 SIMS = np.array([[0.9, 0.8, 0.1, 0.4], [0.0, 0.85, 0.3, 0.4]], np.float32)
-
-
-def make_split(name, image_of_text):
-    """A split whose captions have its name."""
-    images = max(image_of_text) + 1
-    return Split(
-        name=name,
-        regions=np.zeros((images, 1, 3), np.float32),
-        counts=np.ones(images, np.int32),
-        captions=tuple(f'{name} {n}' for n in range(len(image_of_text))),
-        image_of_text=np.array(image_of_text, np.int32),
-        image_ids=tuple(map(str, range(images))),
-    )
 
 
 def write(folder, sims=SIMS, runs=(), data='tiny/dev', image_of_text=None, split=None):

@@ -10,7 +10,7 @@ from jitm.errors import UserError
 from jitm.report.groups import config_keys, differing_keys, group_runs, read_groups, read_run_log
 from jitm.report.rows import read_rows, read_runs, row_of, update_rows
 from jitm.report.summary import summary
-from tests.report.test_figures import config_of
+from tests.support.reports import config_of
 
 
 def write_run(folder, rsums=(5, 90, 70), seed=0, timing=(10.5, 20.0), **changes):

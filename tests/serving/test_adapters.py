@@ -13,7 +13,7 @@ from jitm.errors import UserError
 from jitm.models.scan import SCAN
 from jitm.serving import adapters
 from jitm.serving.images import as_split, is_one_image
-from tests.data.images.test_transforms import odd_photos
+from tests.support.photos import odd_photos
 
 
 @pytest.fixture(scope='module')

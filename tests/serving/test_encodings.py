@@ -27,8 +27,8 @@ from jitm.serving.loaded_run import LoadedRun
 from jitm.training.loop import train_and_evaluate
 from jitm.training.setup import set_up
 from tests.conftest import make_tiny_config
-from tests.encoders.test_features import load, make_network
 from tests.support import clip as published
+from tests.support.cells import load, make_network
 from tests.support.configs import write_config
 from tests.support.html import Page
 from tests.support.runs import draw

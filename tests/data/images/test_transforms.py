@@ -15,15 +15,10 @@ from jitm.data.images import transforms
 from jitm.data.images.transforms import Transform, check_image, decode, sample_box
 from jitm.errors import UserError
 from tests.conftest import environment
+from tests.support.photos import odd_photos, picture
 
 BILINEAR = Image.Resampling.BILINEAR
 BICUBIC = Image.Resampling.BICUBIC
-
-
-def picture(width=60, height=40, mode='RGB', seed=0):
-    """A smooth random image."""
-    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    return Image.fromarray(small).resize((width, height), BICUBIC).convert(mode)
 
 
 def resized(image, short_side, interpolation):
@@ -196,19 +191,6 @@ def test_pillow_keeps_its_protection_against_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)  # a limit of the program that uses jitm
     with pytest.raises(UserError, match=r'one\.png has too many pixels for Pillow: shrink it'):
         check_image(tmp_path / 'one.png')
-
-
-def odd_photos(folder):
-    """Writes photos that are turned, have transparent pixels, 16 bits, CMYK, and a palette with a transparent color."""
-    exif = Image.Exif()
-    clear = picture(mode='RGBA')
-    exif[0x0112] = 6
-    clear.putalpha(picture(mode='L', seed=1))
-    picture().save(folder / 'turned.jpg', exif=exif)
-    clear.save(folder / 'clear.png')
-    Image.fromarray(np.asarray(picture(mode='L'), np.uint16) * 256).save(folder / 'deep.png')
-    picture(mode='CMYK').save(folder / 'inks.jpg')
-    picture().quantize(8).save(folder / 'few.png', transparency=3)
 
 
 @pytest.mark.parametrize('name', ['turned.jpg', 'clear.png', 'deep.png', 'inks.jpg', 'few.png'])
