@@ -91,7 +91,8 @@ HEADLINE = {  # name -> setting and flags
     'softmax_t10': ('vse:mean,softmax', {'terms.ranking.temperature': 0.1}),
     'rm_oss': ('dbl:vsepp,rm,oss', {}),
     'rm_oss_softmax': ('recipe:mean,softmax,oss', {'terms.ranking.temperature': 0.07}),
-    'dml': ('dbl:vsepp,dml,mutual', {}),
+    'dml': ('dbl:vsepp,dml,mutual', {}),  # averaged over the queries, as released
+    'dml_sum': ('dbl:vsepp,dml,mutual', {'terms.mutual_learning.reduction': 'sum'}),
     'offtri': ('aoq:vsepp,offtri', {}),
     'queue': ('vse:mean,softmax_queue', {}),
 }
