@@ -21,6 +21,7 @@ from benchmarks.lengths import random_lengths
 from benchmarks.results import Row
 from benchmarks.scoring import SETTINGS, make_elements, make_model
 from jitm.data.splits import LENGTH_MULTIPLE, Split, bucket
+from jitm.files.outputs import OutputFolder
 from jitm.inference.memory import BlockShape
 from jitm.mining.resumable_job import search_all
 from jitm.mining.top_h import PairSearch, ProductSearch
@@ -107,7 +108,8 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     pairs = sum(search.blocks().values())
     with tempfile.TemporaryDirectory() as folder:
         start_time = time.perf_counter()
-        search_all(search, split, Path(folder), 'benchmark', args.top_h_texts, args.top_h_images)
+        job = OutputFolder(Path(folder), 'a benchmark').begin('benchmark')
+        search_all(search, split, job, args.top_h_texts, args.top_h_images)
         seconds = time.perf_counter() - start_time
     gflops = 2 * pairs * args.dim / seconds / 1e9
     yield {

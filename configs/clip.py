@@ -63,7 +63,7 @@ SCHEDULE = {
     'f30k': dict(learning_rate=1e-6, weight_decay=0.1, warm_up=0.01),
     'coco': dict(learning_rate=1e-6, weight_decay=0.1, warm_up=0.004),
 }
-L14_EPOCHS = {'f30k': 12, 'coco': 6}  # of L/14@336, in batches of 256
+L14_EPOCHS = {'f30k': 12, 'coco': 6}  # for L/14@336, in batches of 256
 
 
 @common.preset(SIZE, LOSSES, DATA)

@@ -21,7 +21,7 @@ SCHEDULE = {  # released are 5,000 steps
 }
 BATCH_SIZE = 128
 NUM_CANDIDATES = 400  # per query
-NUM_HARD = 31  # of these are kept
+NUM_HARD = 31  # the number of these that are ranked
 
 
 @common.preset(SYSTEM, SIZE, BOXES)

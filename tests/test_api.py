@@ -97,7 +97,7 @@ def test_similarities_are_those_of_the_model(name):
     images = images.replace(locations=np.concatenate([boxes, sizes, sizes.prod(axis=-1, keepdims=True)], axis=-1))
     variables = jax.jit(model.init)(jax.random.key(0), images, Texts(texts.ids[:3], texts.lengths[:3]))
     vocabulary = types.SimpleNamespace(encode=lambda caption: np.array(caption.split(), np.int32))
-    config = {'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
+    config = {'data': {}, 'evaluation': {'dtype': 'float32', 'precision': 'highest'}}
     run = loaded_run.LoadedRun(Run('nowhere', 1, 'target', model, variables, vocabulary, config, 6, ''))
     regions = [images.regions[i, :count] for i, count in enumerate(images.counts)]
     corners = [boxes[i, :count] for i, count in enumerate(images.counts)]

@@ -36,6 +36,7 @@ def main(values: flags.FlagValues) -> None:
         require(module, extra='explorer')
     parallel.use_all_cores()
     with bind(values.host, values.port) as bound:
+        shared.photos_folder(values)  # is checked before images are encoded
         runs, data = explore(values.workdir, values.split, values.data_root, values.encoder)
         photos = loading.photos_of(values, data, runs[0].run.run)
         print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')

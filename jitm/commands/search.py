@@ -30,7 +30,7 @@ from jitm.files.outputs import MARK, check_own, replacing_own
 from jitm.pages.render import format_score
 from jitm.runs.interrupt import interruptible
 from jitm.runs.run import load_run, read_split
-from jitm.serving.answers import Answer, answer, page
+from jitm.serving.answers import Answer, answer, check_image, page
 from jitm.serving.images import check_readable, open_images, photo_files
 from jitm.serving.index import Index
 from jitm.serving.loaded_run import LoadedRun
@@ -185,6 +185,8 @@ def main(values: flags.FlagValues, words: Sequence[str]) -> None:
     if values.find == 'captions':
         captions = read_lines(values.captions) if values.captions else images.captions
 
+    if values.image:
+        check_image(values.image, images.names)
     index = _index(run, images, values)
     if values.export:
         _export(index, Path(values.export))

@@ -108,11 +108,13 @@ def requirement(value: Any, hint: Any) -> str | None:
     if origin is Literal:
         choices = f'use one of {", ".join(map(str, arguments))}' if len(arguments) > 1 else f'{MUST}{arguments[0]}'
         return None if value in arguments else choices
+    if dataclasses.is_dataclass(hint) and isinstance(value, hint):
+        return None
     is_object = typing.is_typeddict(hint) or dataclasses.is_dataclass(hint)
     permitted, name = KINDS.get(dict if is_object else origin, (object, ''))
     if not isinstance(value, permitted) or (isinstance(value, bool) and origin in (int, float)):
         return f'{MUST}{name}{" of names" if str in arguments else ""}'
-    if origin is tuple and arguments[1:] not in ((), (...,)):  # of a fixed length
+    if origin is tuple and arguments[1:] not in ((), (...,)):  # its length is fixed
         wrong = next(filter(None, map(requirement, value, arguments)), '')
         if wrong or len(value) != len(arguments):
             return f'{MUST}a tuple of {len(arguments)}{wrong.replace(MUST, ", each ", 1)}'

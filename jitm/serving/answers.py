@@ -107,6 +107,12 @@ def answer(
     return Answer(image or caption, results[:top_k], finds_images, shown_image, results[top_k:])
 
 
+def check_image(image: str, names: Sequence[str]) -> None:
+    """Raises a UserError unless an image is a file, or has one of the names of an index."""
+    if image not in names and not Path(image).is_file():
+        raise UserError(f"the index has no image '{image}'{did_you_mean(image, names)}")
+
+
 def find_row(index: Index, image: str) -> int | None:
     """Returns the position of an image, given by its name or as a file; None if it is not in the index."""
     if image in index.names:
@@ -121,10 +127,9 @@ def _vector(run: LoadedRun, index: Index, caption: str, image: str | None, row: 
         return run.vectors(run.encode_text([caption]))
     if row is not None:
         return index.vectors[row : row + 1]
-    if Path(image).is_file():
-        check_photos(run.run, f'the photo {image}')
-        return run.vectors(run.encode_image([image]))
-    raise UserError(f"the index has no image '{image}'{did_you_mean(image, index.names)}")
+    check_image(image, index.names)
+    check_photos(run.run, f'the photo {image}')
+    return run.vectors(run.encode_image([image]))
 
 
 def page(result: Answer, images: Split, command: str, photos: Path | None = None) -> str:

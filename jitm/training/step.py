@@ -79,8 +79,8 @@ def train_step(
     keys = {name: collectives.device_key(jax.random.fold_in(key, n)) for n, name in enumerate(trained)}
     models = {name: (member.model, state.members[name].variables) for name, member in members.items()}
 
-    # Look, without gradient: the decisions of the source for each trained model, such as its candidates, and the scores
-    # of untrained models that others learn from. Models that train are scored below.
+    # Look, without gradient: the source decides for each trained model, for instance on its candidates, and untrained
+    # models that others learn from are scored. Models that train are scored below.
     seen = source.look(View(models, batch, state.memory, epoch), keys)
     untrained_anchors = set().union(*(member.learn_from for member in trained.values())) - trained.keys()
     untrained_rankings = {
