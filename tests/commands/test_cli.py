@@ -51,7 +51,6 @@ def test_version_is_that_of_the_package_and_of_the_citation(capsys):
     assert capsys.readouterr().out == f'jitm {jitm.__version__}\n'
     assert f'\nversion: {jitm.__version__}\n' in (ROOT / 'CITATION.cff').read_text()
     assert f'\n## {jitm.__version__}, ' in (ROOT / 'CHANGELOG.md').read_text()
-    assert f'version = {{{jitm.__version__}}},' in (ROOT / 'README.md').read_text()
 
 
 @pytest.mark.parametrize('name', cli.COMMANDS)
