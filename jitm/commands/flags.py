@@ -121,7 +121,7 @@ class Rules(NamedTuple):
 
     Attributes:
       alternatives: Pairs of flags of which exactly one must be given.
-      needs: A flag -> another flag, without which nothing reads it.
+      needs: A flag -> another flag that it needs.
       excludes: A flag -> other flags, which nothing reads beside it.
     """
 

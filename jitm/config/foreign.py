@@ -76,8 +76,9 @@ def read_declared(kind: type[T], path: Path, content: Mapping[str, Any] | None =
     remedy = getattr(kind, 'remedy', 'give another model')
     hints = typing.get_type_hints(kind, include_extras=True)
     values = {}
-    for key in [key for key in hints if key in content]:
-        values[key] = _read(hints[key], path, content[key], f'{where}{key}', remedy)
+    for key, hint in hints.items():
+        if key in content:
+            values[key] = _read(hint, path, content[key], f'{where}{key}', remedy)
     for key in content:
         if key not in hints and key not in harmless and content[key] not in EMPTY:
             raise UserError(f"{path} has '{where}{key}' {content[key]!r:.80}, which jitm does not know: {remedy}")

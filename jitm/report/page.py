@@ -11,7 +11,8 @@ from jitm.pages.tables import mean_and_deviation
 from jitm.report import bootstrap, significance, training
 from jitm.report.curves import charts
 from jitm.report.examples import DIRECTIONS, Shown, outcomes
-from jitm.report.groups import ABSENT, Group, RunLog, config_keys, differing_keys, runs_of
+from jitm.report.group_names import ABSENT, differing_keys
+from jitm.report.groups import Group, RunLog, config_keys, runs_of
 from jitm.report.matrices import Matrix, saved_sims
 from jitm.report.rows import row_of
 from jitm.report.summary import DISTANCE, RECALLS, best_validations

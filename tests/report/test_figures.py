@@ -9,7 +9,8 @@ from jitm.errors import UserError
 from jitm.pages.figures import save
 from jitm.report import validation
 from jitm.report.curves import COLORS, Curve, by_epoch, draw
-from jitm.report.groups import config_keys, distinguish, group_runs, read_groups, read_run_log
+from jitm.report.group_names import distinguish
+from jitm.report.groups import config_keys, group_runs, read_groups, read_run_log
 from jitm.report.summary import summary
 from jitm.report.training import by_window, curves, plateau_end, read_points, training
 from tests.conftest import environment

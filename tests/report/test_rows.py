@@ -7,7 +7,8 @@ import pytest
 
 from jitm.commands import cli
 from jitm.errors import UserError
-from jitm.report.groups import config_keys, differing_keys, group_runs, read_groups, read_run_log
+from jitm.report.group_names import differing_keys
+from jitm.report.groups import config_keys, group_runs, read_groups, read_run_log
 from jitm.report.rows import read_rows, read_runs, row_of, update_rows
 from jitm.report.summary import summary
 from tests.support.reports import config_of

@@ -68,8 +68,8 @@ def test_the_four_numbers_of_ncr_by_a_loop():
     predicted = {name: predictions_by_loop(matrix) for name, matrix in scores.items()}
     mean = np.mean([*predicted.values()], axis=0)
     for epoch in (1, 3, 4):
-        believed = NCR.of_batch(jax.tree.map(jnp.asarray, split), rows, epoch, rankings.get)
-        for name, pairs in believed.items():
+        estimates = NCR.of_batch(jax.tree.map(jnp.asarray, split), rows, epoch, rankings.get)
+        for name, pairs in estimates.items():
             clean = split[name]['clean'][rows]
             weight = split[name]['posterior'][rows]
             want = np.where(clean, weight + (1 - weight) * predicted[name], mean)
@@ -81,11 +81,11 @@ def test_the_four_numbers_of_ncr_by_a_loop():
 def test_groups_are_not_compared_and_pairs_without_one_have_no_loss():
     scores = np.zeros((4, 4), np.float32)
     diagonal = np.eye(4, dtype=bool)
-    believed = PairLabels(jnp.array([1.0, 0.5, 0.2, 0.7]), jnp.array([0, 1, 0, -1]))
-    got = labelled(Ranking(scores, diagonal, ~diagonal), believed)
+    estimates = PairLabels(jnp.array([1.0, 0.5, 0.2, 0.7]), jnp.array([0, 1, 0, -1]))
+    got = labelled(Ranking(scores, diagonal, ~diagonal), estimates)
     np.testing.assert_array_equal(got.positives, np.diag([True, True, True, False]))
     np.testing.assert_array_equal(np.argwhere(got.negatives), [[0, 2], [2, 0]])
-    of_an_image = labelled(Ranking(scores, np.ones_like(diagonal), np.zeros_like(diagonal)), believed)
+    of_an_image = labelled(Ranking(scores, np.ones_like(diagonal), np.zeros_like(diagonal)), estimates)
     np.testing.assert_array_equal(np.argwhere(of_an_image.positives), [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]])
     views = labelled(Ranking(scores, diagonal, ~diagonal), PairLabels(jnp.array([1.0, 0.5]), jnp.array([0, 0])))
     np.testing.assert_array_equal(views.inputs['labels'], np.array([1, 1, 0.5, 0.5], np.float32))
@@ -98,14 +98,14 @@ def test_the_moving_average_by_a_loop():
     label = np.ones(PAIRS)
     probability = np.ones(PAIRS)
     for epoch in range(5):
-        believed = CRCL.of_batch(stored, rows, epoch, None)
-        stored = CRCL.after_batch(stored, rows, believed, {'target': rankings})
+        estimates = CRCL.of_batch(stored, rows, epoch, None)
+        stored = CRCL.after_batch(stored, rows, estimates, {'target': rankings})
         for n, row in enumerate(rows):
             average = 0.8 * label[row] + 0.2 * probability[row]
             label[row] = 1 if epoch < 2 else average if average >= 0.1 else 0
             powers = np.exp(scores / 0.3)
             probability[row] = (powers[n, n] / powers[n].sum() + powers[n, n] / powers[:, n].sum()) / 2
-            assert believed['target'].labels[n] == pytest.approx(label[row], rel=1e-5)
+            assert estimates['target'].labels[n] == pytest.approx(label[row], rel=1e-5)
     assert label.max() < 1
     np.testing.assert_allclose(stored['target']['probability'], probability, rtol=1e-5)
 
