@@ -127,6 +127,30 @@ NETWORKS = {  # name -> setting and flags
     'mean': ('vse:mean,sum_max', {'model.text.recurrent': True}),
     'linear': ('vse:mean,sum_max', {}),
 }
+NINE_SCALED = NINE | {'data.root': 'data/f8k_nine_scaled_precomp'}  # features of a standard deviation near 1
+SELHN = {  # the mean of both directions, as released
+    'terms.ranking.loss': 'ranking.selective_hard_negative',
+    'terms.ranking.reduction': 'mean',
+    'terms.ranking.weight': 0.5,
+}
+ON_INPUT = {'model.image.mlp': 'residual_on_input'}
+POOLED = {  # network -> flags of VSE(MLP), RVSE, VSE-infinity and ESA with a GRU, which differ in MLP and pooling
+    'mean': ('mean', {'model.text.recurrent': True}),
+    'mlp': ('mlp', {}),
+    'rvse': ('rvse', {}),
+    'vse_infinity': ('rvse', ON_INPUT),
+    'esa': (
+        'rvse',
+        ON_INPUT
+        | {
+            'model.image_pooling': 'esa',
+            'model.text_pooling': 'esa_uniform',
+            'model.text.dropout': 0.1,
+            'model.text.word_init': 'normal',
+            'augmentation.num_views': 2,
+        },
+    ),
+}
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
 LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
@@ -524,6 +548,28 @@ GROUPS = {
             for loss, term in (('rm', 'relative_max'), ('am', 'absolute_max'))
             for scenario, anchor in (('oss', {}), ('mss', {'members.anchor.momentum': 0.9995}))
         },
+    },
+    'scaled': {  # losses from the first step, and after two epochs of the sum, on features of a published scale
+        **{
+            f'scaled_{network}_{loss}': Experiment(f'vse:{model},{loss}', NINE_SCALED | flags | changes, final='test')
+            for loss, changes in (
+                ('max', {}),
+                ('selhn', {}),
+                ('softmax', {'terms.ranking.temperature': 0.07}),
+                ('sum_max', SUMS),
+            )
+            for network, (model, flags) in POOLED.items()
+        },
+        'scaled_vsrn_max': Experiment('vsrn', NINE_SCALED | FROM_FIRST | NETWORKS['vsrn'][1], final='test'),
+        'scaled_vsrn_sum_max': Experiment('vsrn', NINE_SCALED | SUMS | NETWORKS['vsrn'][1], final='test'),
+        'scaled_vsrn_selhn': Experiment('vsrn', NINE_SCALED | FROM_FIRST | SELHN | NETWORKS['vsrn'][1], final='test'),
+        'scaled_gsmn_max': Experiment('gsmn', NINE_SCALED | FROM_FIRST, final='test'),
+        'scaled_gsmn_sum_max': Experiment('gsmn', NINE_SCALED | SUMS, final='test'),
+        'scaled_gsmn_selhn': Experiment('gsmn:selhn', NINE_SCALED, final='test'),
+        'scaled_gsmn_softmax': Experiment(
+            'gsmn:softmax', NINE_SCALED | {'terms.ranking.temperature': 0.07}, final='test'
+        ),
+        'scaled_dbl_sum_max': Experiment(NETWORKS['dbl'][0], NINE_SCALED | SUMS | ALIGNED, final='test'),
     },
     'full': {
         f'full_{name}': Experiment(setting, FULL | flags, final='test')

@@ -32,6 +32,7 @@ The groups, by question (small: with --small):
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
     nine           every network on nine regions, reported on a split that selects nothing (small)
     nine_losses    SelHN on cross-attention, and RM and AM on DBL's network, on nine regions (small)
+    scaled         losses on networks with an MLP or a graph, from the first step, on scaled features (small)
     full           the recipe with a GRU and 512 dimensions, reported on a split that selects nothing
     headline       the pairs of README's findings, reported on a split that selects nothing (small)
     scenes         the run that mines negatives of synthetic scenes (small)
