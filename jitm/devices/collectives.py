@@ -48,7 +48,14 @@ def _sum_in_order(x: Array) -> Array:
     return _all_gather(_sum_of_rows(rows))[: x.size].reshape(x.shape)
 
 
+def _alone() -> bool:
+    """Whether there is one device, where XLA on a CPU would copy the arrays of a collective."""
+    return jax.lax.axis_size(AXIS) == 1
+
+
 def _sum(tree: ArrayTree) -> ArrayTree:
+    if _alone():
+        return tree
     return jax.tree.map(_sum_in_order, tree) if _on_cpus() else jax.lax.psum(tree, AXIS)
 
 
@@ -58,11 +65,12 @@ def all_gather(tree: ArrayTree) -> ArrayTree:
     Every operation waits for all devices, so small arrays of one dtype share an all-gather. Large ones do not: packing
     copies them, and stops XLA on TPU from gathering in the dtype of the consuming product.
     """
+    if _alone():
+        return tree
     leaves, structure = jax.tree.flatten(tree)
     groups = collections.defaultdict(list)
-    single_device = jax.lax.axis_size(AXIS) == 1
     for number, leaf in enumerate(leaves):
-        packed = not single_device and leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
+        packed = leaf.nbytes <= PACKED_ROW_BYTES * len(leaf)
         groups[(leaf.dtype, len(leaf)) if packed else number].append(number)
     for numbers in groups.values():
         for number, gathered in zip(numbers, _gather_as_one([leaves[n] for n in numbers]), strict=True):
@@ -116,7 +124,7 @@ def mean(tree: ArrayTree) -> ArrayTree:
 
 def device_key(key: PRNGKey) -> PRNGKey:
     """Returns a different random key on each device in `data_parallel`, and the key itself on a single device."""
-    return key if jax.lax.axis_size(AXIS) == 1 else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+    return key if _alone() else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
 
 
 def _in_data_parallel() -> bool:

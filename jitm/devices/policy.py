@@ -20,6 +20,16 @@ def unroll() -> bool:
     return parallel.platform() == 'cpu'
 
 
+def copies_cheap_operations() -> bool:
+    """Returns whether the compiler copies sums and the like into each of their uses, however many there are."""
+    return parallel.platform() == 'cpu'
+
+
+def branches() -> bool:
+    """Returns whether a step branches on a computed value; a GPU would wait for the value."""
+    return parallel.platform() == 'cpu'
+
+
 def cut_sequences() -> bool:
     """Returns whether recurrent encoders read no further than the ends of sequences.
 

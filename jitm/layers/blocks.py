@@ -12,6 +12,7 @@ from chex import Array, ArrayDType
 from flax import linen as nn
 
 from jitm.devices import policy
+from jitm.devices.buffers import computed_once
 from jitm.devices.recompute import recompute
 from jitm.layers import lengths
 from jitm.types import Profile, Texts
@@ -129,7 +130,10 @@ class TransformerBlock(nn.Module):
             return nn.Dense(x.shape[-1], dtype=options.dtype, kernel_init=init.mlp_out, name='mlp_out')(wide)
 
         def residual(x, layer, norm):
-            return x + drop(layer(norm(x))) if options.pre_norm else norm(x + drop(layer(x)))
+            if not options.pre_norm:
+                return norm(x + drop(layer(x)))
+            x = computed_once(x)
+            return x + drop(layer(norm(x)))
 
         norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
         among = functools.partial(nn.dot_product_attention, bias=bias)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from chex import Array
 from flax import linen as nn
 
+from jitm.devices.buffers import computed_once
 from jitm.errors import ArgumentError, check_choice
 from jitm.layers.convolutions import convolve_and_normalize, normalize_pixels
 from jitm.layers.vit import Tower, check_size
@@ -40,6 +41,7 @@ class _Bottleneck(nn.Module):
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
         """Maps [I, H, W, C] to [I, H / stride, W / stride, 4 width]; `train` uses the statistics of the batch."""
+        x = computed_once(x)
         outputs = EXPANSION * self.width
         convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
         inner = nn.relu(convolve(x, ('conv1', 'bn1'), self.width, 1))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from chex import Array
 from flax import linen as nn
 
+from jitm.devices.buffers import computed_once
 from jitm.errors import ArgumentError, UserError, check_choice
 from jitm.layers.convolutions import (
     DEVIATION,
@@ -145,6 +146,7 @@ class _Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
+        x = computed_once(x)
         sizes = (1, 3, 1) if self.bottleneck else (3, 3)
         outputs = 4 * self.width if self.bottleneck else self.width
         convolve = functools.partial(convolve_and_normalize, dtype=self.dtype, train=train)
@@ -214,6 +216,7 @@ class _Separable(nn.Module):
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
         pointwise = functools.partial(_normalize, size=1, dtype=self.dtype, train=train)
+        x = computed_once(x)
         y = x
         if self.expansion > 1:
             y = nn.relu6(pointwise(y, ('expand', 'expand_bn'), self.expansion * x.shape[-1]))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from chex import Array, ArrayTree, PRNGKey
 from flax import struct
 
-from jitm.devices import collectives
+from jitm.devices import buffers, collectives
 from jitm.models.matcher import Matcher
 from jitm.training import diagnostics
 from jitm.training.members import Member, MemberState
@@ -108,22 +108,24 @@ def train_step(
     (total, (values, rankings, batch_stats)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
     gradients = collectives.mean(gradients)  # each device has that of its own rows, see `gather_results`
 
-    # Update: first the models with a gradient, then the models that follow them, then the source's memory.
-    updated = {
-        name: member.take_gradient_step(state.members[name], gradients[name], batch_stats[name])
-        for name, member in trained.items()
-    }
-    progress = state.step / (constants.epochs * constants.steps_per_epoch)
-    following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
-    memory = source.remember(state.memory, seen, rankings)
-    updated_state = TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
+    # Update: first the models with a gradient, then the models that follow them, with the source's memory.
     metrics = diagnostics.step_metrics(
         values, rankings, untrained_rankings, gradients, terms, epoch, batch, source.metrics
     )
     finite = jnp.isfinite(total + sum(metrics[f'{name}/gradient_norm'] for name in trained))
+    memory = source.remember(state.memory, seen, rankings)
+    progress = state.step / (constants.epochs * constants.steps_per_epoch)
+
+    def update(state):
+        updated = {
+            name: member.take_gradient_step(state.members[name], gradients[name], batch_stats[name])
+            for name, member in trained.items()
+        }
+        following = {n: m.rule(state.members[n], updated, progress) for n, m in members.items() if n not in trained}
+        return TrainState(state.step + 1, {name: (updated | following)[name] for name in members}, memory)
+
     # After a skipped update `state.step` is below `batch.step`, so that all later updates are skipped, too.
-    proceed = finite & (batch.step == state.step)
-    state = jax.tree.map(lambda new, old: jnp.where(proceed, new, old), updated_state, state)
+    state = buffers.update_if(finite & (batch.step == state.step), update, state)
     return state, metrics | {'finite': finite}
 
 

@@ -164,6 +164,6 @@ def on_devices(function):
 
 def test_several_devices_gather_small_arrays_of_a_dtype_as_one():
     tree = jnp.zeros((2, 5)), jnp.zeros(2), jnp.zeros((2, 5), bool), jnp.zeros((4, 5)), jnp.zeros((2, 1000))
-    for devices, operations in ((3, 4), (1, 5)):
+    for devices, operations in ((3, 4), (1, 0)):
         traced = jax.make_jaxpr(collectives.all_gather, axis_env=[(parallel.AXIS, devices)])(tree)
         assert str(traced).count('all_gather[') == operations

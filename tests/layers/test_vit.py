@@ -5,15 +5,17 @@ Their other values are compared with other libraries in tests/importers.
 
 import re
 
+import chex
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from jitm.errors import UserError
 from jitm.layers.clip_resnet import ModifiedResNet
 from jitm.layers.clip_text import CausalTransformer
 from jitm.layers.siglip import PaddedTransformer, PooledViT
-from jitm.layers.vit import ViT
+from jitm.layers.vit import Patches, ViT
 from jitm.types import Images, Texts
 from tests.support.matchers import random_variables
 
@@ -95,3 +97,15 @@ def test_the_state_of_a_token_is_that_of_a_text_that_ends_with_it(make, argument
             np.testing.assert_allclose(projected, whole, atol=1e-5)
     last = apply({'params': params}, texts)[0]
     np.testing.assert_allclose(projected, last, atol=1e-5)  # the last state is the one that is projected
+
+
+@pytest.mark.parametrize('use_bias', [False, True])
+def test_patches_are_a_convolution_without_overlap(use_bias):
+    rng = np.random.default_rng(0)
+    pixels = rng.normal(size=(2, 9, 7, 3)).astype(np.float32)  # a row and a column are left out
+    convolution = nn.Conv(5, (2, 2), (2, 2), 'VALID', use_bias=use_bias)
+    variables = random_variables(convolution, pixels)
+    convolved = convolution.apply(variables, pixels)
+    patches = Patches(5, 2, use_bias, None)
+    chex.assert_trees_all_equal_shapes(patches.init(jax.random.key(0), pixels), variables)
+    chex.assert_trees_all_close(patches.apply(variables, pixels), convolved.reshape(2, 12, 5), atol=1e-5)
