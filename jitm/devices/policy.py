@@ -30,6 +30,11 @@ def branches() -> bool:
     return parallel.platform() == 'cpu'
 
 
+def keeps_everything() -> bool:
+    """Returns whether loops keep all that fits; a CPU computes the cheap part again faster than it reads it."""
+    return parallel.platform() != 'cpu'
+
+
 def cut_sequences() -> bool:
     """Returns whether recurrent encoders read no further than the ends of sequences.
 

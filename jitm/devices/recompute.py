@@ -3,14 +3,18 @@
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from chex import ArrayTree
-from jax.extend.core import Var
+from jax.core import ShapedArray
+from jax.extend.core import Primitive, Var
 
-from jitm.devices import parallel
+from jitm.devices import parallel, policy
 
+LONG_SUM = 128  # the terms of each number of a product
 DEFAULT = 2**31  # where a device does not know the size of its memory, as a CPU
 
 _budget: contextvars.ContextVar[float] = contextvars.ContextVar('budget', default=0.0)  # bytes
@@ -51,8 +55,9 @@ def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
 def recompute(function: Callable, count: int, *arguments: ArrayTree) -> Callable:
     """Returns a function whose gradient recomputes what does not fit into the memory.
 
-    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise the results of
-    products, if these fit; otherwise only the arguments. The function may keep more for one call, from the bytes left.
+    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise, and on a CPU, the
+    results of products with long sums, if these fit; otherwise only the arguments. The function may keep more for one
+    call, from the bytes left.
 
     Args:
       function: The function, which a loop calls; it may use `recompute` itself.
@@ -61,7 +66,8 @@ def recompute(function: Callable, count: int, *arguments: ArrayTree) -> Callable
     """
 
     budget = _budget.get()
-    for keeping in (_everything, _products) if budget else ():
+    kinds = (_everything, _products) if policy.keeps_everything() else (_products,)
+    for keeping in kinds if budget else ():
         bytes_kept = count * _bytes_for_gradient(keeping(keep_within(0, function)), *arguments)
         if bytes_kept <= budget:
             return keeping(keep_within((budget - bytes_kept) / count, function))
@@ -73,7 +79,15 @@ def _everything(function: Callable) -> Callable:
 
 
 def _products(function: Callable) -> Callable:
-    return jax.checkpoint(function, policy=jax.checkpoint_policies.dots_saveable)
+    return jax.checkpoint(function, policy=_has_long_sums)
+
+
+def _has_long_sums(primitive: Primitive, *arrays: ShapedArray, **parameters: Any) -> bool:
+    """Whether an operation is a product whose result takes longer to compute again than to keep and read."""
+    if primitive is not jax.lax.dot_general_p:
+        return False
+    (summed, _), _ = parameters['dimension_numbers']
+    return math.prod(arrays[0].shape[axis] for axis in summed) >= LONG_SUM
 
 
 def _bytes_for_gradient(function: Callable, *arguments: ArrayTree) -> int:

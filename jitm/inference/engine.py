@@ -21,7 +21,8 @@ from jitm.models import tiling
 from jitm.models.matcher import DualEncoder, Encoding, Matcher
 from jitm.types import DTYPES, Precision
 
-IMAGES_PER_CALL = TEXTS_PER_CALL = 64  # per device
+IMAGES_PER_CALL = 64  # per device
+TEXTS_PER_CALL = 128  # per device; a product of a GRU has a row for each
 SHORTEST = 8  # padded length of a text, see `Engine.own_length`
 FREQUENT = 24  # longest text whose length is padded to a multiple of `LENGTH_MULTIPLE`
 LONG_MULTIPLE = 12  # lengths of longer texts are padded to its multiples

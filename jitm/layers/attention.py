@@ -122,6 +122,23 @@ def focus(weights: Array, context_mask: Array, focal: str) -> Array:
     return jnp.where(above & unequal, weights, 0)
 
 
+@jax.custom_vjp
+def attended(weights: Array, vectors: Array) -> Array:
+    """Returns what each query element attends to: sums [C, Q, M, D] of vectors [C, K, D], for weights [C, K, Q, M]."""
+    return product('ckqm,ckd->cqmd', weights, vectors)
+
+
+def _gradient_of_attended(arguments: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    # In this order a CPU transposes the weights, which are few, and not the cotangent.
+    weights, vectors = arguments
+    of_weights = einops.rearrange(product('cqmd,ckd->cqmk', cotangent, vectors), 'c q m k -> c k q m')
+    of_vectors = product('ckqm,cqmd->ckd', weights, cotangent)
+    return of_weights.astype(weights.dtype), of_vectors.astype(vectors.dtype)
+
+
+attended.defvjp(lambda *arguments: (attended(*arguments), arguments), _gradient_of_attended)
+
+
 def attended_norm(weights: Array, gram_matrix: Array) -> Array:
     """Returns the norm of each query element's attended vector, [C, Q, M]; 1 where it is 0, for use as a divisor."""
     # The terms of the squared norm nearly cancel; rounded to bfloat16, they could leave less than 0.

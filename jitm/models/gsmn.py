@@ -60,7 +60,7 @@ class GSMN(CrossAttentionMatcher):
 
     def _mean_score(self, direction: str, scores: Array, context: Elements, queries: Elements) -> Array:
         weights = attention.normalize(self.weights(scores, context, queries))
-        attended = product('ckqm,ckd->cqmd', weights, context.vectors)
+        attended = attention.attended(weights, context.vectors)
         # The cosine of each block is 0 if either part is zero.
         blocks = (einops.rearrange(x, '... (b d) -> ... b d', b=self.blocks) for x in (queries.vectors, attended))
         nodes = product('qmbd,cqmbd->cqmb', *map(l2_normalize, blocks))

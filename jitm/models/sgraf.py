@@ -10,7 +10,7 @@ from jitm.errors import ArgumentError, check_choice
 from jitm.layers import attention
 from jitm.layers.alignment import Alignments
 from jitm.layers.lengths import by_length, longest_first
-from jitm.layers.linear import XavierLinear, product
+from jitm.layers.linear import XavierLinear
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Count, Elements, Images, InverseTemperature, Texts
 
@@ -80,7 +80,7 @@ class SGRAF(CrossAttentionMatcher):
         """
         weights = self.weights(attention.similarities(images, texts), images, texts)
         weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]
-        attended = product('irtl,ird->itld', weights, images.vectors)
+        attended = attention.attended(weights, images.vectors)
         nodes = self.local(attended, texts.vectors)
         if self.image_whole is None:
             return nodes

@@ -31,6 +31,23 @@ INPUTS = np.full((SIZE, SIZE), 0.1, np.float32), np.random.default_rng(0).normal
 INPUTS = tuple(x.astype(np.float32) for x in INPUTS)
 
 
+@pytest.fixture(autouse=True)
+def accelerator(monkeypatch):
+    """Keeps as an accelerator does; the products have the shortest sums whose results are kept."""
+    monkeypatch.setattr(recompute.policy, 'keeps_everything', lambda: True)
+    monkeypatch.setattr(recompute, 'LONG_SUM', SIZE)
+
+
+def test_a_cpu_keeps_products_alone(monkeypatch):
+    monkeypatch.setattr(recompute.policy, 'keeps_everything', lambda: False)
+    assert str(jax.make_jaxpr(gradient(KEPT, double))(*INPUTS)).count('remat') > 0
+
+
+def test_results_of_short_sums_are_not_kept(monkeypatch):
+    monkeypatch.setattr(recompute, 'LONG_SUM', SIZE + 1)
+    assert str(jax.make_jaxpr(gradient(PRODUCTS, double))(*INPUTS)).count('= dot_general') == 7
+
+
 @pytest.mark.parametrize(
     ('num_bytes', 'recomputes', 'products'),
     [(0, True, 7), (PRODUCTS - 1, True, 7), (PRODUCTS, True, 5), (KEPT - 1, True, 5), (KEPT, False, 5)],

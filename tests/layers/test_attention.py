@@ -1,5 +1,6 @@
 """Cross-attention against numbers worked out by hand."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,3 +42,13 @@ def test_equal_weights_leave_nothing_to_focus_on(focal):
                 mask = np.arange(padded)[None] < real_ones
                 weights = jnp.where(jnp.asarray(mask)[..., None, None], weight, 0) * jnp.ones((1, padded, 2, 29))
                 np.testing.assert_array_equal(focus(weights, mask, focal), 0)
+
+
+def test_the_gradient_of_what_is_attended_to():
+    rng = np.random.default_rng(0)
+    weights = jnp.float32(rng.normal(size=(2, 3, 4, 5)))
+    vectors = jnp.float32(rng.normal(size=(2, 3, 6)))
+    cotangent = jnp.float32(rng.normal(size=(2, 4, 5, 6)))
+    _, plain = jax.vjp(lambda *arguments: jnp.einsum('ckqm,ckd->cqmd', *arguments), weights, vectors)
+    _, transposed = jax.vjp(attention.attended, weights, vectors)
+    chex.assert_trees_all_close(transposed(cotangent), plain(cotangent), rtol=1e-5, atol=1e-5)
