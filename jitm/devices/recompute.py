@@ -55,9 +55,9 @@ def keeping_share(share: float) -> contextlib.AbstractContextManager[None]:
 def recompute(function: Callable, count: int, *arguments: ArrayTree) -> Callable:
     """Returns a function whose gradient recomputes what does not fit into the memory.
 
-    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise, and on a CPU, the
-    results of products with long sums, if these fit; otherwise only the arguments. The function may keep more for one
-    call, from the bytes left.
+    What the gradients of all calls need is kept if it fits into the bytes of `keep_within`; otherwise, and always on a
+    CPU, the results of products with long sums, if these fit; otherwise only the arguments. The function may keep more
+    for one call, from the bytes left.
 
     Args:
       function: The function, which a loop calls; it may use `recompute` itself.
