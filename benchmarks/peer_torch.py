@@ -7,6 +7,7 @@ scripts also encode each image once for each of its captions, which is left out.
 
 import importlib
 import pickle
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from benchmarks import workers
 from benchmarks.torch_encoders import Batch
 from benchmarks.torch_networks import Network, Ranking
+from benchmarks.workers import Answer
 
 SHARD = 128  # items that are encoded, and images that are scored, at a time
 
@@ -179,25 +181,62 @@ def evaluate(network: Network, images: dict[str, np.ndarray], texts: dict[str, n
     return sum(recalls(scores.numpy(), image_of_text))
 
 
-def make(folder: Path, cores: int) -> workers.Work:
-    """Returns what trains on the batches of some steps, or for None evaluates."""
+def first_items(arrays: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Returns the first items of each array."""
+    return {name: x[:count] for name, x in arrays.items()}
+
+
+class Side:
+    """Does the commands: a number trains on a batch, `evaluate` evaluates, and `evaluate part` evaluates a shard.
+
+    The result is the loss, or rsum.
+    """
+
+    def __init__(self, folder: Path, mode: str):
+        """Makes the networks of a folder, with compiled functions in the mode `compile`."""
+        self._trainer = Trainer(folder)
+        self._compiles = mode == 'compile'
+        if self._compiles:
+            for network in self._trainer.networks.values():
+                compile_functions(network)
+
+    def __call__(self, work: int | str) -> Answer:
+        """Does a command."""
+        before = self._compilations()
+        if isinstance(work, int):
+            arrays = self._trainer.read(work)
+            start = time.perf_counter()
+            number = self._trainer.step(arrays)
+        else:
+            images, texts = self._trainer.read('images'), self._trainer.read('texts')
+            if work == 'evaluate part':
+                images, texts = first_items(images, SHARD), first_items(texts, (texts['image_of_text'] < SHARD).sum())
+            start = time.perf_counter()
+            number = evaluate(self._trainer.networks['target'], images, texts)
+        seconds = time.perf_counter() - start
+        return Answer(seconds, number, self._compilations() > before)
+
+    def _compilations(self) -> int:
+        if not self._compiles:
+            return 0
+        from torch._dynamo.utils import counters  # takes memory, which would count
+
+        return counters['stats']['unique_graphs']
+
+
+def compile_functions(network: Network) -> None:
+    """Compiles the functions of a network, for inputs of any size."""
+    for module, name in network.to_compile():
+        setattr(module, name, torch.compile(getattr(module, name), dynamic=True))
+
+
+def make(folder: Path, cores: int, mode: str = 'eager') -> workers.Work:
+    """Returns what trains and evaluates."""
     torch.set_num_threads(cores)
     torch.manual_seed(0)
-    trainer = Trainer(folder)
-
-    def do(steps: list[int] | None) -> tuple[float, list[float]]:
-        if steps is None:
-            arrays = trainer.read('images'), trainer.read('texts')
-            start = time.perf_counter()
-            numbers = [evaluate(trainer.networks['target'], *arrays)]
-        else:
-            batches = [trainer.read(step) for step in steps]
-            start = time.perf_counter()
-            numbers = [trainer.step(batch) for batch in batches]
-        return time.perf_counter() - start, numbers
-
-    return do
+    return Side(folder, mode)
 
 
 if __name__ == '__main__':
+    sys.modules['torchvision'] = None  # transformers works without it, and fails if it was built for another PyTorch
     workers.main(make)

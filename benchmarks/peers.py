@@ -1,24 +1,34 @@
-"""Compares whole training steps, and evaluations, of jitm with plain PyTorch.
+"""Compares whole training steps, and evaluations, of jitm with plain PyTorch, and both with the limit of the machine.
 
     python -m benchmarks peers                                    # all systems
-    python -m benchmarks peers --systems sgr saf --rounds 3 --steps 1
-    python -m benchmarks peers --evaluate --systems vsepp scan
+    python -m benchmarks peers --systems sgr saf --rounds 3
+    python -m benchmarks peers --evaluate --systems vsepp scan --rounds 1
 
 A step reads a batch from memory and has encoders, scores, loss, gradient, clipping of its norm and AdamW. Both sides
 have the same parameters, batches and cores, and train in turns in processes of their own. Captions are those of
 `--data_root`; images have random features of the published size. Networks and losses in PyTorch are in
-`benchmarks.torch_networks` and `benchmarks.peer_torch`. The ratio is the median over the rounds; memory is the peak of
-the process. The difference is that of the losses after ten steps without dropout, from the same parameters.
+`benchmarks.torch_networks` and `benchmarks.peer_torch`. They run eagerly or through `torch.compile`, whichever was
+faster in a few steps before; if compiling fails, the mode names the error.
+
+GFLOP are those that the products of a step need, see `benchmarks.products`. The product rate is that of 2048 x 2048
+products in float32 by jax, measured after each round, and the percentages are shares of it. A round is a step of both
+sides. Columns have medians over the rounds in which no side compiles, without the first, and the ratio is the median of
+their ratios. Memory is the peak of the process.
+
+The difference of losses is the largest relative one of `--checked` steps without dropout, from the same parameters.
+They are also timed if the config has no dropout, and otherwise `--rounds` other steps are.
 
 An evaluation encodes 1,000 images and their 5,000 captions, scores all pairs and ranks them. It is compared with the
 loop of the released code; the first one of jitm compiles.
 """
 
 import argparse
+import itertools
+import operator
 import pickle
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +36,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from benchmarks import products
+from benchmarks.products import Inputs, Product
 from benchmarks.results import Row
-from benchmarks.workers import Answer, Worker
+from benchmarks.workers import Answer, Worker, WorkerError
 from jitm import configs
 from jitm.data.splits import pad_texts, take_images
 from jitm.errors import UserError
@@ -38,7 +50,9 @@ from jitm.importers.tensors import KeyMap, export
 from jitm.training.setup import Setup, set_up
 from jitm.types import Batch, Images, Texts
 
-CHECKED = 10  # steps after which losses are compared
+EAGER, COMPILED, FASTER = 'eager', 'compile', 'faster'  # modes of PyTorch, and the faster one
+DECIDING = 2  # timed steps, or evaluations, of both modes
+GIGA = 1e9
 REGIONS = 36
 FIELDS = 'counts', 'locations', 'pixels', 'lengths'  # besides regions and ids, which are cut
 
@@ -70,32 +84,46 @@ def with_few_candidates(config: ConfigDict, batch_size: int) -> None:
 
 
 class System(NamedTuple):
-    """A published setting, its network in PyTorch, and the names of its parameters there.
+    """A published setting, and its network in PyTorch.
 
-    `change` makes of the config what both sides do, for a size of batches, by default `batch_size`.
+    Attributes:
+      preset: The name of its config.
+      network: The class in PyTorch.
+      names: The names of the parameters there.
+      products: The products of the network, a function of the config's `model`, sizes of the inputs, and options.
+      batch_size: The default of the number of pairs.
+      change: Makes of the config what both sides do, for a number of pairs.
     """
 
     preset: str
     network: str
     names: KeyMap
+    products: Callable[..., list[Product]]
     batch_size: int = 128
     change: Callable[[ConfigDict, int], None] = no_change
 
 
 SYSTEMS = {
-    'vsepp': System('vsepp:vsepp,f30k', 'torch_networks.VSE', key_maps.VSEPP),
-    'vse_infinity': System('vse_infinity:vse_infinity,gru,f30k', 'torch_networks.PooledVSE', key_maps.POOLED),
-    'rvse': System('vse:rvse,selhn,f30k', 'torch_networks.PooledVSE', key_maps.POOLED),
-    'vsrn': System('vsrn:f30k', 'torch_networks.VSRN', key_maps.VSRN, change=without_captioner),
-    'scan': System('scan:t2i,lse,f30k', 'torch_networks.SCAN', key_maps.SCAN),
-    'bfan': System('bfan:equal,f30k', 'torch_networks.BFAN', key_maps.SCAN),
-    'sgr': System('sgraf:sgr,f30k', 'torch_networks.SGRAF', key_maps.SGRAF),
-    'saf': System('sgraf:saf,f30k', 'torch_networks.SGRAF', key_maps.SGRAF),
-    'naaf': System('naaf:f30k', 'torch_networks.NAAF', key_maps.NAAF),
-    'dbl': System('dbl:baseline,rm,oss,f30k', 'torch_networks.SGRAF', key_maps.DBL),
-    'vse_bert': System('vse:rvsepp,selhn,f30k', 'torch_transformers.RVSEPlusPlus', key_maps.POOLED, 32, at_one_rate),
-    'clip': System('clip:b32,softmax,f30k', 'torch_transformers.CLIP', HUGGING_FACE, 32, at_one_rate),
-    'uniter': System('uniter:uniter,base,f30k', 'torch_transformers.UNITER', UNITER_NAMES, 4, with_few_candidates),
+    'vsepp': System('vsepp:vsepp,f30k', 'torch_networks.VSE', key_maps.VSEPP, products.vse),
+    'vse_infinity': System(
+        'vse_infinity:vse_infinity,gru,f30k', 'torch_networks.PooledVSE', key_maps.POOLED, products.vse
+    ),
+    'rvse': System('vse:rvse,selhn,f30k', 'torch_networks.PooledVSE', key_maps.POOLED, products.vse),
+    'vsrn': System('vsrn:f30k', 'torch_networks.VSRN', key_maps.VSRN, products.vsrn, change=without_captioner),
+    'scan': System('scan:t2i,lse,f30k', 'torch_networks.SCAN', key_maps.SCAN, products.words_attend),
+    'bfan': System('bfan:equal,f30k', 'torch_networks.BFAN', key_maps.SCAN, products.both_attend),
+    'sgr': System('sgraf:sgr,f30k', 'torch_networks.SGRAF', key_maps.SGRAF, products.sgraf),
+    'saf': System('sgraf:saf,f30k', 'torch_networks.SGRAF', key_maps.SGRAF, products.sgraf),
+    'naaf': System('naaf:f30k', 'torch_networks.NAAF', key_maps.NAAF, products.words_attend),
+    'dbl': System('dbl:baseline,rm,oss,f30k', 'torch_networks.SGRAF', key_maps.DBL, products.sgraf),
+    'vse_bert': System(
+        'vse:rvsepp,selhn,f30k', 'torch_transformers.RVSEPlusPlus', key_maps.POOLED, products.vse, 32, at_one_rate
+    ),
+    'clip': System('clip:b32,softmax,f30k', 'torch_transformers.CLIP', HUGGING_FACE, products.clip, 32, at_one_rate),
+    'uniter': System(
+        *('uniter:uniter,base,f30k', 'torch_transformers.UNITER', UNITER_NAMES, products.uniter),
+        *(4, with_few_candidates),
+    ),
 }
 EVALUATED = [name for name in SYSTEMS if name != 'uniter']  # which reads each of 5 million pairs
 
@@ -158,26 +186,55 @@ def arrays_of_batch(batch: Batch) -> dict[str, np.ndarray]:
     return arrays(images, texts) | {'image_index': index, 'num_extra': np.array(extra)}
 
 
-def write_inputs(folder: Path, system: System, config: dict[str, Any], steps: int) -> None:
-    """Writes what both sides read: the config, its network for PyTorch, parameters, and batches or a split."""
+def options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the network in PyTorch and the count of its products need besides the config's `model`."""
+    candidates = config['candidates']
+    return {'num_hard': candidates['num_hard']} if 'num_hard' in candidates else {}
+
+
+def list_products(system: System, config: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> list[Product]:
+    """Returns the products of one network of the config on the arrays of a batch or of a split."""
+    features = inputs['regions'].shape[-1] if 'regions' in inputs else 0
+    counts = inputs['counts'] if 'counts' in inputs else np.ones(len(inputs['pixels']), int)
+    sizes = Inputs(counts, inputs['lengths'], features, int(inputs.get('num_extra', 0)))
+    return system.products(config['model'], sizes, **options(config))
+
+
+def write_inputs(folder: Path, system: System, config: dict[str, Any], steps: int) -> dict[int | str, float]:
+    """Writes what both sides read: the config, its network for PyTorch, parameters, and batches or, for 0, a split.
+
+    Returns:
+      The commands, a number for each step or 'evaluate' -> the operations that its products need.
+    """
     setup = set_up(config)
     for name, member in setup.initial_state().members.items():
         np.savez(folder / f'{name}.npz', **export(member.variables, system.names))
     (folder / 'jitm.pkl').write_bytes(pickle.dumps((config, not steps)))
     (folder / 'torch.pkl').write_bytes(pickle.dumps(describe(system, config, setup)))
-    for step in range(steps):
-        np.savez(folder / f'{step}.npz', **arrays_of_batch(setup.make_batch(step)))
     if not steps:
-        split, tokens = setup.data.validation, setup.data.validation_tokens
-        images = take_images(split, np.arange(split.num_images), setup.pipeline.reads)
-        texts = pad_texts(tokens, np.arange(split.num_texts), tokens.lengths.max())
-        np.savez(folder / 'images.npz', **arrays(images, Texts(None, None)))
-        np.savez(folder / 'texts.npz', **arrays(Images(), texts), image_of_text=split.image_of_text)
+        inputs = write_split(folder, setup)
+        return {'evaluate': products.forward(list_products(system, config, inputs))}
+    operations = {}
+    for step in range(steps):
+        batch = arrays_of_batch(setup.make_batch(step))
+        np.savez(folder / f'{step}.npz', **batch)
+        operations[step] = len(config['members']) * products.training(list_products(system, config, batch))
+    return operations
+
+
+def write_split(folder: Path, setup: Setup) -> dict[str, np.ndarray]:
+    """Writes the split that is evaluated, and returns its arrays."""
+    split, tokens = setup.data.validation, setup.data.validation_tokens
+    images = arrays(take_images(split, np.arange(split.num_images), setup.pipeline.reads), Texts(None, None))
+    texts = arrays(Images(), pad_texts(tokens, np.arange(split.num_texts), tokens.lengths.max()))
+    np.savez(folder / 'images.npz', **images)
+    np.savez(folder / 'texts.npz', **texts, image_of_text=split.image_of_text)
+    return images | texts
 
 
 def describe(system: System, config: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     """Returns what `peer_torch` makes its networks, losses and optimizers from."""
-    candidates, features = config['candidates'], setup.data.train.regions
+    features = setup.data.train.regions
     members = {}
     for name, member in config['members'].items():
         anchor = next(iter(member['learn_from']), None)
@@ -186,72 +243,149 @@ def describe(system: System, config: Mapping[str, Any], setup: Setup) -> dict[st
     return {
         'network': f'benchmarks.{system.network}',
         'sizes': (config['model'], len(setup.data.vocabulary), None if features is None else features.shape[-1]),
-        'options': {'num_hard': candidates['num_hard']} if 'num_hard' in candidates else {},
+        'options': options(config),
         'members': members,
         'optimizer': config['optimizer'],
-        'same_image': candidates.get('same_image', 'negative'),
+        'same_image': config['candidates'].get('same_image', 'negative'),
     }
 
 
-def take_turns(folder: Path, cores: int, first: object, work: object, rounds: int) -> list[list[Answer]]:
-    """Returns the answers of jitm and of PyTorch to the first work, which compiles, and to other work in each round."""
-    with Worker('peer_jitm', folder, cores) as jitm, Worker('peer_torch', folder, cores) as torch:
-        sides = jitm, torch
-        answers = [[side(first) for side in sides]]
-        for number in range(rounds):  # each side starts every other round
-            turn = slice(None, None, -1 if number % 2 else 1)
-            answers.append([side(work) for side in sides[turn]][turn])
-    return answers
+class Round(NamedTuple):
+    """A command, the answers of both sides, and the product rate after it in GFLOP/s."""
+
+    work: int | str
+    ours: Answer
+    theirs: Answer
+    rate: float
 
 
-def compared(answers: list[list[Answer]], count: int) -> Row:
-    """Returns the work done per second in the rounds, of both sides, their ratio and their memory."""
-    ours, theirs = zip(*answers, strict=True)
+class Measured(NamedTuple):
+    """The rounds of both sides, the operations that the products of each command need, and the mode of PyTorch."""
+
+    rounds: list[Round]
+    operations: Mapping[int | str, float]
+    mode: str
+
+
+def take_turns(sides: tuple[Worker, Worker], works: Iterable[int | str]) -> Iterator[tuple[int | str, list[Answer]]]:
+    """Yields each command and the answers of both sides, which start in turns."""
+    for number, work in enumerate(works):
+        turn = slice(None, None, -1 if number % 2 else 1)
+        yield work, [side(work) for side in sides[turn]][turn]
+
+
+def timed(rounds: list[Round]) -> list[Round]:
+    """Returns the rounds that count: not the first, and none in which a side compiles."""
+    return [turn for turn in rounds[1:] if not (turn.ours.compiled or turn.theirs.compiled)]
+
+
+def faster_mode(folder: Path, cores: int, works: Iterable[int | str]) -> str:
+    """Returns the mode in which PyTorch does some work faster, with the error if it cannot be compiled."""
+    pairs = []
+    with Worker('peer_torch', folder, cores, EAGER) as eager, Worker('peer_torch', folder, cores, COMPILED) as compiled:
+        turns = take_turns((eager, compiled), itertools.cycle(works))
+        try:
+            next(turns)
+            while len(pairs) < DECIDING:
+                _, answers = next(turns)
+                if not answers[1].compiled:
+                    pairs.append(answers)
+        except WorkerError as error:
+            return f'{EAGER} ({COMPILED}: {error.reason})'
+    slow, fast = (min(answer.seconds for answer in answers) for answers in zip(*pairs, strict=True))
+    return COMPILED if fast < slow else EAGER
+
+
+def measure(
+    system: System, config: dict[str, Any], args: argparse.Namespace, steps: int, least: int, rounds: int
+) -> Measured:
+    """Compares steps or, if there are 0, evaluations.
+
+    Args:
+      system: The system.
+      config: Its config.
+      args: The flags.
+      steps: The number of batches, which steps read again and again.
+      least: The number of rounds at least.
+      rounds: The number of timed ones at least; if it is 0, PyTorch runs eagerly.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, done = Path(name), []
+        operations = write_inputs(folder, system, config, steps)
+        mode = args.torch if rounds else EAGER
+        if mode == FASTER:
+            mode = faster_mode(folder, args.cores, range(steps) if steps else ['evaluate part'])
+        with Worker('peer_jitm', folder, args.cores) as jitm, Worker('peer_torch', folder, args.cores, mode) as torch:
+            for work, answers in take_turns((jitm, torch), itertools.cycle(operations)):
+                done.append(Round(work, *answers, jitm('product').number))
+                if len(done) >= least and len(timed(done)) >= rounds:
+                    break
+    return Measured(done, operations, mode)
+
+
+def summary(measured: Measured) -> Row:
+    """Returns the medians over the timed rounds, and the memory."""
+    rounds, last = timed(measured.rounds), measured.rounds[-1]
+    needed = [measured.operations[turn.work] / GIGA for turn in rounds]
+    ours, theirs = ([answers.seconds for answers in side] for side in zip(*(turn[1:3] for turn in rounds), strict=True))
+    rate = statistics.median(turn.rate for turn in rounds)
+
+    def share(seconds: list[float]) -> float:
+        return 100 * statistics.median(map(operator.truediv, needed, seconds)) / rate
+
     return {
-        'jitm steps/s': count / statistics.median(run.seconds for run in ours),
-        'PyTorch steps/s': count / statistics.median(run.seconds for run in theirs),
-        'ratio': statistics.median(b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)),
-        'jitm MiB': ours[-1].mebibytes,
-        'PyTorch MiB': theirs[-1].mebibytes,
+        'GFLOP': statistics.mean(needed),
+        'product GFLOP/s': rate,
+        'jitm s': statistics.median(ours),
+        'PyTorch s': statistics.median(theirs),
+        'PyTorch mode': measured.mode,
+        'jitm % of the rate': share(ours),
+        'PyTorch % of the rate': share(theirs),
+        'ratio': statistics.median(map(operator.truediv, theirs, ours)),
+        'jitm MiB': last.ours.mebibytes,
+        'PyTorch MiB': last.theirs.mebibytes,
     }
 
 
 def train(system: System, config: dict[str, Any], args: argparse.Namespace) -> Row:
-    """Compares training steps, and the losses after some of them without dropout."""
-    checked, timed = list(range(CHECKED)), list(range(args.steps))
-    plain = without_dropout(config)
-    with tempfile.TemporaryDirectory() as folder:
-        write_inputs(Path(folder), system, plain, CHECKED)
-        answers = take_turns(Path(folder), args.cores, checked, timed, args.rounds if plain == config else 0)
-    ours, theirs = (answer.numbers[-1] for answer in answers[0])
-    if plain != config:
-        with tempfile.TemporaryDirectory() as folder:
-            write_inputs(Path(folder), system, config, args.steps)
-            answers = take_turns(Path(folder), args.cores, timed, timed, args.rounds)
-    return {
-        'batch': config['batch_size'],
-        **compared(answers[1:], args.steps),
-        'difference of losses': abs(ours - theirs) / abs(theirs),
-    }
+    """Compares training steps, and losses without dropout."""
+    plain, steps = without_dropout(config), args.checked
+    if plain == config:
+        checked = measured = measure(system, config, args, steps, steps, args.rounds)
+    else:
+        checked = measure(system, plain, args, steps, steps, 0)
+        measured = measure(system, config, args, steps, 0, args.rounds)
+    losses = [(turn.ours.number, turn.theirs.number) for turn in checked.rounds[:steps]]
+    difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in losses)
+    return {'batch': config['batch_size'], **summary(measured), 'difference of losses': difference}
 
 
 def evaluate(system: System, config: dict[str, Any], args: argparse.Namespace) -> Row:
     """Compares evaluations."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_inputs(Path(folder), system, config, 0)
-        first, *answers = take_turns(Path(folder), args.cores, None, None, args.rounds)
-    row = compared(answers, 1)
-    seconds = {f'{side} s': 1 / row.pop(f'{side} steps/s') for side in ('jitm', 'PyTorch')}
-    ours, theirs = (answer.numbers[0] for answer in first)
-    return seconds | row | {'jitm s, first': first[0].seconds, 'difference of rsum': abs(ours - theirs)}
+    measured = measure(system, config, args, 0, 0, args.rounds)
+    difference = max(abs(turn.ours.number - turn.theirs.number) for turn in measured.rounds)
+    return {
+        **summary(measured),
+        'jitm s, first': measured.rounds[0].ours.seconds,
+        'difference of rsum': difference,
+    }
+
+
+def positive(text: str) -> int:
+    """Returns a number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f'{number} is less than 1')
+    return number
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     parser.add_argument('--systems', nargs='+', choices=SYSTEMS, help='all if not given')
     parser.add_argument('--evaluate', action='store_true', help='compare evaluations instead of training steps')
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--steps', type=int, default=5, choices=range(1, CHECKED + 1), help='steps of a round')
+    parser.add_argument('--rounds', type=positive, default=5, help='timed steps or evaluations')
+    parser.add_argument('--checked', type=positive, default=10, help='steps whose losses are compared')
+    parser.add_argument('--torch', choices=(EAGER, COMPILED, FASTER), default=FASTER, help='the mode of PyTorch')
     parser.add_argument('--batch_size', type=int, help='128 if not given; 32 for BERT and CLIP, 4 for UNITER')
     parser.add_argument('--images', type=int, default=1000, help='images that are trained on or evaluated')
     parser.add_argument('--features', type=int, default=2048, help='numbers of the random features of a region')
@@ -263,11 +397,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
     """Measures each system."""
-    measure, systems = (evaluate, EVALUATED) if args.evaluate else (train, [*SYSTEMS])
+    compare, systems = (evaluate, EVALUATED) if args.evaluate else (train, [*SYSTEMS])
     if unknown := [name for name in args.systems or () if name not in systems]:
         raise UserError(f'{unknown[0]} would read 5 million pairs: leave it out of --systems, or leave out --evaluate')
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder), args.data_root, args.features, args.images)
         for name in args.systems or systems:
             config = make_config(SYSTEMS[name], args, Path(folder))
-            yield {'system': name, **measure(SYSTEMS[name], config, args)}
+            yield {'system': name, **compare(SYSTEMS[name], config, args)}

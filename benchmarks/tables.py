@@ -1,4 +1,4 @@
-"""Rewrites the tables of the pages of docs/notes that have measurements of speed and memory, from stored rows.
+"""Rewrites the tables of the pages of docs that have measurements of speed and memory, from stored rows.
 
     python -m benchmarks members --json docs/timings.jsonl
     python -m benchmarks tables
@@ -7,27 +7,38 @@ A table of the page follows a comment that names its command: `<!-- benchmarks m
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import accelerators, results
 from benchmarks.results import DOCS, Row
 
-PAGES = 'timings', 'precision', 'accelerators'
+PAGES = DOCS / 'speed.md', *(DOCS / 'notes' / f'{name}.md' for name in ('timings', 'precision', 'accelerators'))
+SHARES = 'system', 'jitm % of the rate', 'PyTorch % of the rate', 'ratio', 'jitm MiB', 'PyTorch MiB'
 
 
 def tables() -> dict[str, list[Row]]:
     """Returns the rows of every table by the command, or the name, in the comment above it."""
+    timings = results.read(DOCS / 'timings.jsonl')
     return (
-        results.read(DOCS / 'timings.jsonl')
+        timings
+        | {'peers shares': shares(timings)}
         | results.read(DOCS / 'precision.jsonl')
         | accelerators.tables(DOCS / 'accelerators.jsonl')
     )
 
 
+def shares(timings: Mapping[str, list[Row]]) -> list[Row]:
+    """Returns the columns `SHARES` of the newest comparison of training steps with PyTorch, as far as it has them."""
+    *_, newest = (
+        rows for command, rows in timings.items() if command.split()[0] == 'peers' and '--evaluate' not in command
+    )
+    return [{column: row[column] for column in SHARES if column in row} for row in newest]
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Yields each page and its text with new tables."""
-    for page in (DOCS / 'notes' / f'{name}.md' for name in PAGES):
+    for page in PAGES:
         yield page, results.rewritten(page.read_text(encoding='utf-8'), tables())
 
 

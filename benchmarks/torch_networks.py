@@ -44,6 +44,10 @@ class Network(nn.Module):
         """Scores every image with every caption by the inner products of vectors: [I, T]."""
         return images[0] @ texts[0].T
 
+    def to_compile(self) -> list[tuple[nn.Module, str]]:
+        """Returns the functions that `torch.compile` makes faster, if any: modules and names."""
+        return [(self, 'encode_image'), (self, 'encode_text'), (self, 'score')]
+
     def rank(self, batch: Batch, same_image: str) -> tuple[Ranking, Ranking]:
         """Ranks the batch in both directions; other pairs of the same image are negatives, or 'ignored'."""
         scores = self.score(self.encode_image(batch), self.encode_text(batch))
@@ -135,6 +139,11 @@ class CrossAttention(Network):
     def encode_text(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Encodes captions as [T, L, D], and returns their lengths."""
         return unit(self.model[1](batch)), batch['lengths']
+
+    def to_compile(self) -> list[tuple[nn.Module, str]]:
+        """Returns the encoders and what each iteration of the loop calls; the loop would be unrolled."""
+        similarity = self.model[2]
+        return [(self, 'encode_image'), (self, 'encode_text'), (similarity, 'encode'), (similarity, 'score_caption')]
 
     def score(self, images: tuple[Tensor, ...], texts: tuple[Tensor, ...]) -> Tensor:
         """Scores every image with every caption, one caption at a time: [I, T]."""

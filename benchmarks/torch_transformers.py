@@ -107,6 +107,10 @@ class UNITER(Network):
         self.uniter.img_embeddings = RegionEmbeddings(features, hidden, model['dropout'])
         self.rank_output = nn.Linear(hidden, 1)
 
+    def to_compile(self) -> list[tuple[nn.Module, str]]:
+        """Returns the embeddings, and the reading of pairs."""
+        return [(self, 'embed'), (self, 'read')]
+
     def embed(self, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Embeds images and captions: vectors [N, K, H] and masks [N, K] of each."""
         token_type = self.uniter.embeddings.token_type_embeddings.weight[1]
@@ -120,10 +124,13 @@ class UNITER(Network):
         logits = []
         for rows, columns in zip(images.split(self.pairs_at_once), texts.split(self.pairs_at_once), strict=True):
             tokens = torch.cat([words[columns], regions[rows]], dim=1)
-            mask = torch.cat([words_mask[columns], regions_mask[rows]], dim=1)[:, None, None]
-            states = self.uniter.encoder(tokens, attention_mask=mask).last_hidden_state
-            logits.append(self.rank_output(self.uniter.pooler(states))[:, 0])
+            logits.append(self.read(tokens, torch.cat([words_mask[columns], regions_mask[rows]], dim=1)))
         return torch.cat(logits)
+
+    def read(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Reads pairs [N, K, H] with masks [N, K]: logits [N]."""
+        states = self.uniter.encoder(tokens, attention_mask=mask[:, None, None]).last_hidden_state
+        return self.rank_output(self.uniter.pooler(states))[:, 0]
 
     @torch.no_grad()
     def choose(self, batch: Batch, queries: int) -> tuple[Tensor, Tensor]:

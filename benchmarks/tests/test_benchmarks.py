@@ -1,6 +1,7 @@
 import dataclasses
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from benchmarks import (
     memory,
     peer_jitm,
     peers,
+    products,
     results,
     scene_graphs,
     start_up,
@@ -18,11 +20,15 @@ from benchmarks import (
     tags_step,
 )
 from benchmarks.__main__ import NAMES
+from benchmarks.workers import Answer, WorkerError
 from experiments import __main__ as experiments
 from experiments import tables as written
+from jitm import configs
 from jitm.data.scene_graphs import parse
 from jitm.devices import policy
 from jitm.layers.transformer import SIZES
+from jitm.models.make import make_model
+from jitm.types import Images, Texts
 from tests.conftest import CACHE, ROOT
 from tests.losses import formulas
 
@@ -78,26 +84,139 @@ def test_peers_compute_the_same(tmp_path, precomp_folder, loops, name):
     args = command.make_parser('benchmarks', 'peers').parse_args([*PEERS, f'--data_root={precomp_folder}'])
     system = peers.SYSTEMS[name]
     config = peers.without_dropout(peers.make_config(system, args, precomp_folder))
-    for steps, work, bound in ((3, [0, 1, 2], 1e-5), (0, None, 0)):
-        peers.write_inputs(tmp_path, system, config, steps)
-        (_, ours), (_, theirs) = (side.make(tmp_path, 1)(work) for side in (peer_jitm, peer_torch))
-        assert ours == pytest.approx(theirs, rel=bound)
-        assert len({*ours}) == max(1, steps)
+    for steps, bound in ((3, 1e-5), (0, 0)):
+        works = peers.write_inputs(tmp_path, system, config, steps)
+        ours, theirs = (list(map(side.make(tmp_path, 1), works)) for side in (peer_jitm, peer_torch))
+        numbers = [answer.number for answer in ours]
+        assert numbers == pytest.approx([answer.number for answer in theirs], rel=bound)
+        assert len({*numbers}) == max(1, steps)
+        assert ours[0].compiled
+        assert not any(answer.compiled for answer in theirs)
     loops.torch.set_num_threads(threads)
 
 
 @pytest.mark.needs('torch')
 @pytest.mark.slow
-def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops):
+@pytest.mark.parametrize('mode', ['eager', 'compile'])
+def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops, mode):
     monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', CACHE)
-    flags = ('--systems', 'vsepp', '--rounds=2', f'--data_root={precomp_folder}', *PEERS)
-    [row] = measured('peers', '--steps=1', *flags)
-    assert (row['system'], row['batch']) == ('vsepp', 4)
+    flags = ('--systems', 'vsepp', '--rounds=2', f'--torch={mode}', f'--data_root={precomp_folder}', *PEERS)
+    [row] = measured('peers', '--checked=2', *flags)
+    assert (row['system'], row['batch'], row['PyTorch mode']) == ('vsepp', 4, mode)
     assert row['difference of losses'] < 1e-5
-    assert min(row[name] for name in ('jitm steps/s', 'PyTorch steps/s', 'ratio', 'jitm MiB', 'PyTorch MiB')) > 0
+    for side in ('jitm', 'PyTorch'):
+        share = 100 * row['GFLOP'] / row[f'{side} s'] / row['product GFLOP/s']
+        assert row[f'{side} % of the rate'] == pytest.approx(share, rel=0.5)  # of medians
+    assert min(row[name] for name in ('ratio', 'jitm MiB', 'PyTorch MiB')) > 0
     [row] = measured('peers', '--evaluate', *flags)
     assert row['difference of rsum'] == 0
-    assert min(row[name] for name in ('jitm s', 'PyTorch s', 'jitm s, first', 'ratio')) > 0
+    assert min(row[name] for name in ('GFLOP', 'jitm s', 'PyTorch s', 'jitm s, first', 'ratio')) > 0
+
+
+SECONDS = {'eager': 2.0, 'compile': 1.0}
+
+
+class FakeWorker:
+    """Answers at once with the times of its mode; the first two answers compile."""
+
+    def __init__(self, module, folder, cores, mode):
+        self.mode, self.answers = mode, 0
+
+    def __call__(self, work):
+        self.answers += 1
+        if SECONDS[self.mode] is None:
+            raise WorkerError('peer_torch', 'BackendCompilerFailed')
+        return Answer(SECONDS[self.mode] + work, 0.0, self.answers <= 2 and self.mode == 'compile')
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ('seconds', 'mode'), [(1.0, 'compile'), (3.0, 'eager'), (None, 'eager (compile: BackendCompilerFailed)')]
+)
+def test_pytorch_runs_in_its_faster_mode(monkeypatch, seconds, mode):
+    monkeypatch.setattr(peers, 'Worker', FakeWorker)
+    monkeypatch.setitem(SECONDS, 'compile', seconds)
+    assert peers.faster_mode(ROOT, 1, [0]) == mode
+
+
+def test_rounds_that_compile_do_not_count():
+    def turn(work, seconds, *, compiled=False):
+        return peers.Round(work, Answer(seconds, 0.0, compiled, 5.0), Answer(2 * seconds, 0.0, False, 7.0), 10.0)
+
+    rounds = [turn(0, 9.0), turn(1, 1.0), turn(0, 9.0, compiled=True), turn(1, 3.0), turn(0, 2.0)]
+    row = peers.summary(peers.Measured(rounds, {0: 2e9, 1: 3e9}, 'eager'))
+    assert (row['jitm s'], row['PyTorch s'], row['ratio'], row['PyTorch MiB']) == (2, 4, 2, 7)
+    assert row['GFLOP'] == pytest.approx(8 / 3)
+    assert row['jitm % of the rate'] == pytest.approx(10)  # the median of 3 / 1, 3 / 3 and 2 / 2 GFLOP/s
+    assert row['PyTorch % of the rate'] == pytest.approx(5)
+
+
+def test_products_are_those_that_xla_counts():
+    """CLIP, whose blocks are not in a loop on a CPU; XLA also counts elementwise operations."""
+    tower = {'hidden_dim': 128, 'num_layers': 2, 'num_heads': 2, 'mlp_dim': 512}
+    config = configs.load('clip:b32,softmax,f30k').model.to_dict()
+    sides = {name: config[name] | tower for name in ('image', 'text')}
+    config |= {'embed_dim': 64, 'image': sides['image'] | {'image_size': 128}, 'text': sides['text']}
+    model = make_model(config, vocab_size=16)
+    lengths = np.full(4, 12, np.int32)
+    inputs = Images(pixels=np.ones((4, 128, 128, 3), np.uint8)), Texts(np.ones((4, 12), np.int32), lengths)
+
+    def loss(params):
+        return jax.nn.logsumexp(model.apply({'params': params}, *inputs, train=True))
+
+    params = jax.eval_shape(model.init, jax.random.key(0), *inputs)['params']
+    counted = jax.jit(jax.grad(loss)).lower(params).cost_analysis()['flops']
+    needed = products.training(products.clip(config, products.Inputs(np.ones(4, int), lengths, 0)))
+    assert 1 <= counted / needed < 1.05
+
+
+@pytest.mark.needs('torch')
+@pytest.mark.parametrize('name', ['vsepp', 'vsrn', 'saf', 'dbl'])
+def test_products_are_those_of_the_peer(loops, name):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from benchmarks import torch_networks
+
+    torch, system = loops.torch, peers.SYSTEMS[name]
+    config = configs.load(system.preset).to_dict()
+    sizes = {'embed_dim': 32, 'word_dim': 8, 'alignment_dim': 16}
+    model = config['model'] | {key: size for key, size in sizes.items() if key in config['model']}
+    if 'text' in model:
+        model['text'] |= {'word_dim': 8}
+    network = getattr(torch_networks, system.network.partition('.')[2])(model, 5, 24)
+    lengths, regions = torch.tensor([7, 3, 5]), torch.full((3,), 36)
+    batch = {'regions': torch.rand(3, 36, 24), 'counts': regions, 'ids': torch.ones(3, 7, dtype=int)}
+    batch['lengths'] = lengths
+    with FlopCounterMode(display=False) as counter:
+        network.rank(batch | {'image_index': torch.arange(3)}, 'negative')
+    needed = products.forward(system.products(model, products.Inputs(regions.numpy(), lengths.numpy(), 24)))
+    assert counter.get_total_flops() == pytest.approx(needed, rel=0.02)  # SAF has products with a column
+
+
+def test_products_of_published_steps():
+    """GFLOP of 128 images and captions, or 32, of 36 regions and 13.7 tokens, by hand."""
+    expected = {'vsepp': 81, 'scan': 141, 'bfan': 141, 'sgr': 461, 'saf': 642, 'naaf': 141, 'vsrn': 2780}
+    for name, gigaflops in (expected | {'vse_infinity': 158, 'vse_bert': 243, 'clip': 930}).items():
+        system = peers.SYSTEMS[name]
+        config, count = configs.load(system.preset).to_dict(), system.batch_size
+        inputs = products.Inputs(np.full(count, 36), np.full(count, 13.7), 2048)
+        needed = products.training(system.products(config['model'], inputs)) / 1e9
+        assert needed == pytest.approx(gigaflops, rel=0.011), name
+
+
+def test_uniter_scores_a_pair_of_its_batch_once():
+    """3 queries and 2 extra pairs: 3 x 2 candidates of the batch, 3 x 2 for images and for captions, 12 ranked."""
+    model = {'size': 'L-1_H-8_A-1'}
+    inputs = products.Inputs(np.full(5, 6), np.full(5, 4), 0, extra=2)
+    pair = 2 * 10 * (4 * 8 * 8 + 2 * 8 * 32) + 4 * 10 * 10 * 8 + 2 * 8 * 8
+    listed = products.uniter(model, inputs, num_hard=1)
+    assert products.forward(listed) == (18 + 12) * pair
+    assert products.training(listed) == (18 + 3 * 12) * pair
 
 
 @pytest.mark.needs('torch')
@@ -370,6 +489,13 @@ def test_tables_replace_the_rows_below_their_command():
     assert results.rewritten(page, {'mining': [{'s': 2.0}]}) == page.replace('1.00', '2.00')
     with pytest.raises(results.UserError, match="no result of 'mining'"):
         results.rewritten(page, {})
+
+
+def test_shares_are_columns_of_the_newest_comparison():
+    old = {'system': 'saf', 'ratio': 1.0, 'batch': 4}
+    new = old | {'jitm % of the rate': 50.0, 'PyTorch mode': 'eager', 'jitm MiB': 3.0}
+    timings = {'peers --rounds 5': [old], 'peers': [new], 'peers --evaluate': [{'system': 'scan'}], 'mining': []}
+    assert tables.shares(timings) == [{'system': 'saf', 'jitm % of the rate': 50.0, 'ratio': 1.0, 'jitm MiB': 3.0}]
 
 
 @pytest.mark.slow
