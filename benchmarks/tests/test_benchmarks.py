@@ -97,20 +97,18 @@ def test_peers_compute_the_same(tmp_path, precomp_folder, loops, name):
 
 @pytest.mark.needs('torch')
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', ['eager', 'compile'])
-def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops, mode):
+@pytest.mark.parametrize(('mode', 'work'), [('compile', '--checked=2'), ('eager', '--evaluate')])
+def test_peers_are_timed_in_processes(precomp_folder, monkeypatch, measured, loops, mode, work):
     monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', CACHE)
     flags = ('--systems', 'vsepp', '--rounds=2', f'--torch={mode}', f'--data_root={precomp_folder}', *PEERS)
-    [row] = measured('peers', '--checked=2', *flags)
-    assert (row['system'], row['batch'], row['PyTorch mode']) == ('vsepp', 4, mode)
-    assert row['difference of losses'] < 1e-5
-    for side in ('jitm', 'PyTorch'):
-        share = 100 * row['GFLOP'] / row[f'{side} s'] / row['product GFLOP/s']
-        assert row[f'{side} % of the rate'] == pytest.approx(share, rel=0.5)  # of medians
-    assert min(row[name] for name in ('ratio', 'jitm MiB', 'PyTorch MiB')) > 0
-    [row] = measured('peers', '--evaluate', *flags)
-    assert row['difference of rsum'] == 0
-    assert min(row[name] for name in ('GFLOP', 'jitm s', 'PyTorch s', 'jitm s, first', 'ratio')) > 0
+    [row] = measured('peers', work, *flags)
+    assert (row.pop('system'), row.pop('PyTorch mode')) == ('vsepp', mode)
+    if mode == 'eager':
+        assert row.pop('difference of rsum') == 0
+    else:
+        assert row.pop('difference of losses') < 1e-5
+        assert row['batch'] == 4
+    assert min(row.values()) > 0
 
 
 SECONDS = {'eager': 2.0, 'compile': 1.0}
