@@ -31,7 +31,8 @@ class Side:
             parallel.use_all_cores()
         self._setup = set_up(config)
         self._state = parallel.put_state(self._setup.initial_state())
-        self._steps = self._compilations = 0
+        self._steps = 0
+        self._compilations = 0
         monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, *_: object, **__: object) -> None:

@@ -208,9 +208,11 @@ class Side:
             start = time.perf_counter()
             number = self._trainer.step(arrays)
         else:
-            images, texts = self._trainer.read('images'), self._trainer.read('texts')
+            images = self._trainer.read('images')
+            texts = self._trainer.read('texts')
             if work == 'evaluate part':
-                images, texts = first_items(images, SHARD), first_items(texts, (texts['image_of_text'] < SHARD).sum())
+                images = first_items(images, SHARD)
+                texts = first_items(texts, (texts['image_of_text'] < SHARD).sum())
             start = time.perf_counter()
             number = evaluate(self._trainer.networks['target'], images, texts)
         seconds = time.perf_counter() - start

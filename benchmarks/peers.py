@@ -270,8 +270,8 @@ class Measured(NamedTuple):
 def take_turns(sides: tuple[Worker, Worker], works: Iterable[int | str]) -> Iterator[tuple[int | str, list[Answer]]]:
     """Yields each command and the answers of both sides, which start in turns."""
     for number, work in enumerate(works):
-        turn = slice(None, None, -1 if number % 2 else 1)
-        yield work, [side(work) for side in sides[turn]][turn]
+        order = slice(None, None, -1 if number % 2 else 1)
+        yield work, [side(work) for side in sides[order]][order]
 
 
 def timed(rounds: list[Round]) -> list[Round]:
@@ -292,8 +292,9 @@ def faster_mode(folder: Path, cores: int, works: Iterable[int | str]) -> str:
                     pairs.append(answers)
         except WorkerError as error:
             return f'{EAGER} ({COMPILED}: {error.reason})'
-    slow, fast = (min(answer.seconds for answer in answers) for answers in zip(*pairs, strict=True))
-    return COMPILED if fast < slow else EAGER
+    plain_seconds = min(plain.seconds for plain, _ in pairs)
+    compiled_seconds = min(fused.seconds for _, fused in pairs)
+    return COMPILED if compiled_seconds < plain_seconds else EAGER
 
 
 def measure(
@@ -310,7 +311,8 @@ def measure(
       rounds: The number of timed ones at least; if it is 0, PyTorch runs eagerly.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder, done = Path(name), []
+        folder = Path(name)
+        done = []
         operations = write_inputs(folder, system, config, steps)
         mode = args.torch if rounds else EAGER
         if mode == FASTER:
@@ -325,9 +327,11 @@ def measure(
 
 def summary(measured: Measured) -> Row:
     """Returns the medians over the timed rounds, and the memory."""
-    rounds, last = timed(measured.rounds), measured.rounds[-1]
+    rounds = timed(measured.rounds)
+    last = measured.rounds[-1]
     needed = [measured.operations[turn.work] / GIGA for turn in rounds]
-    ours, theirs = ([answers.seconds for answers in side] for side in zip(*(turn[1:3] for turn in rounds), strict=True))
+    ours = [turn.ours.seconds for turn in rounds]
+    theirs = [turn.theirs.seconds for turn in rounds]
     rate = statistics.median(turn.rate for turn in rounds)
 
     def share(seconds: list[float]) -> float:
@@ -349,7 +353,8 @@ def summary(measured: Measured) -> Row:
 
 def train(system: System, config: dict[str, Any], args: argparse.Namespace) -> Row:
     """Compares training steps, and losses without dropout."""
-    plain, steps = without_dropout(config), args.checked
+    plain = without_dropout(config)
+    steps = args.checked
     if plain == config:
         checked = measured = measure(system, config, args, steps, steps, args.rounds)
     else:

@@ -78,7 +78,9 @@ def transformer(lengths: np.ndarray, hidden: int, mlp: int, layers: int, gradien
 
 def regions(model: Section, inputs: Inputs) -> list[Product]:
     """Returns the products of a linear layer on regions, and of an MLP of its output or of the features."""
-    rows, features, dim = inputs.regions.sum(), inputs.features, model['embed_dim']
+    rows = inputs.regions.sum()
+    features = inputs.features
+    dim = model['embed_dim']
     products = [linear(rows, features, dim, gradients=1)]
     mlp = model['image']['mlp']
     if mlp == 'residual':
@@ -90,7 +92,9 @@ def regions(model: Section, inputs: Inputs) -> list[Product]:
 
 def words(model: Section, inputs: Inputs) -> list[Product]:
     """Returns the products of a GRU, or of a BERT and a linear layer."""
-    text, tokens, dim = model['text'], inputs.lengths.sum(), model['embed_dim']
+    text = model['text']
+    dim = model['embed_dim']
+    tokens = inputs.lengths.sum()
     if 'size' not in text:
         return [gru(tokens, text['word_dim'], dim, 2 if text['bidirectional'] else 1)]
     size = size_named(text['size'])
@@ -112,9 +116,10 @@ def vse(model: Section, inputs: Inputs) -> list[Product]:
 
 def vsrn(model: Section, inputs: Inputs) -> list[Product]:
     """VSRN without its captioner."""
-    rows, dim = inputs.regions.sum(), model['embed_dim']
+    rows = inputs.regions.sum()
+    dim = model['embed_dim']
     relations = Product(2 * 2 * np.square(inputs.regions).sum() * dim)
-    graph = [linear(rows, dim, dim), linear(rows, dim, dim), linear(rows, dim, dim), linear(rows, dim, dim), relations]
+    graph = [*[linear(rows, dim, dim)] * 4, relations]
     return [
         linear(rows, inputs.features, dim, gradients=1),
         *graph * model['graph_layers'],
@@ -143,7 +148,9 @@ def both_attend(model: Section, inputs: Inputs) -> list[Product]:
 
 def sgraf(model: Section, inputs: Inputs) -> list[Product]:
     """SGR, SAF and the network of DBL."""
-    images, dim, size = len(inputs.regions), model['embed_dim'], model['alignment_dim']
+    dim = model['embed_dim']
+    size = model['alignment_dim']
+    images = len(inputs.regions)
     gradients = 2 if model['reasoning']['name'] == 'alignment.AttentionFiltration' else 0
     products = [*regions(model, inputs), *words(model, inputs)]
     nodes = inputs.lengths
@@ -169,8 +176,10 @@ def graph_reasoning(nodes: np.ndarray, size: int, steps: int) -> float:
 
 def clip(model: Section, inputs: Inputs) -> list[Product]:
     """CLIP with a vision transformer."""
-    image, text = model['image'], model['text']
-    images, dim = len(inputs.regions), model['embed_dim']
+    image = model['image']
+    text = model['text']
+    dim = model['embed_dim']
+    images = len(inputs.regions)
     patches = (image['image_size'] // image['patch_size']) ** 2
     return [
         linear(images * patches, 3 * image['patch_size'] ** 2, image['hidden_dim'], gradients=1),
@@ -199,8 +208,8 @@ def uniter(model: Section, inputs: Inputs, num_hard: int) -> list[Product]:
     images[:queries] += inputs.extra - 1  # all images but its own
     candidates = np.repeat(inputs.lengths, images)
     ranked = np.full(2 * queries * (1 + num_hard), inputs.lengths.mean())
-    embedded = inputs.regions.sum(), inputs.features, size.hidden
-    products = [linear(*embedded, gradients=0), linear(*embedded, gradients=1)]
+    rows = inputs.regions.sum()
+    products = [linear(rows, inputs.features, size.hidden, gradients) for gradients in (0, 1)]
     for lengths, gradients in ((candidates, 0), (ranked, 2)):
         tokens = inputs.regions.mean() + lengths
         products += [

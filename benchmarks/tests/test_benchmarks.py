@@ -118,7 +118,8 @@ class FakeWorker:
     """Answers at once with the times of its mode; the first two answers compile."""
 
     def __init__(self, module, folder, cores, mode):
-        self.mode, self.answers = mode, 0
+        self.mode = mode
+        self.answers = 0
 
     def __call__(self, work):
         self.answers += 1
@@ -180,14 +181,16 @@ def test_products_are_those_of_the_peer(loops, name):
 
     from benchmarks import torch_networks
 
-    torch, system = loops.torch, peers.SYSTEMS[name]
+    torch = loops.torch
+    system = peers.SYSTEMS[name]
     config = configs.load(system.preset).to_dict()
     sizes = {'embed_dim': 32, 'word_dim': 8, 'alignment_dim': 16}
     model = config['model'] | {key: size for key, size in sizes.items() if key in config['model']}
     if 'text' in model:
         model['text'] |= {'word_dim': 8}
     network = getattr(torch_networks, system.network.partition('.')[2])(model, 5, 24)
-    lengths, regions = torch.tensor([7, 3, 5]), torch.full((3,), 36)
+    lengths = torch.tensor([7, 3, 5])
+    regions = torch.full((3,), 36)
     batch = {'regions': torch.rand(3, 36, 24), 'counts': regions, 'ids': torch.ones(3, 7, dtype=int)}
     batch['lengths'] = lengths
     with FlopCounterMode(display=False) as counter:
@@ -201,7 +204,8 @@ def test_products_of_published_steps():
     expected = {'vsepp': 81, 'scan': 141, 'bfan': 141, 'sgr': 461, 'saf': 642, 'naaf': 141, 'vsrn': 2780}
     for name, gigaflops in (expected | {'vse_infinity': 158, 'vse_bert': 243, 'clip': 930}).items():
         system = peers.SYSTEMS[name]
-        config, count = configs.load(system.preset).to_dict(), system.batch_size
+        config = configs.load(system.preset).to_dict()
+        count = system.batch_size
         inputs = products.Inputs(np.full(count, 36), np.full(count, 13.7), 2048)
         needed = products.training(system.products(config['model'], inputs)) / 1e9
         assert needed == pytest.approx(gigaflops, rel=0.011), name
