@@ -12,12 +12,10 @@ a change of parameters, and is left out.
 
 import dataclasses
 import math
-import operator
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from chex import Array, ArrayTree, PRNGKey
 from flax import traverse_util
 
@@ -69,12 +67,6 @@ class LoRA:
             values = a, jnp.zeros((self.rank, kernel.size // size)), jnp.float32(self.alpha / self.rank)
             adapters |= {(*path[:-1], name): value for name, value in zip(LEAVES, values, strict=True)}
         return traverse_util.unflatten_dict(flat | adapters)
-
-    def of_trained(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Returns an optimizer of the parameters that train beside adapters, without moments of the others."""
-        if not self.modules:
-            return optimizer
-        return optax.masked(optimizer, lambda params: jax.tree.map(operator.not_, select_frozen(params)))
 
 
 NO_ADAPTERS = LoRA(modules=())

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
-import optax
 from chex import ArrayTree
 
 Path = tuple[str, ...]  # the names of modules, and of a parameter
@@ -27,7 +26,7 @@ def path_of(keys: tuple[jax.tree_util.DictKey, ...]) -> Path:
 
 def paths_of(params: ArrayTree) -> list[Path]:
     """Returns the paths of all parameters, masked ones too."""
-    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, optax.MaskedNode))
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: not isinstance(x, Mapping))
     return [path_of(keys) for keys, _ in leaves]
 
 

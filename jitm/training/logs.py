@@ -3,20 +3,34 @@
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tqdm
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
 
 from jitm.devices import parallel
 from jitm.files import RESUMES, writing
 from jitm.runs import log
 from jitm.runs.log import MetricsFile, read_metrics
 from jitm.runs.progress import REPORT_TRAINING_EVERY, Pace, repeated
+
+
+@contextlib.contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Hides a module that is not imported yet from imports within the block."""
+    hidden = sys.modules.setdefault(module, None) is None
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[module]
+
+
+with _hidden('torch'):  # where it is installed tensorboardX imports it, which takes seconds, to log tensors of torch
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.summary import scalar
 
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05

@@ -136,9 +136,9 @@ class Member:
 
     def with_parts(self, model: Matcher, optimizer: optax.GradientTransformation) -> 'Member':
         """Returns the member with its model and, if it trains, the optimizer of its parameters or adapters."""
-        return dataclasses.replace(
-            self, model=model, optimizer=self.lora.of_trained(optimizer) if self.trains else None
-        )
+        if self.lora.modules:  # what they freeze needs no moments
+            optimizer = optax.masked(optimizer, lambda params: jax.tree.map(operator.not_, select_frozen(params)))
+        return dataclasses.replace(self, model=model, optimizer=optimizer if self.trains else None)
 
     def init(self, key: PRNGKey, images: Images, texts: Texts) -> MemberState:
         """Initializes a state randomly; only the shapes of the images and texts matter."""

@@ -140,7 +140,7 @@ def check_trained(config):
         if member.trains:
             params = parameters_of(json.dumps(plan.models[name]))
             adapted = jax.eval_shape(member.lora.add, jax.random.key(0), params)
-            jax.eval_shape(member.lora.of_trained(plan.make_optimizer(10)[0]).init, adapted)
+            jax.eval_shape(member.with_parts(None, plan.make_optimizer(10)[0]).optimizer.init, adapted)
             assert (adapted != params) == bool(member.lora.modules)
 
 
