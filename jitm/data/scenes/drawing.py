@@ -58,7 +58,7 @@ def paint(objects: Sequence[Object], boxes: np.ndarray, rng: np.random.Generator
     Returns:
       uint8 [64, 64, 3].
     """
-    picture = np.full((PIXELS, PIXELS, 3), rng.integers(*_BACKGROUND))
+    picture = np.full((PIXELS, PIXELS, 3), rng.integers(*_BACKGROUND), np.int16)
     for thing, (x1, y1, x2, y2) in zip(objects, boxes.tolist(), strict=True):
         colour = PALETTE[thing.colour] + rng.integers(-_COLOUR_JITTER, _COLOUR_JITTER + 1, size=3)
         picture[y1:y2, x1:x2][silhouette(thing.shape, x2 - x1)] = colour

@@ -58,6 +58,8 @@ for _template in TEMPLATES:
     RELATED[_template] = [('abc'.index(subject), 'abc'.index(target)) for subject, target in _pairs]
 
 _OBJECT, _ATTRIBUTE, _RELATION, _END = _MARKS = '\x01\x02\x03\x00'
+_A_BEFORE_VOWEL = re.compile(rf'\ba(?= [{_OBJECT}{_ATTRIBUTE}]?[aeiou])')
+_MARKED = re.compile(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)')
 _SIZE_PROB = 0.75
 _OMIT_COLOUR_PROB = 0.06
 _OMIT_SHAPE_PROB = 0.06
@@ -108,7 +110,7 @@ def describe(graph: SceneGraph, rng: np.random.Generator) -> list[Caption]:
     for template in (TEMPLATES[t] for t in rng.permutation(len(TEMPLATES))):
         statement = _sample_statement(template, graph, mentions, rng)
         if statement:
-            draws = zip(rng.random(len(SYNONYMS)), SYNONYMS.items(), strict=True)
+            draws = zip(rng.random(len(SYNONYMS)).tolist(), SYNONYMS.items(), strict=True)
             words = {notion: synonyms[int(draw * len(synonyms))] for draw, (notion, synonyms) in draws}
             captions.append(Caption(*render(template, statement, words), statement, template, words, graph))
         if len(captions) == CAPTIONS_PER_IMAGE:
@@ -138,8 +140,7 @@ def render(template: str, statement: Statement, words: dict[str, str]) -> tuple[
         pair = slots[subject] + slots[target]
         fields[pair] = f'{_RELATION}{_preposition(predicate, words)}{_END}'
         fields[f'{pair}_it'] = f'{_RELATION}{PRONOUNS[predicate]}{_END}'
-    marked = re.sub(rf'\ba(?= [{_OBJECT}{_ATTRIBUTE}]?[aeiou])', 'an', template.format(**fields))
-    return _read_marks(marked)
+    return _read_marks(_A_BEFORE_VOWEL.sub('an', template.format(**fields)))
 
 
 def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
@@ -147,7 +148,7 @@ def _read_marks(marked: str) -> tuple[str, scene_graphs.CaptionGraph]:
     text = ''
     marks = {_OBJECT: [], _ATTRIBUTE: [], _RELATION: []}
     described = []
-    for kind, part in re.findall(rf'([{_OBJECT}{_ATTRIBUTE}{_RELATION}]?)([^{_MARKS}]+)', marked):
+    for kind, part in _MARKED.findall(marked):
         if kind == _ATTRIBUTE:
             described.append((len(marks[_OBJECT]), len(marks[_ATTRIBUTE])))
         if kind:
@@ -170,11 +171,10 @@ def _sample_statement(
         phrases = [group]
         free = [i for i in free if i not in members]
     predicates = {(r.subject, r.object): r.predicate for r in graph.relations}
+    candidates = list(itertools.permutations(free, len(SLOTS[template]) - len(phrases)))
     related = RELATED[template]
-    candidates = []
-    for chosen in itertools.permutations(free, len(SLOTS[template]) - len(phrases)):
-        if predicates.keys() >= {(chosen[s], chosen[o]) for s, o in related}:
-            candidates.append(chosen)
+    for subject, target in related:
+        candidates = [chosen for chosen in candidates if (chosen[subject], chosen[target]) in predicates]
     if not candidates:
         return None
     chosen = candidates[np.argmin(mentions[np.array(candidates)].sum(1) + rng.random(len(candidates)))]
@@ -187,7 +187,7 @@ def _sample_statement(
 
 
 def _phrase(thing: Object, rng: np.random.Generator) -> Phrase:
-    size_draw, omission_draw = rng.random(2)
+    size_draw, omission_draw = rng.random(2).tolist()
     if omission_draw < _OMIT_COLOUR_PROB:
         return Phrase(size=thing.size, shape=thing.shape)
     if omission_draw < _OMIT_COLOUR_PROB + _OMIT_SHAPE_PROB:
