@@ -128,6 +128,26 @@ def data_parallel(step: Callable, precision: Precision) -> Callable:
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
+def trace_step(step: Callable, state: ArrayTree, batch: ArrayTree) -> None:
+    """Traces a function of `data_parallel`, which checks it.
+
+    In a single process the first call with arguments of `put_state` and of `put_batch` reuses the trace.
+
+    Args:
+      step: The function.
+      state: Arrays or shapes.
+      batch: Arrays in the layout of `split_rows`.
+    """
+    if jax.process_count() == 1:
+        step.lower(_shapes(state, _sharding()), _shapes(batch, _sharding(AXIS)))
+    else:  # pmap lowers for arrays only
+        jax.eval_shape(step, state, batch)
+
+
+def _shapes(tree: ArrayTree, sharding: jax.sharding.NamedSharding) -> ArrayTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
 def _local_mesh() -> jax.sharding.Mesh:
     return jax.sharding.Mesh(_local_devices(), (AXIS,))
 
@@ -211,9 +231,7 @@ def memory_of(mapped: Callable, rows: ArrayTree, *shared: ArrayTree) -> int:
       rows: The shapes, leaves [N, ...].
       *shared: Arrays or shapes.
     """
-    split = _sharding(AXIS)
-    rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split), rows)
-    stats = mapped.lower(rows, *shared).compile().memory_analysis()
+    stats = mapped.lower(_shapes(rows, _sharding(AXIS)), *shared).compile().memory_analysis()
     return num_local_devices() * (stats.temp_size_in_bytes + stats.output_size_in_bytes)
 
 

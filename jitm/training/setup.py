@@ -176,5 +176,5 @@ def trace(setup: Setup) -> TrainState:
     """
     with model_keys(), remedies():
         shapes = jax.eval_shape(setup.random_state)
-        jax.eval_shape(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
+        parallel.trace_step(setup.train_step, shapes, parallel.split_rows(setup.make_batch(0)))
     return shapes

@@ -142,6 +142,21 @@ def test_indivisible_batch_is_refused(monkeypatch):
         parallel.check_batch_size(100)
 
 
+def test_the_first_step_reuses_the_trace_that_checked_it():
+    traced = []
+
+    def step(state, batch):
+        traced.append(state.shape)
+        return state + collectives.mean(batch.mean(0)), {}
+
+    compiled = parallel.data_parallel(step, 'default')
+    state = np.zeros(3, np.float32)
+    batch = np.ones((8, 3), np.float32)
+    parallel.trace_step(compiled, state, parallel.split_rows(batch))
+    np.testing.assert_array_equal(compiled(parallel.put_state(state), parallel.put_batch(batch))[0], 1)
+    assert traced == [(3,)]
+
+
 def test_prefetch_keeps_the_order_and_raises_errors():
     made = list(parallel.prefetch(lambda step: {'x': np.full(2, step)}, range(5), depth=2))
     assert [int(batch['x'][0, 0]) for batch in made] == [0, 1, 2, 3, 4]
