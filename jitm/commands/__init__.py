@@ -1,1 +1,1 @@
-"""The commands of `jitm`, one module each; `jitm.commands.cli` dispatches them."""
+"""The commands of `jitm`, one module each, and what users type for them, in `usage`; `jitm.commands.cli` dispatches."""

@@ -1,11 +1,4 @@
-"""List the training pairs that are most likely mismatched.
-
-    jitm audit --workdir runs/rcl --count 200
-    jitm audit --workdir runs/rcl --photos photos
-
-Writes audit.jsonl and, with Jinja2, the page audit.html to audit/ in the run directory. If the model was trained on the
-same pairs, train it with a loss that is robust to noise (docs/noise.md).
-"""
+"""`jitm audit`, see `usage.audit`."""
 
 from pathlib import Path
 
@@ -20,16 +13,6 @@ from jitm.pages.pictures import are_small, pictures_of
 from jitm.pages.render import Result, render
 from jitm.runs.progress import ProgressPrinter
 from jitm.runs.run import read_split
-
-REQUIRED = ('workdir',)
-FLAGS = {
-    **shared.common('workdir'),
-    'split': shared.text('The split to audit.', 'train'),
-    'count': shared.count('The number of pairs to list.', 200),
-    'rounds': shared.count('The number of comparisons of each pair, with other pairs each time.', 4),
-    'photos': shared.path('A folder of pictures named by the image ids; by default from jitm encode.'),
-    **shared.common('step', 'member', 'data_root', 'output', 'dtype', 'precision', 'compilation_cache'),
-}
 
 
 def main(values: flags.FlagValues) -> None:

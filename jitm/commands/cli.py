@@ -1,6 +1,5 @@
 """The program `jitm`: finds the command, parses its flags, and turns errors into a sentence and an exit code."""
 
-import ast
 import difflib
 import importlib
 import inspect
@@ -110,8 +109,8 @@ def read_config(argument: str) -> dict[str, Any]:
     raise UserError(f'config file {name}: get_config returns {type(config).__name__}; return a ConfigDict')
 
 
-def load_command(name: str) -> ModuleType:
-    """Returns the module of a command.
+def load_usage(name: str) -> ModuleType:
+    """Returns the module of a command's help, arguments and flags.
 
     Raises:
       UserError: If no command has this name.
@@ -119,29 +118,34 @@ def load_command(name: str) -> ModuleType:
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"'{name}' is not a command of jitm{near or '; jitm --help lists them'}")
+    return importlib.import_module(f'jitm.commands.usage.{name}')
+
+
+def load_command(name: str) -> ModuleType:
+    """Returns the module that does the work of a command."""
     return importlib.import_module(f'jitm.commands.{name}')
 
 
-def _flags_of(command: ModuleType) -> dict[str, shared.Flag]:
+def _flags_of(usage: ModuleType) -> dict[str, shared.Flag]:
     """Returns the flags of a command; all that read or write runs have --import."""
-    return command.FLAGS | (shared.common('import') if 'workdir' in command.FLAGS else {})
+    return usage.FLAGS | (shared.common('import') if 'workdir' in usage.FLAGS else {})
 
 
-def _define_flags(command: ModuleType) -> flags.FlagValues:
+def _define_flags(usage: ModuleType) -> flags.FlagValues:
     """Returns the flags of a command, not parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    for name, define in _flags_of(command).items():
+    for name, define in _flags_of(usage).items():
         define(name, flag_values=values)
     return values
 
 
-def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+def _parse(usage: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     """Parses the arguments of a command.
 
     Args:
-      command: The module of the command.
-      argv: Its arguments.
+      usage: The module of `load_usage`.
+      argv: The arguments.
 
     Returns:
       The flags, with the config as the value of `--config`, and the positional arguments.
@@ -149,9 +153,9 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
     Raises:
       UserError: If a flag is unknown, missing or has a value of another type.
     """
-    name = command.__name__.rpartition('.')[2]
+    name = usage.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values = _define_flags(command)
+    values = _define_flags(usage)
     argv, config_flags = _split_overrides(argv) if 'config' in values else (argv, {})
     try:
         words = values(['jitm', *argv])[1:]
@@ -168,7 +172,7 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
         raise UserError(f'{error}{see_help}') from None
     for name in values:
         values[name].value = expand(values[name].value)
-    if words and not hasattr(command, 'ARGUMENTS'):
+    if words and not hasattr(usage, 'ARGUMENTS'):
         raise UserError(f"'{words[0]}' is not a flag{see_help}")
 
     if config_flags and values.config is None:
@@ -179,30 +183,29 @@ def _parse(command: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, 
         from jitm.training.sections import override  # imports jax, which not every command needs
 
         values['config'].value = override(values.config, config_flags)
-    for required in getattr(command, 'REQUIRED', ()):
+    for required in getattr(usage, 'REQUIRED', ()):
         if values[required].value in (None, '', [], ['']):
             raise UserError(f'--{required} is missing{see_help}')
-    if hasattr(command, 'RULES'):
-        command.RULES.check(values)
+    if hasattr(usage, 'RULES'):
+        usage.RULES.check(values)
     return values, words
 
 
-def _help(name: str, command: ModuleType) -> str:
+def _help(name: str, usage: ModuleType) -> str:
     """Returns the help of a command: its usage, its docstring and its flags."""
-    defined = _flags_of(command)
-    required = getattr(command, 'REQUIRED', ())
-    usage = ['usage: jitm', name, *([command.ARGUMENTS] if hasattr(command, 'ARGUMENTS') else [])]
-    usage += [f'--{flag} {flag.upper()}' for flag in required]
-    usage += ['[flags]'] if len(defined) > len(required) else []
+    defined = _flags_of(usage)
+    required = getattr(usage, 'REQUIRED', ())
+    words = ['usage: jitm', name, *([usage.ARGUMENTS] if hasattr(usage, 'ARGUMENTS') else [])]
+    words += [f'--{flag} {flag.upper()}' for flag in required]
+    words += ['[flags]'] if len(defined) > len(required) else []
     described = shared.describe_flags(defined, required)
-    return '\n\n'.join([' '.join(usage), inspect.getdoc(command).strip(), f'flags:\n{described}'])
+    return '\n\n'.join([' '.join(words), inspect.getdoc(usage).strip(), f'flags:\n{described}'])
 
 
 def _list_commands() -> str:
     lines = ['usage: jitm COMMAND [flags]', '', 'Trains, evaluates and applies image-text matching models.', '']
     for name in COMMANDS:
-        source = Path(__file__).with_name(f'{name}.py').read_text(encoding='utf-8')  # imports take seconds
-        lines.append(f'  {name:<10}{ast.get_docstring(ast.parse(source)).splitlines()[0]}')
+        lines.append(f'  {name:<10}{load_usage(name).__doc__.splitlines()[0]}')
     return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
 
 
@@ -215,16 +218,17 @@ def _run(argv: Sequence[str]) -> None:
         print(f'jitm {jitm.__version__}')
         return
     name, *arguments = argv
-    command = load_command(name)
+    usage = load_usage(name)
     if any(word in HELP for word in arguments):
-        print(_help(name, command))
+        print(_help(name, usage))
         return
-    values, words = _parse(command, arguments)
+    values, words = _parse(usage, arguments)
+    command = load_command(name)
     if 'compilation_cache' in values:
         shared.keep_compiled(values.compilation_cache)
     for module in values['import'].value if 'import' in values else ():
         names.import_own(module)
-    command.main(values, *([words] if hasattr(command, 'ARGUMENTS') else []))
+    command.main(values, *([words] if hasattr(usage, 'ARGUMENTS') else []))
 
 
 def _set_up_output() -> None:

@@ -1,27 +1,4 @@
-"""Convert published weights to a run directory, which every command reads, or a run to a folder to publish.
-
-    jitm convert --from clip models/clip-vit-base-patch32 --out runs/clip_b32
-    jitm convert --from clip models/ViT-B-32.pt --vocabulary bpe_simple_vocab_16e6.txt.gz --out runs/clip_b32
-    jitm convert --from siglip models/siglip-base-patch16-224 --out runs/siglip_b16
-    jitm convert --from blip models/blip-itm-base-coco --out runs/blip_base
-    jitm convert --from scan model_best.pth.tar --vocabulary f30k_precomp_vocab.json --out runs/scan_published
-    jitm convert --to safetensors runs/scan --out exported/scan
-    jitm convert --to tfds data/f30k_precomp --out data/tfds
-
-With `--from`, the argument is the folder of the published files, or the file of weights in it. The weights determine
-the model; `--config`, by default a preset of the system, determines data, losses and evaluation.
-Model options found neither in the tensors nor in the stored options of the training script are taken from the config
-and printed.
-
-With `--to`, the argument is a run directory, whose best model is written. `--to safetensors` writes
-`model.safetensors`, `config.json`, `vocabulary.json` and a model card with the latest evaluation, which every command
-accepts as `--workdir`. `--to clip_transformers` writes a CLIP as a folder of transformers, which `--from` reads, too.
-
-Low-rank adapters of a run are merged with its weights.
-
-`--to tfds` converts a `*_precomp` folder instead of a run to a TensorFlow data set for data.source
-tfds.load.
-"""
+"""`jitm convert`, see `usage.convert`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +7,8 @@ from typing import Any
 from absl import flags
 
 from jitm import configs
-from jitm.commands import flags as shared
 from jitm.commands import programs
+from jitm.commands.usage.convert import TARGETS
 from jitm.config import schema
 from jitm.data.text.vocabularies import describe_vocabulary
 from jitm.errors import UserError, did_you_mean
@@ -46,10 +23,6 @@ from jitm.models.make import member_model
 from jitm.runs import hub
 from jitm.runs.run import Run, export_run, load_run
 from jitm.training.weights import check_new, write_weights
-
-ARGUMENTS = 'PATH'
-REQUIRED = ('out',)
-RULES = shared.Rules(alternatives=[('from', 'to')], excludes={'to': ('config', 'vocabulary')})
 
 CONFIGS = {  # system -> its default --config, if that is not the first preset of a file of its name
     'dbl': 'dbl:baseline,max,alone,f30k',
@@ -67,16 +40,7 @@ LOADERS = {  # system -> reads its weights: `(system, path, --vocabulary, the co
     **dict.fromkeys(systems.SYSTEMS, load_checkpoint),
     **dict.fromkeys(joint_checkpoints.JOINT_SYSTEMS, load_joint),
 }
-TARGETS = ('safetensors', clip_weights.TARGET, 'tfds')  # our names, those of transformers, or data
 KIND = 'a converted run'
-FLAGS = {
-    **shared.common('config'),
-    'from': shared.text(f'The system: {", ".join(LOADERS)}.'),
-    'to': shared.text(f'The names or the format to write with: {", ".join(TARGETS)}.'),
-    'out': shared.path('The run directory to make, or the folder with `--to`.'),
-    'vocabulary': shared.path('The published vocabulary; the one beside the weights if not given.'),
-    **shared.common('compilation_cache'),
-}
 
 
 def main(values: flags.FlagValues, words: Sequence[str]) -> None:

@@ -1,11 +1,4 @@
-"""Explore the results of runs on a local page: queries, captions, attention, mismatched words and hard negatives.
-
-    jitm explorer --workdir runs/scan --split test
-    jitm explorer --workdir runs/a --workdir runs/b --split dev --photos photos
-
-Two runs are shown side by side. The page is served to this machine only unless --host says otherwise;
-it has no password.
-"""
+"""`jitm explorer`, see `usage.explorer`."""
 
 from absl import flags
 
@@ -17,17 +10,6 @@ from jitm.pages.pictures import NO_PICTURES
 from jitm.serving.explorer.app import bind, in_url, serve
 from jitm.serving.explorer.explored import explore
 from jitm.serving.explorer.pages import Site
-
-REQUIRED = ('workdir',)
-FLAGS = {
-    'workdir': shared.paths('A run directory; repeat the flag to compare runs side by side.'),
-    **shared.common('split'),
-    'photos': shared.path('A folder of pictures named by the image ids; by default from jitm encode.'),
-    'encoder': shared.path('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
-    'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
-    'port': shared.number('The port; 0 for one that is free.', 8765, lower_bound=0, upper_bound=65535),
-    **shared.common('data_root', 'compilation_cache'),
-}
 
 
 def main(values: flags.FlagValues) -> None:

@@ -1,12 +1,4 @@
-"""List the presets with their published results, or print the config of one.
-
-    jitm settings                               the systems, and the options of their presets
-    jitm settings vse f30k                      the presets that have every option, in their own name or the system's
-    jitm settings --show vse:rvse,selhn,f30k    the changes of a preset: config key: default -> value
-
-A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
-averaged scores of several.
-"""
+"""`jitm settings`, see `usage.settings`."""
 
 import itertools
 import re
@@ -24,13 +16,11 @@ from jitm.configs.tuning import TUNING
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
 
-ARGUMENTS = '[OPTION...]'
 HEADER = ('preset', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
 jitm settings OPTION...                     lists the presets that have every option
 jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset"""
-FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:OPTIONS.')}
 
 
 def main(values: flags.FlagValues, options: Sequence[str]) -> None:

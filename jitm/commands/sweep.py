@@ -1,10 +1,4 @@
-r"""Train a config with several values of its keys, one run after the other, and compare them.
-
-    jitm sweep --config demo --workdir runs/margins --seeds 0,1 \
-        --sweep terms.ranking.margin=0.1,0.2,0.3 --config.epochs=10
-
-Runs that are finished are skipped, a stopped one resumes: the same command continues a stopped sweep.
-"""
+"""`jitm sweep`, see `usage.sweep`."""
 
 import itertools
 import sys
@@ -15,7 +9,6 @@ from urllib.parse import quote
 
 from absl import flags
 
-from jitm.commands import flags as shared
 from jitm.config.build import flatten
 from jitm.errors import NotFiniteError, UserError
 from jitm.report.groups import read_groups
@@ -29,14 +22,6 @@ from jitm.training.sections import override
 
 SAME_TRAINING = 'run.', 'evaluation.'  # keys of these sections change no parameter
 NAME_BYTES = 255  # the longest name in the usual file systems
-REQUIRED = ('config', 'workdir')
-FLAGS = {
-    **shared.common('config'),
-    'workdir': shared.path('Folder of the run directories, one for each combination of values and seed.'),
-    'sweep': shared.texts('KEY=VALUE,VALUE,...; repeat the flag for the product of several keys.', []),
-    'seeds': shared.words("Seeds of each combination; the config's seed if not given.", []),
-    **shared.common('accept_changed_code', 'compilation_cache'),
-}
 
 
 def parse(sweep: str) -> tuple[str, list[str]]:

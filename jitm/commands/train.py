@@ -1,11 +1,4 @@
-"""Train a model from a config, or resume its training.
-
-    jitm train --config demo --workdir runs/demo
-    jitm train --config vse:rvse,selhn,f30k --workdir runs/rvse --config.epochs=10
-
-A stopped or killed run resumes with the same command, and ends with the same parameters as if it had
-never stopped. `jitm settings` lists the published presets.
-"""
+"""`jitm train`, see `usage.train`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,19 +9,17 @@ from absl import flags
 from jitm.commands import flags as shared
 from jitm.commands import programs
 from jitm.config.names import module_of
+from jitm.config.section import own_names
+from jitm.devices import parallel
 from jitm.metrics import table
+from jitm.models.make import member_model
 from jitm.runs.progress import ProgressPrinter
-
-REQUIRED = ('config', 'workdir')
-FLAGS = shared.common('config', 'workdir', 'accept_changed_code', 'compilation_cache', *shared.PROCESS_FLAGS)
+from jitm.training.sections import SECTIONS
+from jitm.training.stages import run_directory, train
 
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
     """Prints the best metrics, the files of the run and the commands to run next."""
-    from jitm.config.section import own_names  # imports jax, which a wrong flag and --help do not need
-    from jitm.models.make import member_model
-    from jitm.training.sections import SECTIONS
-
     split = config['evaluation']['split']
     best = result['best']
     first = result['first']
@@ -48,10 +39,6 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 
 def main(values: flags.FlagValues) -> None:
     """Trains, and prints the result in the first process."""
-    # They import jax, which a wrong flag and --help do not need.
-    from jitm.devices import parallel
-    from jitm.training.stages import run_directory, train
-
     shared.start_processes(values)
     config = values.config
     workdir = Path(values.workdir)

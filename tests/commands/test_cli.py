@@ -15,15 +15,18 @@ import pytest
 
 import jitm.__main__
 from jitm import configs
-from jitm.commands import cli, flags, programs
+from jitm.commands import cli, convert, flags, programs
 from jitm.config import schema
+from jitm.data.pairs import perturbations
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
+from jitm.evaluation.discrimination import sets
+from jitm.importers import clip_weights
 from tests.conftest import ROOT, environment
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv('HOME', str(tmp_path))
-    values, _ = cli._parse(cli.load_command('eval'), ['--workdir=~/a', '--workdir', '~/b', '--output=~', '--split=a~b'])
+    values, _ = cli._parse(cli.load_usage('eval'), ['--workdir=~/a', '--workdir', '~/b', '--output=~', '--split=a~b'])
     assert (values.workdir, values.output, values.split) == ([f'{tmp_path}/a', f'{tmp_path}/b'], str(tmp_path), 'a~b')
     config = configs.load('vse').to_dict()
     config['data']['root'], config['members']['target']['init_from'] = '~/x', '~/y'
@@ -32,18 +35,47 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
 
 
 def test_help_lists_every_command(capsys):
-    modules = {path.stem for path in (ROOT / 'jitm' / 'commands').glob('*.py')}
+    folder = ROOT / 'jitm' / 'commands'
+    modules = {path.stem for path in folder.glob('*.py')}
     assert modules == {*cli.COMMANDS, '__init__', 'cli', 'flags', 'loading', 'programs'}
+    assert {path.stem for path in (folder / 'usage').glob('*.py')} == {*cli.COMMANDS, '__init__'}
     for argv in ([], ['--help'], ['-h']):
         assert cli.main(argv) == 0
         output = capsys.readouterr().out
         assert [line.split()[0] for line in output.splitlines() if line.startswith('  ')] == [*cli.COMMANDS]
 
 
-def test_help_and_settings_start_without_jax(tmp_path):
-    code = 'import sys; from jitm.commands import cli; cli.main([]); cli.main(["settings"])'
-    code += '; assert "jax" not in sys.modules'
-    subprocess.run([sys.executable, '-c', code], env=environment(), cwd=tmp_path, check=True, capture_output=True)
+STARTS = """
+import sys
+from jitm.commands import cli
+
+def imported(*modules):
+    return sys.modules.keys() & {*modules}
+
+for argv in ([], ['settings'], *([name, '--help'] for name in cli.COMMANDS)):
+    assert cli.main(argv) == 0
+assert not imported('jax', 'flax', 'orbax', 'scipy', 'PIL', 'tqdm')
+cli.load_command('search')
+assert not imported('optax', 'scipy', 'tensorboardX', 'matplotlib', 'jinja2', 'tensorflow', 'torch')
+cli.load_command('train')
+assert not imported('matplotlib', 'jinja2', 'tensorflow', 'tensorflow_datasets', 'torch')
+"""
+
+
+def test_a_start_imports_what_it_needs(tmp_path):
+    """Help and presets no jax, a search nothing of training, training no torch."""
+    run = subprocess.run(
+        [sys.executable, '-c', STARTS], env=environment(), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_help_knows_the_names_of_modules_that_it_does_not_import():
+    usage = cli.load_usage('convert')
+    assert (usage.SYSTEMS, usage.TARGETS[1]) == ((*convert.LOADERS,), clip_weights.TARGET)
+    usage = cli.load_usage('words')
+    defaults = [usage.FLAGS[name].keywords['default'] for name in ('max_per_caption', 'min_count')]
+    assert (usage.KINDS, *defaults) == (sets.KINDS, perturbations.MAX_PER_CAPTION, perturbations.MIN_COUNT)
 
 
 def test_version_is_that_of_the_package_and_of_the_citation(capsys):
@@ -57,13 +89,13 @@ def test_version_is_that_of_the_package_and_of_the_citation(capsys):
 def test_help_of_a_command_names_its_flags(name, capsys):
     assert cli.main([name, '--help']) == 0
     output = capsys.readouterr().out
-    command = cli.load_command(name)
+    usage = cli.load_usage(name)
     assert output.startswith(f'usage: jitm {name}')
-    assert command.__doc__.splitlines()[0] in output
+    assert usage.__doc__.splitlines()[0] in output
     assert max(map(len, output.splitlines())) <= 120
-    for required in getattr(command, 'REQUIRED', ()):
+    for required in getattr(usage, 'REQUIRED', ()):
         assert f' --{required} {required.upper()}' in output
-    for flag in cli._define_flags(command):
+    for flag in cli._define_flags(usage):
         assert f'--{flag}' in output or f'--[no]{flag}' in output
 
 
@@ -100,26 +132,26 @@ def test_words_after_the_colon_reach_get_config(tmp_path):
     )
     for argument, words in ((str(path), 'none'), (f'{path}:a,b:c', 'a,b:c'), (f'{path}:', '')):
         for argv in ([f'--config={argument}'], ['--config', argument]):
-            values, _ = cli._parse(cli.load_command('train'), [*argv, '--workdir=x'])
+            values, _ = cli._parse(cli.load_usage('train'), [*argv, '--workdir=x'])
             assert values.config['words'] == words
-    values, _ = cli._parse(cli.load_command('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
+    values, _ = cli._parse(cli.load_usage('train'), ['--config', f'{path}:a', '--workdir=x', '--config.words=b'])
     assert values.config['words'] == 'b'
 
 
 def test_switches_are_true_or_false():
     with pytest.raises(UserError, match=r'^flag --save_sims=maybe: neither true nor false \(jitm eval --help'):
-        cli._parse(cli.load_command('eval'), ['--save_sims=maybe'])
+        cli._parse(cli.load_usage('eval'), ['--save_sims=maybe'])
     for word, value in (('--save_sims', True), ('--save_sims=true', True), ('--nosave_sims', False)):
-        assert cli._parse(cli.load_command('eval'), ['--workdir=x', word])[0].save_sims == value
+        assert cli._parse(cli.load_usage('eval'), ['--workdir=x', word])[0].save_sims == value
 
 
 def test_a_command_is_repeated_with_its_flags():
     argv = ['--workdir', 'a', '--workdir', "b's", '--nocompilation_cache', '--port', '1']
-    values, _ = cli._parse(cli.load_command('explorer'), argv)
+    values, _ = cli._parse(cli.load_usage('explorer'), argv)
     words = 'jitm', 'explorer', '--workdir=a', "--workdir=b's", '--port=1', '--nocompilation_cache'
     assert flags.repeated('explorer', values) == shlex.join(words)
     values, words = cli._parse(
-        cli.load_command('search'), ['--workdir', 'a', '--split', 'b', '--json', '--', '-5', 'rings']
+        cli.load_usage('search'), ['--workdir', 'a', '--split', 'b', '--json', '--', '-5', 'rings']
     )
     assert flags.repeated('search', values, words) == 'jitm search --workdir=a --split=b --json -- -5 rings'
 

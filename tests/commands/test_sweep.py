@@ -13,7 +13,7 @@ from jitm.training import stages
 
 
 def read_config(*argv):
-    return cli._parse(sweep, [*argv, '--workdir=x'])[0].config
+    return cli._parse(cli.load_usage('sweep'), [*argv, '--workdir=x'])[0].config
 
 
 def test_settings_are_the_product_of_the_values(tiny_config_file):

@@ -116,9 +116,9 @@ def test_arguments_are_swept():
 
 @pytest.mark.parametrize('form', ['=3 --config.terms.ranking.soft', ' 3 --config.terms.ranking.soft=True'])
 def test_flags_have_two_forms(form):
-    command = cli.load_command('train')
+    usage = cli.load_usage('train')
     words = f'--config vse --workdir x --config.{LOSS} --config.terms.ranking.gamma{form}'.split()
-    values, _ = cli._parse(command, words)
+    values, _ = cli._parse(usage, words)
     ranking = values.config['terms']['ranking']
     assert (ranking['gamma'], ranking['soft']) == (3.0, True)
 
@@ -154,7 +154,7 @@ def test_a_key_that_a_source_lacks_is_refused():
 )
 def test_unknown_flags_are_refused(flag, hint):
     with pytest.raises(UserError) as error:
-        cli._parse(cli.load_command('train'), [f'--{flag}'])
+        cli._parse(cli.load_usage('train'), [f'--{flag}'])
     name = flag.partition('=')[0]
     assert str(error.value) == f"Unknown command line flag '{name}'{hint} (jitm train --help lists the flags)"
 

@@ -428,9 +428,9 @@ def flag_rows() -> Iterator[Row]:
     """Yields wrong flags of each command."""
     for name, argv in COMMANDS.items():
         yield Row(f'{name} --unknown', (*argv, '--unknown=1'), None, 'unknown|Unknown')
-        command = cli.load_command(name)
-        flags = cli._define_flags(command)
-        for required in getattr(command, 'REQUIRED', ()):
+        usage = cli.load_usage(name)
+        flags = cli._define_flags(usage)
+        for required in getattr(usage, 'REQUIRED', ()):
             at = argv.index(f'--{required}')
             yield Row(f'{name} without --{required}', argv[:at] + argv[at + 2 :], None, required)
             empty = *argv[:at], f'--{required}=', *argv[at + 2 :]
@@ -442,7 +442,7 @@ def flag_rows() -> Iterator[Row]:
             bound = getattr(flags[flag].parser, 'lower_bound', None)
             for value in wrong + (() if bound is None else (str(bound - 1),)):
                 yield Row(f'{name} --{flag}={value}', (*argv, f'--{flag}={value}'), None, flag)
-        if not hasattr(command, 'ARGUMENTS'):
+        if not hasattr(usage, 'ARGUMENTS'):
             yield Row(f'{name} with a word', (*argv, 'word'), None, "'word' is not a flag")
 
 

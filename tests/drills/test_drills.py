@@ -45,7 +45,7 @@ def test_every_flag_of_a_path_is_tried_on_foreign_files():
     tried = {*foreign.FOLDERS.values(), *foreign.FILES.values(), *foreign.READ.values()}
     for command in cli.COMMANDS:
         values = flags.FlagValues()
-        for name, define in cli.load_command(command).FLAGS.items():
+        for name, define in cli.load_usage(command).FLAGS.items():
             define(name, flag_values=values)
         for name in (name for name in values if isinstance(values[name].parser, PathParser)):
             with pytest.raises(UserError, match=f"--{name} is 'gs://bucket/x', but jitm reads and writes files"):

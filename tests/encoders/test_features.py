@@ -313,7 +313,7 @@ def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), argume
     run = types.SimpleNamespace(config={'data': data, 'evaluation': {'precision': 'highest'}}, image_size=(16, 16))
     monkeypatch.setattr(encode, 'load_run', lambda *_: run)
     monkeypatch.setattr(networks, 'of_run', lambda *_: network)
-    values = cli._define_flags(encode)
+    values = cli._define_flags(cli.load_usage('encode'))
     values(['jitm', '--workdir', 'run', '--out', str(out), *(arguments or [f'--split={name}' for name in splits])])
     encode.main(values)
     return [bar.shown for bar in bars]
@@ -400,7 +400,7 @@ def test_the_command_prints_how_to_train(root, tmp_path, monkeypatch, capsys, ed
     run_command(monkeypatch, root, tmp_path, make_network(edge, crops=crops))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith('train ')]
     _, *words = shlex.split(line.partition(' ')[2])
-    values, _ = cli._parse(cli.load_command('train'), words[words.index('train') + 1 :])
+    values, _ = cli._parse(cli.load_usage('train'), words[words.index('train') + 1 :])
     config = values.config
     assert (config['data']['root'], config['model']['name']) == (str(tmp_path), loss)
     run_command(monkeypatch, root, tmp_path, make_network(edge, crops=crops), ('test',))

@@ -1,0 +1,1 @@
+"""The help, the arguments and the flags of each command, without the imports of its work, which take seconds."""

@@ -1,0 +1,14 @@
+"""List the presets with their published results, or print the config of one.
+
+    jitm settings                               the systems, and the options of their presets
+    jitm settings vse f30k                      the presets that have every option, in their own name or the system's
+    jitm settings --show vse:rvse,selhn,f30k    the changes of a preset: config key: default -> value
+
+A published result is R@1 from image to text, R@1 from text to image and rsum, in percent, of a single model or of the
+averaged scores of several.
+"""
+
+from jitm.commands import flags as shared
+
+ARGUMENTS = '[OPTION...]'
+FLAGS = {'show': shared.text('Prints the config of this preset, as NAME:OPTIONS.')}
