@@ -1,6 +1,8 @@
 """The program `jitm`: finds the command, parses its flags, and turns errors into a sentence and an exit code."""
 
 import difflib
+import functools
+import gc
 import importlib
 import inspect
 import io
@@ -121,9 +123,18 @@ def load_usage(name: str) -> ModuleType:
     return importlib.import_module(f'jitm.commands.usage.{name}')
 
 
+@functools.cache
 def load_command(name: str) -> ModuleType:
-    """Returns the module that does the work of a command."""
-    return importlib.import_module(f'jitm.commands.{name}')
+    """Returns the module that does the work of a command.
+
+    Its imports make many objects and no garbage: the collector does not run meanwhile, nor looks at them later.
+    """
+    gc.disable()
+    try:
+        return importlib.import_module(f'jitm.commands.{name}')
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _flags_of(usage: ModuleType) -> dict[str, shared.Flag]:
