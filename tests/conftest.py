@@ -50,6 +50,8 @@ from jitm.training.loop import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = os.environ.get('JITM_TEST_CACHE', str(ROOT / '.pytest_cache' / 'jax'))
+ACCELERATORS = int(os.environ.get('JITM_TEST_ACCELERATORS', 0))  # their number in tests of `several_devices`
+TOLERANCE = 1e-4 if ACCELERATORS else 1e-6  # the largest error of a float32 score
 sys.path.insert(0, str(ROOT))
 os.environ['XDG_CACHE_HOME'] = str(ROOT / '.pytest_cache' / 'home')
 
@@ -98,6 +100,17 @@ def environment(**variables: str) -> dict[str, str]:
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         **variables,
     }
+
+
+def several_devices(count: int) -> tuple[int, dict[str, str]]:
+    """The number of devices of a subprocess, and its environment.
+
+    They are CPU devices, or accelerators if `python -m benchmarks device` has set their number.
+    """
+    if not ACCELERATORS:
+        return count, environment(JAX_NUM_CPU_DEVICES=str(count))
+    variables = {'JAX_PLATFORMS': '', 'XLA_FLAGS': ''}  # a flag of the CPU's compiler ends a process on a TPU
+    return ACCELERATORS, environment(JAX_NUM_CPU_DEVICES=str(ACCELERATORS), **variables)
 
 
 def run_script(script: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:

@@ -14,7 +14,7 @@ import jax
 
 out, initial, devices, chosen, *processes = sys.argv[1:]
 jax.config.update('jax_num_cpu_devices', int(devices))
-jax.config.update('jax_enable_x64', True)
+jax.config.update('jax_enable_x64', bool(processes) or jax.default_backend() != 'tpu')  # which has no float64
 
 import warnings  # noqa: E402
 
@@ -217,6 +217,7 @@ def main() -> None:
     if int(devices) == 1:
         Path(initial).write_bytes(pickle.dumps(states_of))
     results['devices'] = np.asarray(jax.device_count())
+    results['float64'] = np.asarray(jax.config.jax_enable_x64)
     if parallel.is_primary():
         np.savez(out, **results)
     parallel.barrier('done')

@@ -12,18 +12,20 @@ import pytest
 
 from jitm.devices import collectives, parallel
 from jitm.errors import UserError
-from tests.conftest import ROOT, environment, free_port, shared_folder
+from tests.conftest import ACCELERATORS, ROOT, environment, free_port, several_devices, shared_folder
 from tests.support.matchers import WITHOUT_GRADIENT
 
 WORKER = str(ROOT / 'tests' / 'devices_worker.py')
 FEW = 'vsepp,boosted,ncr_encoded_in_chunks'
+CASES = FEW if ACCELERATORS else 'all'
 IN_CHUNKS = 'sigmoid', 'sigmoid_in_chunks'
 ENCODED = '_encoded_in_chunks'
 
 
-def start(*arguments) -> subprocess.Popen:
+def start(*arguments, env=None) -> subprocess.Popen:
     command = [sys.executable, WORKER, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True}
+    return subprocess.Popen(command, env=env or environment(), **pipes)
 
 
 def finish(*workers: subprocess.Popen) -> None:
@@ -38,7 +40,7 @@ def one_device_folder(tmp_path_factory):
 
     def compute(folder):
         folder.mkdir()
-        finish(start(folder / 'out.npz', folder / 'initial', 1, 'all'))
+        finish(start(folder / 'out.npz', folder / 'initial', 1, CASES))
 
     return shared_folder(tmp_path_factory, 'one_device', compute)
 
@@ -58,13 +60,13 @@ def one_device(one_device_folder):
 def check_same(out, one_device, devices):
     got = dict(np.load(out))
     assert got.pop('devices') == devices
+    float64 = got.pop('float64')
     for name in got:
         if name.endswith(WITHOUT_GRADIENT):
             continue
         scale = max(np.abs(one_device[name]).max(), 1e-3)
-        atol = (
-            2e-5 if name.startswith(('clip_resnet/', *IN_CHUNKS)) else 1e-6
-        )  # its networks compute in float32 in any case
+        in_float32 = not float64 or name.startswith(('clip_resnet/', *IN_CHUNKS))  # its networks do in any case
+        atol = (1e-3 if ACCELERATORS else 2e-5) if in_float32 else 1e-6
         np.testing.assert_allclose(got[name] / scale, one_device[name] / scale, atol=atol, err_msg=name)
     assert got['vsepp/step'] == 1
 
@@ -91,8 +93,9 @@ def test_one_device_gradient_is_not_trivial(one_device):
 @pytest.mark.slow
 def test_devices_agree(tmp_path, one_device, initial):
     out = tmp_path / 'out.npz'
-    finish(start(out, initial, 2, 'all'))
-    check_same(out, one_device, 2)
+    devices, env = several_devices(2)
+    finish(start(out, initial, devices, CASES, env=env))
+    check_same(out, one_device, devices)
 
 
 @pytest.mark.slow

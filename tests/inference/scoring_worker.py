@@ -25,7 +25,8 @@ from tests.support.scoring import CASES, count_compilations, make_problem, make_
 def main() -> None:
     warnings.simplefilter('error')
     results = {'devices': parallel.num_local_devices()}
-    for number, (arguments, shape) in enumerate(CASES):
+    for number, (arguments, (images, texts)) in enumerate(CASES):
+        shape = max(images, int(devices)), max(texts, int(devices))  # a block is split over the devices
         problem = make_problem(*arguments)
         results[str(number)] = make_scorer(problem, *shape).score()
         pairs = random_pairs(*results[str(number)].shape)

@@ -23,7 +23,7 @@ from jitm.inference.engine import Engine
 from jitm.inference.memory import BlockMemory
 from jitm.inference.scoring import Scorer, ScoringOptions
 from jitm.runs import progress
-from tests.conftest import ROOT, environment, free_port
+from tests.conftest import ROOT, TOLERANCE, environment, free_port, several_devices
 from tests.support.matchers import MATCHERS, ROUNDING
 from tests.support.scoring import CASES, count_compilations, make_problem, make_scorer, random_pairs, score_at_once
 
@@ -323,7 +323,7 @@ def test_measured_functions_are_not_compiled_again(vsepp, monkeypatch):
     assert count_compilations(score) == 0
 
 
-def run_workers(tmp_path, devices, processes=1):
+def run_workers(tmp_path, devices, processes=1, env=None):
     outs = [tmp_path / f'{n}.npz' for n in range(processes)]
     coordinator = f'localhost:{free_port()}'
     workers = []
@@ -332,7 +332,7 @@ def run_workers(tmp_path, devices, processes=1):
         if processes > 1:
             command += [coordinator, processes, index]
         pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True}
-        workers.append(subprocess.Popen(list(map(str, command)), env=environment(), **pipes))
+        workers.append(subprocess.Popen(list(map(str, command)), env=env or environment(), **pipes))
     for worker in workers:
         output, _ = worker.communicate()
         assert worker.returncode == 0, output
@@ -342,14 +342,15 @@ def run_workers(tmp_path, devices, processes=1):
 def check_devices(results):
     for number, (arguments, _) in enumerate(CASES):
         want = score_at_once(*arguments)
-        np.testing.assert_allclose(results[str(number)], want, atol=1e-6)
+        np.testing.assert_allclose(results[str(number)], want, atol=TOLERANCE)
         check_pairs(results[f'{number}_pairs'], random_pairs(*want.shape), *arguments)
 
 
 @pytest.mark.slow
-def test_four_devices_give_the_scores_of_one(tmp_path):
-    (results,) = run_workers(tmp_path, 4)
-    assert results['devices'] == 4
+def test_several_devices_give_the_scores_of_one(tmp_path):
+    devices, env = several_devices(4)
+    (results,) = run_workers(tmp_path, devices, env=env)
+    assert results['devices'] == devices
     check_devices(results)
 
 

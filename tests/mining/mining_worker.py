@@ -17,10 +17,11 @@ from tests.support.scoring import make_problem, make_scorer  # noqa: E402
 def main() -> None:
     folder = Path(out)
     search, _ = products()
-    search._queries = 4
+    rows = max(4, int(devices))  # a block is split over the devices
+    search._queries = rows
     search_all(search, make_split(7, 33), make_job(folder / 'products'), 5, 2)
     problem = make_problem('scan_t2i')
-    search = PairSearch([make_scorer(problem, 4, 4)], problem[2])
+    search = PairSearch([make_scorer(problem, rows, rows)], problem[2])
     search_all(search, problem[2], make_job(folder / 'pairs'), 5, 3)
 
 

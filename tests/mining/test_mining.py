@@ -23,7 +23,7 @@ from jitm.mining.resumable_job import mine, search_all
 from jitm.mining.state import MiningState, compare_with_batch, merge, summarize
 from jitm.mining.top_h import PairSearch
 from jitm.runs.run import load_run, read_split
-from tests.conftest import ROOT, environment
+from tests.conftest import ROOT, TOLERANCE, several_devices
 from tests.support.mining import full_sort, integer_vectors, make_job, make_lists, make_split, products, save_lists
 from tests.support.processes import ends, run_processes, started
 from tests.support.scoring import make_problem, make_scorer, score_at_once
@@ -146,13 +146,14 @@ def test_a_saved_state_is_read(tmp_path):
 
 @pytest.mark.slow
 def test_devices_do_not_change_mined_lists(tmp_path):
-    command = [sys.executable, WORKER, str(tmp_path), '4']
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    devices, env = several_devices(4)
+    command = [sys.executable, WORKER, str(tmp_path), str(devices)]
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     state = MiningState.load(make_job(tmp_path / 'products'), 0)
     assert_state(state, make_split(7, 33), products()[1])
     state = MiningState.load(make_job(tmp_path / 'pairs'), 0)
-    assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), 1e-6)
+    assert_state(state, make_problem('scan_t2i')[2], score_at_once('scan_t2i'), TOLERANCE)
 
 
 def mine_by_command(finished, out, *flags):

@@ -9,7 +9,7 @@ import pytest
 from jitm.errors import UserError
 from jitm.serving import search
 from jitm.serving.search import VectorSearch, rank
-from tests.conftest import ROOT, environment
+from tests.conftest import ROOT, several_devices
 
 
 def small_integers(count, size=3, seed=0):
@@ -52,13 +52,12 @@ def check_equal_vectors(count):
 @pytest.mark.slow
 def test_several_devices_find_the_same():
     cases = (50, 3, 7), (50, 3, 99), (2, 3, 1), (902, 3, 7)
+    devices, env = several_devices(4)
     code = (
-        'import jax; assert jax.device_count() == 4; from tests.serving.test_search import *; '
+        f'import jax; assert jax.device_count() == {devices}; from tests.serving.test_search import *; '
         f'[check(*case) for case in {cases}]; check_equal_vectors(3001)'
     )
-    result = subprocess.run(
-        [sys.executable, '-c', code], cwd=ROOT, env=environment(JAX_NUM_CPU_DEVICES='4'), capture_output=True, text=True
-    )
+    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, '')
 
 
