@@ -11,7 +11,8 @@ from benchmarks import command
 
 NAMES = (
     *('train_step', 'scoring', 'torch_loops', 'members', 'peers', 'tags_step', 'mining', 'precision'),
-    *('loader', 'memory', 'activations', 'gradient_cache', 'accelerators', 'start_up', 'scene_graphs', 'tables'),
+    *('loader', 'memory', 'activations', 'gradient_cache', 'accelerators', 'device', 'start_up', 'scene_graphs'),
+    'tables',
 )
 
 if __name__ == '__main__':

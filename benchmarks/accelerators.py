@@ -10,6 +10,7 @@ written when it is known, and a row that the file has is not compiled again. The
 
 import argparse
 import collections
+import itertools
 import json
 import resource
 import tempfile
@@ -269,13 +270,13 @@ def write_photos(folder: Path) -> None:
         (folder / split / 'metadata.jsonl').write_text('\n'.join(lines) + '\n')
 
 
-def write_merges(path: Path, count: int = 48894) -> None:
-    """Writes as many byte pairs as CLIP has."""
+def write_merges(path: Path, first: Sequence[str] = (), count: int = 48894) -> None:
+    """Writes as many byte pairs as CLIP has, some of which come first."""
     letters = [chr(n) for n in (*range(33, 127), *range(161, 173), *range(174, 256))]
     pairs = (f'{a} {b}' for a in letters for b in letters)
     longer = (f'{a}{b} {c}' for a in letters for b in letters for c in letters)
-    lines = [line for line, _ in zip((*pairs, *(next(longer) for _ in range(count))), range(count), strict=False)]
-    path.write_text('\n'.join(['#version', *lines]) + '\n')
+    unique = dict.fromkeys(itertools.islice(itertools.chain(first, pairs, longer), count + len(first)))
+    path.write_text('\n'.join(['#version', *itertools.islice(unique, count)]) + '\n')
 
 
 def write_all(folder: Path) -> None:

@@ -30,7 +30,7 @@ def make_parser(package: str, name: str) -> argparse.ArgumentParser:
     )
     module.add_flags(parser)
     parser.add_argument('--json', type=Path, default=DEFAULT_JSON, help='the file of results (default: %(default)s)')
-    parser.set_defaults(module=module)
+    parser.set_defaults(module=module, environment=None)  # None: that of this process
     return parser
 
 
@@ -49,6 +49,6 @@ def main(package: str, argv: Sequence[str] | None = None) -> None:
     try:
         for row in results.printed(args.module.run(args)):  # an interrupted run keeps the rows that it has
             rows.append(row)
-            results.add(args.json, name, arguments, rows)
+            results.add(args.json, name, arguments, rows, args.environment)
     except UserError as error:
         parser.error(str(error))

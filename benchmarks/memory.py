@@ -47,9 +47,14 @@ def write_files(folder: Path) -> None:
         images = len(np.load(folder / f'{split}_ims.npy', mmap_mode='r'))
         (folder / f'{split}_tags.jsonl').write_text(f'{tags}\n' * images)
     np.save(folder / 'boxes.npy', np.tile(np.array([[0.1, 0.1, 0.6, 0.7]], np.float32), (36, 1)))
+    write_pieces(folder / 'vocab.txt', WORD_PIECES)
+
+
+def write_pieces(path: Path, count: int) -> None:
+    """Writes a vocabulary of word pieces, such as BERT's, in which the words of `write_captions` are."""
     special = (*SPECIAL_PIECES, MASK)
-    words = [*special, *(f'w{n}' for n in range(WORD_PIECES - len(special)))]
-    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    words = [*special, *(f'w{n}' for n in range(count - len(special)))]
+    path.write_text('\n'.join(words) + '\n')
 
 
 def with_files(

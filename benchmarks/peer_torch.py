@@ -56,9 +56,9 @@ def relative_max(ranking: Ranking, anchor: Ranking, margin: float = 0.2) -> Tens
     return (margin + hardest - ahead[ranking.positives]).clamp(min=0)
 
 
-def softmax_contrastive(ranking: Ranking) -> Tensor:
+def softmax_contrastive(ranking: Ranking, temperature: float = 1.0) -> Tensor:
     """The cross-entropy of logits (Radford et al., 2021)."""
-    logits = ranking.scores.masked_fill(~(ranking.positives | ranking.negatives), -torch.inf)
+    logits = (ranking.scores / temperature).masked_fill(~(ranking.positives | ranking.negatives), -torch.inf)
     return F.cross_entropy(logits, ranking.positives.int().argmax(1), reduction='none')
 
 
@@ -120,9 +120,9 @@ class Trainer:
         with np.load(self._folder / f'{name}.npz') as arrays:
             return dict(arrays)
 
-    def step(self, arrays: Mapping[str, np.ndarray]) -> float:
+    def step(self, batch: Batch) -> Tensor:
         """Trains on a batch, and returns the loss of the target."""
-        batch, described = as_tensors(arrays), self._described
+        described = self._described
         rankings = {name: network.rank(batch, described['same_image']) for name, network in self.networks.items()}
         losses = {}
         for name, (terms, anchor) in described['members'].items():
@@ -133,7 +133,7 @@ class Trainer:
         for name, optimizer in self._optimizers.items():
             torch.nn.utils.clip_grad_norm_(self.networks[name].parameters(), self._clip_norm)
             optimizer.step()
-        return losses['target'].item()
+        return losses['target'].detach()
 
 
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -206,7 +206,7 @@ class Side:
         if isinstance(work, int):
             arrays = self._trainer.read(work)
             start = time.perf_counter()
-            number = self._trainer.step(arrays)
+            number = self._trainer.step(as_tensors(arrays)).item()
         else:
             images = self._trainer.read('images')
             texts = self._trainer.read('texts')

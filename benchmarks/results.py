@@ -14,7 +14,8 @@ from jitm.files import replacing
 
 ROOT = Path(__file__).resolve().parent.parent  # the repository
 DOCS = ROOT / 'docs'
-MARK = re.compile(r'(<!-- (?:benchmarks|experiments) (.*?) -->\n)((?:\|.*\n)*)')
+NOTHING = 'Nothing has been measured yet.\n'  # in the place of a table without rows
+MARK = re.compile(rf'(<!-- (?:benchmarks|experiments) (.*?) -->\n)({NOTHING}|(?:\|.*\n)*)')
 
 Row = dict[str, Any]  # heading of the column, with its unit -> number or text
 
@@ -79,17 +80,25 @@ def _read_lines(path: Path) -> dict[str, Row]:
     return lines
 
 
-def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row]) -> None:
-    """Adds the rows of a benchmark to a file of results, where they replace the rows of the same command."""
+def add(path: Path, name: str, arguments: Sequence[str], rows: list[Row], where: Row | None = None) -> None:
+    """Adds the rows of a benchmark to a file of results, where they replace the rows of the same command.
+
+    Args:
+      path: The file.
+      name: The name of the benchmark.
+      arguments: Its flags.
+      rows: The rows.
+      where: Where they were measured, if that is not `environment`.
+    """
     lines = _read_lines(path) if path.exists() else {}
     key = command(name, arguments)
-    lines[key] = {'command': key, **environment(), 'rows': rows}
+    lines[key] = {'command': key, **(where or environment()), 'rows': rows}
     with replacing(path) as file:
         file.write(''.join(json.dumps(line) + '\n' for line in lines.values()).encode())
 
 
 def rewritten(page: str, tables: Mapping[str, Sequence[Row]]) -> str:
-    """Returns a page with each table made from the rows of the command in the comment above it.
+    """Returns a page with each table, or `NOTHING`, made from the rows of the command in the comment above it.
 
     Raises:
       UserError: If a command has no rows.
@@ -98,7 +107,7 @@ def rewritten(page: str, tables: Mapping[str, Sequence[Row]]) -> str:
     def table(match: re.Match) -> str:
         if match[2] not in tables:
             raise UserError(f"docs has no result of '{match[2]}'; run this command with --json and a file of docs")
-        return match[1] + ''.join(f'{line}\n' for line in markdown(tables[match[2]]))
+        return match[1] + (''.join(f'{line}\n' for line in markdown(tables[match[2]])) or NOTHING)
 
     return MARK.sub(table, page)
 

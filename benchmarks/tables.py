@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks import accelerators, results
+from benchmarks import accelerators, device, results
 from benchmarks.results import DOCS, Row
 
 PAGES = DOCS / 'speed.md', *(DOCS / 'notes' / f'{name}.md' for name in ('timings', 'precision', 'accelerators'))
@@ -25,6 +25,7 @@ def tables() -> dict[str, list[Row]]:
         | {'peers shares': shares(timings)}
         | results.read(DOCS / 'precision.jsonl')
         | accelerators.tables(DOCS / 'accelerators.jsonl')
+        | device.tables(DOCS / 'devices.jsonl')
     )
 
 

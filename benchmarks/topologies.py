@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from typing import Any
 
 import jax
@@ -55,6 +56,21 @@ CHIPS = {
     'v6e': Chip(918, 32, 1640, 400, 0, TPU_PASSES, 1.75),
     'h100': Chip(989, 80, 3350, 450, 50, {'default': 2, 'high': 2, 'highest': 989 / 67}, 0),  # TF32 by default
 }
+PRECISIONS = 'bfloat16', 'TF32', 'float32'
+GPUS = {  # pattern of jax's name -> peak rates of dense products at these precisions, TFLOP/s, 0 where there are none
+    r'NVIDIA (H100 80GB HBM3|H200)\b': (989, 495, 67),
+    r'NVIDIA H100 PCIe': (756, 378, 51),
+    r'NVIDIA A100\b': (312, 156, 19.5),
+    r'NVIDIA A10\b': (125, 62.5, 31.2),
+    r'NVIDIA L4\b': (121, 60, 30.3),
+    r'NVIDIA L40S\b': (362, 183, 91.6),
+    r'NVIDIA GeForce RTX 3090$': (71, 35.6, 35.6),
+    r'NVIDIA GeForce RTX 4090$': (165, 82.6, 82.6),
+    r'Tesla T4\b': (0, 0, 8.1),
+    r'Tesla V100\b': (0, 0, 15.7),
+}
+TPUS = {r'TPU v5( lite|e)$': 'v5e', r'TPU v5p?$': 'v5p', r'TPU v6( lite|e)$': 'v6e'}  # jax's name -> chip
+THREE_PASSES = '3 passes'  # a float32 product as three of bfloat16
 TARGETS = (
     *('v5e:1x1', 'v5e:2x2', 'v5e:4x4', 'v5e:16x16', 'v5p:2x2x1', 'v6e:2x2'),
     *('h100:1', 'h100:8', 'h100:2x8'),
@@ -64,6 +80,25 @@ TARGETS = (
 def chip_of(target: str) -> Chip:
     """Returns the chip of a target, such as 'v5e:2x2' or 'h100:8'."""
     return CHIPS[target.partition(':')[0]]
+
+
+def peak_tflops(kind: str) -> dict[str, float]:
+    """Returns precision -> the peak rate of products by the data sheet of a device, TFLOP/s.
+
+    Args:
+      kind: The name that jax has for the device.
+
+    Returns:
+      The rates; {} for a device that has no entry.
+    """
+    for pattern, rates in GPUS.items():
+        if re.match(pattern, kind):
+            return {precision: rate for precision, rate in zip(PRECISIONS, rates, strict=True) if rate}
+    for pattern, name in TPUS.items():
+        if re.match(pattern, kind):
+            rate, passes = CHIPS[name].tflops, CHIPS[name].passes
+            return {'bfloat16': rate, THREE_PASSES: rate / passes['high'], 'float32': rate / passes['highest']}
+    return {}
 
 
 def link_gbps(target: str) -> float:

@@ -22,7 +22,7 @@ def unit(x: Tensor, dim: int = -1) -> Tensor:
 
 def valid(lengths: Tensor, size: int) -> Tensor:
     """Returns which of `size` positions are within the lengths [N]: bool [N, size]."""
-    return torch.arange(size) < lengths[:, None]
+    return torch.arange(size) < lengths.to(torch.get_default_device())[:, None]
 
 
 def read(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:

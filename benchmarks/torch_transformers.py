@@ -1,5 +1,6 @@
 """Networks that use the transformers of Hugging Face, for `python -m benchmarks peers`; see `torch_networks`."""
 
+import re
 from typing import Any
 
 import torch
@@ -9,12 +10,22 @@ from torch import Tensor, nn
 from benchmarks.torch_encoders import Batch, Section, unit, valid
 from benchmarks.torch_networks import Network, PooledVSE, Ranking
 
+NAMED = {'base': 'L-12_H-768_A-12', 'tiny': 'L-2_H-128_A-2'}  # sizes of BERT
+
 
 def bert(words: int, size: str, dropout: float, **options: Any) -> transformers.BertModel:
     """Returns a BERT of transformers."""
-    tiny = {'hidden_size': 128, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 512}
+    numbers = re.fullmatch(r'L-(\d+)_H-(\d+)_A-(\d+)', NAMED.get(size, size)).groups()
+    layers, hidden, heads = map(int, numbers)
     dropouts = {'hidden_dropout_prob': dropout, 'attention_probs_dropout_prob': dropout}
-    config = transformers.BertConfig(vocab_size=words, **{'base': {}, 'tiny': tiny}[size], **dropouts)
+    config = transformers.BertConfig(
+        vocab_size=words,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        **dropouts,
+    )
     return transformers.BertModel(config, **options)
 
 

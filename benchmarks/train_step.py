@@ -27,6 +27,7 @@ from jitm.devices import parallel
 from jitm.training.setup import set_up
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
+WORDS = 8000  # the size of the vocabulary of random captions
 
 
 def write_random_data(folder: Path) -> None:
@@ -40,7 +41,7 @@ def write_random_data(folder: Path) -> None:
 def write_captions(path: Path, images: int, rng: np.random.Generator) -> None:
     """Writes five captions for each image."""
     lengths = random_lengths(5 * images)
-    words = rng.zipf(1.3, (len(lengths), 76)) % 8000
+    words = rng.zipf(1.3, (len(lengths), 76)) % WORDS
     lines = (' '.join(f'w{word}' for word in row[:n]) for row, n in zip(words, lengths, strict=True))
     path.write_text('\n'.join(lines))
 
