@@ -25,8 +25,8 @@ def computed_once(x: Array) -> Array:
 def update_if(proceed: Array, update: Callable[[ArrayTree], ArrayTree], state: ArrayTree) -> ArrayTree:
     """Returns the updated state where bool [] `proceed` holds, else the state.
 
-    A CPU would copy a donated state before it selects between the old and the new one; a branch updates it in place.
+    A CPU would copy a donated state before it selects between the old and the new one; a conditional updates it in place.
     """
-    if policy.branches():
+    if policy.conditionals():
         return jax.lax.cond(proceed, update, lambda state: state, state)
     return jax.tree.map(lambda new, old: jnp.where(proceed, new, old), update(state), state)

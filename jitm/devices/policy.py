@@ -25,8 +25,8 @@ def copies_cheap_operations() -> bool:
     return parallel.platform() == 'cpu'
 
 
-def branches() -> bool:
-    """Returns whether a step branches on a computed value; a GPU would wait for the value."""
+def conditionals() -> bool:
+    """Returns whether a step has conditionals on computed values; a GPU would wait for the values."""
     return parallel.platform() == 'cpu'
 
 
