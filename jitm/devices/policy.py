@@ -53,6 +53,15 @@ def one_text_at_a_time() -> bool:
     return parallel.platform() == 'cpu'
 
 
+def sort_to_rank() -> bool:
+    """Returns whether GPO sorts values to rank them.
+
+    A CPU counts the larger values, 9 times as fast as a sort there. Elsewhere a weight looked up for each value, and
+    its gradient, would be a gather and a scatter of single elements.
+    """
+    return parallel.platform() != 'cpu'
+
+
 def one_gradient() -> bool:
     """Returns whether only one of the dense and the sparse gradient of scores is compiled."""
     return parallel.platform() != 'cpu'

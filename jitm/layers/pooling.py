@@ -15,6 +15,7 @@ import numpy as np
 from chex import Array
 from flax import linen as nn
 
+from jitm.devices import policy
 from jitm.errors import check_choice
 from jitm.layers.linear import LINEAR, Linear
 from jitm.layers.sequences import GRU
@@ -68,9 +69,8 @@ def last(features: Array, mask: Array) -> Array:
 
 
 # Both of these return the sum [N, D] of the values of each dimension of features [N, K, D], in descending order, with
-# weights [N, K] of their ranks. Ties rank by position; -inf is no value and ranks last, with weight 0. A CPU counts the
-# larger values: 9 times faster there than a sort. Other devices sort, since a weight looked up for each value, and its
-# gradient, would be a gather and a scatter of single elements.
+# weights [N, K] of their ranks. Ties rank by position; -inf is no value and ranks last, with weight 0. See
+# `policy.sort_to_rank`.
 
 
 def _weigh_by_counting(features: Array, weights: Array) -> Array:
@@ -135,12 +135,13 @@ class GPO(nn.Module):
         """Pools [N, K, D] with mask [N, K] to [N, D]."""
         weights = self.weights(features.shape[1])[jnp.sum(mask, axis=1) - 1]
         features = jnp.where(mask[..., None], features, -jnp.inf)
-        return jax.lax.platform_dependent(features, weights, cpu=_weigh_by_counting, default=_weigh_by_sorting)
+        weigh = _weigh_by_sorting if policy.sort_to_rank() else _weigh_by_counting
+        return weigh(features, weights)
 
     def weights(self, size: int) -> Array:
         """Returns the weights of the ranks [K, K]; row k - 1 is for k vectors, with 0 after the k-th."""
         counts = jnp.arange(1, size + 1)
-        positions = jnp.broadcast_to(positional_encoding(size, GPO_DIM), (size, size, GPO_DIM))
+        positions = jnp.asarray(positional_encoding(size, GPO_DIM)[None])
         scores = self.linear(self.gru(positions, counts))[..., 0] / GPO_TEMPERATURE
         return nn.softmax(scores, where=jnp.arange(size) < counts[:, None])
 

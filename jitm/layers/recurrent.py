@@ -33,29 +33,37 @@ class GRUStep(NamedTuple):
         """The state after the step."""
         return (1 - self.update) * self.candidate + self.update * self.state
 
+    def gradients(self, d_after: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Returns the cotangents of `take_step`'s projections of the input and of the state, given that of `after`."""
+        d_candidate = d_after * (1 - self.update) * (1 - self.candidate**2)
+        d_update = d_after * (self.state - self.candidate) * self.update * (1 - self.update)
+        d_reset = d_candidate * self.hidden_candidate * self.reset * (1 - self.reset)
+        return (d_reset, d_update, d_candidate), (d_reset, d_update, d_candidate * self.reset)
 
-def take_step(state: Array, inputs: Sequence[Array], hidden: Sequence[Array], mask: Array | None = None) -> GRUStep:
+
+def take_step(state: Array, inputs: Sequence[Array], hidden: Sequence[Array]) -> GRUStep:
     """Computes the gates and the candidate state of one step.
 
     Args:
       state: The state before, of any shape.
       inputs, hidden: The projections of the input and of the state for the reset gate, the update gate and the
         candidate.
-      mask: Where it is False, the state is kept.
     """
     reset = nn.sigmoid(inputs[0] + hidden[0])
     update = nn.sigmoid(inputs[1] + hidden[1])
-    if mask is not None:
-        update = jnp.where(mask, update, 1)
     candidate = nn.tanh(inputs[2] + reset * hidden[2])
     return GRUStep(state, reset, update, candidate, hidden[2])
 
 
-class Parameters(NamedTuple):
-    """The kernels and biases of the input and of the state for the reset gate, the update gate and the candidate."""
+Maps = tuple[tuple[Array, Array], ...]
+"""The kernels and biases for the reset gate, the update gate and the candidate."""
 
-    inputs: tuple[tuple[Array, Array], ...]
-    state: tuple[tuple[Array, Array], ...]
+
+class Parameters(NamedTuple):
+    """The maps of the input and of the state."""
+
+    inputs: Maps
+    state: Maps
 
     def transposed(self) -> 'Parameters':
         """Returns the parameters with transposed kernels."""

@@ -1,7 +1,8 @@
 """GRUs over sequences, with a gradient that has one product for each parameter.
 
 States and inputs are columns, [H, N] and [D, N]: for few sequences a CPU multiplies a kernel by columns up to six times
-as fast as rows by a kernel.
+as fast as rows by a kernel. A step computes only what needs the state before it, in few operations: on a TPU an
+operation of a step that is no product waits a microsecond for its operands.
 """
 
 import functools
@@ -10,11 +11,12 @@ from collections.abc import Callable, Sequence
 import einops
 import jax
 import jax.numpy as jnp
+import numpy as np
 from chex import Array, ArrayTree
 from flax import linen as nn
 
 from jitm.devices import policy
-from jitm.layers.recurrent import GRUCell, GRUStep, Parameters, take_step
+from jitm.layers.recurrent import GRUCell, GRUStep, Maps, take_step
 from jitm.types import Profile, Segment, Texts
 
 
@@ -31,7 +33,7 @@ class GRU(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, lengths: Array, profile: Profile | None = None) -> Array:
-        """Reads every sequence of [N, L, D] up to its length, int [N].
+        """Reads every sequence of [N, L, D] up to its length, int [N]; [1, L, D] are equal sequences.
 
         On a CPU, sequences that have a profile are sorted by their lengths, and those that have ended are read no
         further. A profile of another number of sequences is ignored.
@@ -45,16 +47,24 @@ class GRU(nn.Module):
             x = x[order]
             lengths = jnp.asarray(lengths)[order]
         else:
-            profile = (Segment(0, length, count),)
+            profile = (Segment(0, length, len(lengths)),)
         x = einops.rearrange(x, 'n l d -> l d n')
         mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
+        parts = _split(profile, x)
+        valid = _split(profile, mask)
+        columns = _columns(parts)
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
         for name in directions:
             reverse = name == 'backward'
-            parameters = GRUCell(self.features, name=name).parameters(x.shape[1])
-            # Backward, padding comes first and must not change the state; forward, it comes last.
-            states.append(run_gru(reverse, profile, x, mask if reverse else None, parameters))
+            parameters = GRUCell(self.features, name=name).parameters(x.shape[1]).transposed()
+            reset, update, candidate = [_segments(y, parts) for y in affine(columns, parameters.inputs)]
+            if reverse:
+                # Padding comes first and must not change the state: its update gate is 1. Forward, it comes last.
+                update = [jnp.where(*part, jnp.inf) for part in zip(valid, update, strict=True)]
+            inputs = zip(reset, update, candidate, valid, strict=True)
+            inputs = [tuple(jnp.broadcast_arrays(*part)[:-1]) for part in inputs]
+            states.append(run_gru(reverse, profile, inputs, parameters.state))
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
 
@@ -63,13 +73,13 @@ class GRU(nn.Module):
         return self(words, texts.lengths, texts.profile)
 
 
-def affine(x: Array, maps: tuple[tuple[Array, Array], ...]) -> tuple[Array, ...]:
+def affine(x: Array, maps: Maps) -> tuple[Array, ...]:
     """Returns W x + b of the columns of x for each map."""
     return tuple(kernel @ x + bias[:, None] for kernel, bias in maps)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def run_gru(reverse: bool, profile: Profile, x: Array, mask: Array | None, parameters: Parameters) -> Array:
+def run_gru(reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]], maps: Maps) -> Array:
     """Runs a GRU over sequences from a state of zero.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
@@ -77,72 +87,73 @@ def run_gru(reverse: bool, profile: Profile, x: Array, mask: Array | None, param
     Args:
       reverse: Whether it runs from the last element to the first.
       profile: The segments of the elements that are read.
-      x: The inputs [L, D, N].
-      mask: bool [L, 1, N]; the state does not change where it is False. None changes it at every element.
-      parameters: The kernels and biases.
+      inputs: For each segment, the projections [l, H, n] of its inputs for the reset gate, the update gate and the
+        candidate. An infinite one for the update gate keeps the state.
+      maps: The transposed kernels and the biases of the state.
 
     Returns:
       The state after each element [L, H, N], zero where the profile has none.
     """
-    return _run_gru_forward(reverse, profile, x, mask, parameters)[0]
+    return _run_gru_forward(reverse, profile, inputs, maps)[0]
 
 
 def _run_gru_forward(
-    reverse: bool, profile: Profile, x: Array, mask: Array | None, parameters: Parameters
-) -> tuple[Array, tuple[list[Array], Parameters, list[GRUStep]]]:
+    reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]], maps: Maps
+) -> tuple[Array, tuple[list[GRUStep], Maps]]:
+    del profile
     # Without the barrier XLA transposes the kernels again in each step.
-    transposed = jax.lax.optimization_barrier(parameters.transposed())
+    transposed = jax.lax.optimization_barrier(maps)
 
     def step(state, inputs):
-        x, mask = inputs
-        next_step = take_step(state, affine(x, transposed.inputs), affine(state, transposed.state), mask)
+        next_step = take_step(state, inputs, affine(state, transposed))
         return next_step.after, (next_step.after, next_step)
 
-    parts = _split(profile, (x, mask))
-    kernel = parameters.state[0][0]
-    states, steps = zip(*_scan(step, parts, len(kernel), jnp.result_type(x, kernel), reverse), strict=True)
-    return _join(states), ([part for part, _ in parts], parameters, list(steps))
+    def read(state, segment):
+        return jax.lax.scan(step, state, segment, reverse=reverse)
+
+    x = inputs[0][0]
+    start = jnp.zeros((x.shape[1], 0), jnp.result_type(x, maps[0][0]))
+    states, steps = zip(*_scan(read, inputs, start, reverse), strict=True)
+    return _join(states), (list(steps), maps)
 
 
 def _run_gru_backward(
-    reverse: bool,
-    profile: Profile,
-    residuals: tuple[list[Array], Parameters, list[GRUStep]],
-    gradients: Array,
-) -> tuple[Array, None, Parameters]:
-    """Returns the cotangents of `x` and of the parameters.
+    reverse: bool, profile: Profile, residuals: tuple[list[GRUStep], Maps], gradients: Array
+) -> tuple[list[tuple[Array, ...]], Maps]:
+    """Returns the cotangents of the inputs and of the maps.
 
-    The scan computes those of the gates; then each parameter needs one product over all elements.
+    The loops compute those of the states; then each map needs one product over all elements. A step adds the gradient
+    of the state before it, and counts its place, since on a TPU it would wait for a sum or a number of its own.
     """
-    x, parameters, steps = residuals
-    kernels = [kernel for kernel, _ in parameters.state]
+    steps, maps = residuals
+    kernels = [kernel.T for kernel, _ in maps]
+    ahead = 1 if reverse else -1
 
-    def step(carry, parts_of_step):
-        d_after, (state, reset, update, candidate, hidden_candidate) = parts_of_step
-        d_after += carry
-        d_candidate = d_after * (1 - update) * (1 - candidate**2)
-        d_update = d_after * (state - candidate) * update * (1 - update)
-        d_reset = d_candidate * hidden_candidate * reset * (1 - reset)
-        d_hidden_candidate = d_candidate * reset
-        carry = kernels[0] @ d_reset + kernels[1] @ d_update + kernels[2] @ d_hidden_candidate + d_after * update
-        return carry, (d_reset, d_update, d_candidate, d_hidden_candidate)
+    def read(carry, segment):
+        gradients, steps = segment
 
-    parts = list(zip(_split(profile, gradients), steps, strict=True))
-    cotangents = _scan(step, parts, gradients.shape[1], gradients.dtype, not reverse)
-    d_reset, d_update, d_candidate, d_hidden_candidate = map(_columns, zip(*cotangents, strict=True))
-    transposed = parameters.transposed()
+        def step(carry, next_step):
+            place, d_after = carry
+            place += ahead
+            _, d_hidden = next_step.gradients(d_after)
+            products = [kernel @ d_gate for kernel, d_gate in zip(kernels, d_hidden, strict=True)]
+            inside = (place >= 0) & (place < len(gradients))
+            gradient = jnp.where(inside, gradients[place], 0)
+            d_before = sum(products) + d_after * next_step.update + gradient
+            return (place, d_before), d_before
+
+        first = 0 if reverse else len(gradients) - 1
+        d_first = carry + gradients[first]
+        (_, carry), d_before = jax.lax.scan(step, (first, d_first), steps, reverse=not reverse)
+        d_states = [d_first[None], d_before[:-1]] if reverse else [d_before[1:], d_first[None]]
+        return carry, jnp.concatenate(d_states)
+
+    segments = list(zip(_split(profile, gradients), steps, strict=True))
+    d_states = _scan(read, segments, gradients[0, :, :0], not reverse)
+    d_inputs, d_hidden = zip(*map(GRUStep.gradients, steps, d_states), strict=True)
     states = _columns([part.state for part in steps])
-    d_x_columns, d_input_parameters = jax.vjp(affine, _columns(x), transposed.inputs)[1](
-        (d_reset, d_update, d_candidate)
-    )
-    _, d_state_parameters = jax.vjp(affine, states, transposed.state)[1]((d_reset, d_update, d_hidden_candidate))
-    d_x = []
-    start = 0
-    for part in x:
-        stop = start + part.shape[0] * part.shape[2]
-        d_x.append(einops.rearrange(d_x_columns[:, start:stop], 'd (l n) -> l d n', n=part.shape[2]))
-        start = stop
-    return _join(d_x), None, Parameters(d_input_parameters, d_state_parameters).transposed()
+    d_columns = tuple(map(_columns, zip(*d_hidden, strict=True)))
+    return list(d_inputs), jax.vjp(functools.partial(affine, states), maps)[1](d_columns)[0]
 
 
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
@@ -172,16 +183,25 @@ def _columns(parts: Sequence[Array]) -> Array:
     return jnp.concatenate([einops.rearrange(part, 'l h n -> h (l n)') for part in parts], axis=1)
 
 
-def _scan(step: Callable, parts: Sequence[ArrayTree], size: int, dtype: jnp.dtype, reverse: bool) -> list[ArrayTree]:
-    """Scans the segments, the last one first if `reverse`; returns their results in the order of the segments.
+def _segments(columns: Array, parts: Sequence[Array]) -> list[Array]:
+    """Splits the columns [H, elements] of some segments into [l, H, n], the inverse of `_columns`."""
+    stops = np.cumsum([len(part) * part.shape[-1] for part in parts])
+    segments = zip(jnp.split(columns, stops[:-1], axis=1), parts, strict=True)
+    return [einops.rearrange(segment, 'h (l n) -> l h n', l=len(part)) for segment, part in segments]
 
-    The initial state is zero, also of columns that the segment before lacks.
+
+def _scan(read: Callable, segments: Sequence[ArrayTree], carry: Array, reverse: bool) -> list[ArrayTree]:
+    """Reads the segments, the last one first if `reverse`; returns their results in the order of the segments.
+
+    Args:
+      read: Maps a carry [H, n] and a segment of n columns to the next carry and a result.
+      segments: The segments.
+      carry: The first carry. Columns that a carry lacks are zero.
+      reverse: Whether the last segment is the first.
     """
-    carry = None
     results = []
-    for part in reversed(parts) if reverse else parts:
-        count = jax.tree.leaves(part)[0].shape[-1]
-        carry = jnp.zeros((size, count), dtype) if carry is None else _resize(carry, count)
-        carry, result = jax.lax.scan(step, carry, part, reverse=reverse)
+    for segment in reversed(segments) if reverse else segments:
+        count = jax.tree.leaves(segment)[0].shape[-1]
+        carry, result = read(_resize(carry, count), segment)
         results.append(result)
     return results[::-1] if reverse else results
