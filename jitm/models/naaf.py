@@ -91,10 +91,9 @@ class NAAF(CrossAttentionMatcher):
         if not train:
             return super().similarity(images, texts)
         images, texts = self.prepare(images, texts)
-        statistics, mined = mine(self, images, texts, self.alpha, self.minimum_words)
+        thresholds, mined = mine(self, images, texts, self.alpha, self.minimum_words)
         if not self.is_initializing():
-            self.threshold.value = statistics.threshold
-            self.safe_threshold.value = statistics.safe_threshold
+            self.threshold.value, self.safe_threshold.value = thresholds
         mined = mined.replace(vectors=texts.vectors)  # with gradient
 
         def mined_scores(variables, images, texts):

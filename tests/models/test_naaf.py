@@ -104,10 +104,9 @@ def test_the_boundary_is_where_one_density_is_alpha_times_the_other(alpha, ratio
     ],
 )
 def test_boundaries_that_are_nowhere_or_outside(samples, alpha, want):
-    start = {'threshold': 0.3, 'safe_threshold': 0.2, 'count': 0.0, 'mean': [0.0, 0.0], 'squares': [0.0, 0.0]}
-    statistics = naaf_thresholds.Statistics(**{name: jnp.float32(value) for name, value in start.items()})
-    statistics = naaf_thresholds.add_words(statistics, jnp.float32(samples), jnp.ones(len(samples[0]), bool))
-    moved = naaf_thresholds.move_thresholds(statistics, alpha)
-    for got, new, old in zip((moved.threshold, moved.safe_threshold), want, (0.3, 0.2), strict=True):
+    statistics = naaf_thresholds.describe(jnp.float32(samples), jnp.ones(len(samples[0]), bool))
+    start = jnp.float32([0.3, 0.2])
+    moved = naaf_thresholds.move_thresholds(start, naaf_thresholds.estimate_thresholds(statistics, alpha))
+    for got, new, old in zip(moved, want, start, strict=True):
         if new is not None:
             np.testing.assert_allclose(got, 0.7 * new + 0.3 * old, rtol=1e-5)
