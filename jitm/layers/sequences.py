@@ -132,21 +132,22 @@ def _run_gru_backward(
     def read(carry, segment):
         gradients, steps = segment
 
-        def step(carry, next_step):
-            place, d_after = carry
-            place += ahead
+        def read_back(place, d_after):
+            next_step = jax.tree.map(lambda x: x[place], steps)
             _, d_hidden = next_step.gradients(d_after)
             products = [kernel @ d_gate for kernel, d_gate in zip(kernels, d_hidden, strict=True)]
-            inside = (place >= 0) & (place < len(gradients))
-            gradient = jnp.where(inside, gradients[place], 0)
-            d_before = sum(products) + d_after * next_step.update + gradient
-            return (place, d_before), d_before
+            return sum(products) + d_after * next_step.update
+
+        def step(carry, _):
+            place, d_after = carry
+            d_before = read_back(place, d_after) + gradients[place + ahead]
+            return (place + ahead, d_before), d_before
 
         first = 0 if reverse else len(gradients) - 1
         d_first = carry + gradients[first]
-        (_, carry), d_before = jax.lax.scan(step, (first, d_first), steps, reverse=not reverse)
-        d_states = [d_first[None], d_before[:-1]] if reverse else [d_before[1:], d_first[None]]
-        return carry, jnp.concatenate(d_states)
+        (last, d_last), d_others = jax.lax.scan(step, (first, d_first), length=len(gradients) - 1, reverse=not reverse)
+        d_states = [d_first[None], d_others] if reverse else [d_others, d_first[None]]
+        return read_back(last, d_last), jnp.concatenate(d_states)
 
     segments = list(zip(_split(profile, gradients), steps, strict=True))
     d_states = _scan(read, segments, gradients[0, :, :0], not reverse)
