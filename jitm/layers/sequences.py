@@ -51,7 +51,7 @@ class GRU(nn.Module):
         x = einops.rearrange(x, 'n l d -> l d n')
         mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
         parts = _split(profile, x)
-        valid = _split(profile, mask)
+        valid = [einops.rearrange(part, 'l 1 n -> 1 l n') for part in _split(profile, mask)]
         columns = _columns(parts)
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
@@ -61,7 +61,7 @@ class GRU(nn.Module):
             reset, update, candidate = [_segments(y, parts) for y in affine(columns, parameters.inputs)]
             if reverse:
                 # Padding comes first and must not change the state: its update gate is 1. Forward, it comes last.
-                update = [jnp.where(*part, jnp.inf) for part in zip(valid, update, strict=True)]
+                update = [part + jnp.where(keeps, 0, jnp.inf) for part, keeps in zip(update, valid, strict=True)]
             inputs = zip(reset, update, candidate, valid, strict=True)
             inputs = [tuple(jnp.broadcast_arrays(*part)[:-1]) for part in inputs]
             states.append(run_gru(reverse, profile, inputs, parameters.state))
@@ -87,7 +87,7 @@ def run_gru(reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]]
     Args:
       reverse: Whether it runs from the last element to the first.
       profile: The segments of the elements that are read.
-      inputs: For each segment, the projections [l, H, n] of its inputs for the reset gate, the update gate and the
+      inputs: For each segment, the projections [H, l, n] of its inputs for the reset gate, the update gate and the
         candidate. An infinite one for the update gate keeps the state.
       maps: The transposed kernels and the biases of the state.
 
@@ -104,15 +104,21 @@ def _run_gru_forward(
     # Without the barrier XLA transposes the kernels again in each step.
     transposed = jax.lax.optimization_barrier(maps)
 
-    def step(state, inputs):
-        next_step = take_step(state, inputs, affine(state, transposed))
-        return next_step.after, (next_step.after, next_step)
-
     def read(state, segment):
-        return jax.lax.scan(step, state, segment, reverse=reverse)
+        length = segment[0].shape[1]
+
+        def step(carry, _):
+            place, state = carry
+            inputs = [x[:, place] for x in segment]
+            next_step = take_step(state, inputs, affine(state, transposed))
+            return (place - 1 if reverse else place + 1, next_step.after), (next_step.after, next_step)
+
+        first = length - 1 if reverse else 0
+        (_, state), result = jax.lax.scan(step, (first, state), length=length, reverse=reverse)
+        return state, result
 
     x = inputs[0][0]
-    start = jnp.zeros((x.shape[1], 0), jnp.result_type(x, maps[0][0]))
+    start = jnp.zeros((len(x), 0), jnp.result_type(x, maps[0][0]))
     states, steps = zip(*_scan(read, inputs, start, reverse), strict=True)
     return _join(states), (list(steps), maps)
 
@@ -154,7 +160,8 @@ def _run_gru_backward(
     d_inputs, d_hidden = zip(*map(GRUStep.gradients, steps, d_states), strict=True)
     states = _columns([part.state for part in steps])
     d_columns = tuple(map(_columns, zip(*d_hidden, strict=True)))
-    return list(d_inputs), jax.vjp(functools.partial(affine, states), maps)[1](d_columns)[0]
+    d_inputs = [tuple(einops.rearrange(x, 'l h n -> h l n') for x in part) for part in d_inputs]
+    return d_inputs, jax.vjp(functools.partial(affine, states), maps)[1](d_columns)[0]
 
 
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
@@ -185,10 +192,10 @@ def _columns(parts: Sequence[Array]) -> Array:
 
 
 def _segments(columns: Array, parts: Sequence[Array]) -> list[Array]:
-    """Splits the columns [H, elements] of some segments into [l, H, n], the inverse of `_columns`."""
+    """Splits the columns [H, elements] of some segments [l, D, n] into [H, l, n]."""
     stops = np.cumsum([len(part) * part.shape[-1] for part in parts])
     segments = zip(jnp.split(columns, stops[:-1], axis=1), parts, strict=True)
-    return [einops.rearrange(segment, 'h (l n) -> l h n', l=len(part)) for segment, part in segments]
+    return [einops.rearrange(segment, 'h (l n) -> h l n', l=len(part)) for segment, part in segments]
 
 
 def _scan(read: Callable, segments: Sequence[ArrayTree], carry: Array, reverse: bool) -> list[ArrayTree]:
