@@ -25,7 +25,8 @@ def computed_once(x: Array) -> Array:
 def update_if(proceed: Array, update: Callable[[ArrayTree], ArrayTree], state: ArrayTree) -> ArrayTree:
     """Returns the updated state where bool [] `proceed` holds, else the state.
 
-    A CPU would copy a donated state before it selects between the old and the new one; a conditional updates it in place.
+    A CPU would copy a donated state before it selects between the old and the new one. A conditional updates it in
+    place.
     """
     if policy.conditionals():
         return jax.lax.cond(proceed, update, lambda state: state, state)
