@@ -130,6 +130,7 @@ NETWORKS = {  # name -> setting and flags
 NINE_SCALED = NINE | {'data.root': 'data/f8k_nine_scaled_precomp'}  # features of a standard deviation near 1
 SELHN = {  # the mean of both directions, as released
     'terms.ranking.loss': 'ranking.selective_hard_negative',
+    'terms.ranking.epsilon': 0.01,
     'terms.ranking.reduction': 'mean',
     'terms.ranking.weight': 0.5,
 }
