@@ -137,6 +137,12 @@ def _run_gru_backward(
 
     def read(carry, segment):
         gradients, steps = segment
+        length, _, count = gradients.shape
+        # The barrier and the merged axes decide how a TPU lays them out; else it may gather the columns in each step.
+        rows = jax.lax.optimization_barrier(einops.rearrange(gradients, 'l h n -> (l n) h'))
+
+        def gradient(place):
+            return jax.lax.dynamic_slice_in_dim(rows, place * count, count).T
 
         def read_back(place, d_after):
             next_step = jax.tree.map(lambda x: x[place], steps)
@@ -146,12 +152,12 @@ def _run_gru_backward(
 
         def step(carry, _):
             place, d_after = carry
-            d_before = read_back(place, d_after) + gradients[place + ahead]
+            d_before = read_back(place, d_after) + gradient(place + ahead)
             return (place + ahead, d_before), d_before
 
-        first = 0 if reverse else len(gradients) - 1
-        d_first = carry + gradients[first]
-        (last, d_last), d_others = jax.lax.scan(step, (first, d_first), length=len(gradients) - 1, reverse=not reverse)
+        first = 0 if reverse else length - 1
+        d_first = carry + gradient(first)
+        (last, d_last), d_others = jax.lax.scan(step, (first, d_first), length=length - 1, reverse=not reverse)
         d_states = [d_first[None], d_others] if reverse else [d_others, d_first[None]]
         return read_back(last, d_last), jnp.concatenate(d_states)
 
