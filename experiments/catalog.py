@@ -550,7 +550,7 @@ GROUPS = {
             for scenario, anchor in (('oss', {}), ('mss', {'members.anchor.momentum': 0.9995}))
         },
     },
-    'scaled': {  # losses from the first step, and after two epochs of the sum, on features of a published scale
+    'scaled': {  # losses from the first step, and after two epochs with the sum of hinges, on scaled features
         **{
             f'scaled_{network}_{loss}': Experiment(f'vse:{model},{loss}', NINE_SCALED | flags | changes, final='test')
             for loss, changes in (

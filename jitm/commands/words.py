@@ -8,9 +8,10 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.commands import loading
+from jitm.data.pairs.kinds import GENERATED, RETRIEVED
 from jitm.errors import UserError, require
 from jitm.evaluation.discrimination.measures import check_perplexity, evaluate, table
-from jitm.evaluation.discrimination.sets import GENERATED, RETRIEVED, check_kinds, perturbed_captions
+from jitm.evaluation.discrimination.sets import check_kinds, perturbed_captions
 from jitm.evaluation.explain import check_examples, describe_captions
 from jitm.evaluation.protocol import describe_measurement
 from jitm.inference.pairs import PairScorer

@@ -18,8 +18,8 @@ def computed_once(x: Array) -> Array:
     """
     if not policy.copies_cheap_operations():
         return x
-    one = jax.lax.optimization_barrier(jnp.ones((), x.dtype))
-    return x / one
+    divisor = jax.lax.optimization_barrier(jnp.ones((), x.dtype))
+    return x / divisor
 
 
 def update_if(proceed: Array, update: Callable[[ArrayTree], ArrayTree], state: ArrayTree) -> ArrayTree:

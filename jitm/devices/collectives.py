@@ -48,13 +48,13 @@ def _sum_in_order(x: Array) -> Array:
     return _all_gather(_sum_of_rows(rows))[: x.size].reshape(x.shape)
 
 
-def _alone() -> bool:
+def _on_one_device() -> bool:
     """Whether there is one device, where XLA on a CPU would copy the arrays of a collective."""
     return jax.lax.axis_size(AXIS) == 1
 
 
 def _sum(tree: ArrayTree) -> ArrayTree:
-    if _alone():
+    if _on_one_device():
         return tree
     return jax.tree.map(_sum_in_order, tree) if _on_cpus() else jax.lax.psum(tree, AXIS)
 
@@ -65,7 +65,7 @@ def all_gather(tree: ArrayTree) -> ArrayTree:
     Every operation waits for all devices, so small arrays of one dtype share an all-gather. Large ones do not: packing
     copies them, and stops XLA on TPU from gathering in the dtype of the consuming product.
     """
-    if _alone():
+    if _on_one_device():
         return tree
     leaves, structure = jax.tree.flatten(tree)
     groups = collections.defaultdict(list)
@@ -124,7 +124,7 @@ def mean(tree: ArrayTree) -> ArrayTree:
 
 def device_key(key: PRNGKey) -> PRNGKey:
     """Returns a different random key on each device in `data_parallel`, and the key itself on a single device."""
-    return key if _alone() else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+    return key if _on_one_device() else jax.random.fold_in(key, jax.lax.axis_index(AXIS))
 
 
 def _in_data_parallel() -> bool:

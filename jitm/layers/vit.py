@@ -64,8 +64,8 @@ class Patches(nn.Module):
         pixels, kernel, bias = nn.dtypes.promote_dtype(pixels, kernel, bias, dtype=self.dtype)
         rows = pixels.shape[1] // edge
         columns = pixels.shape[2] // edge
-        whole = pixels[:, : rows * edge, : columns * edge]
-        patches = einops.rearrange(whole, 'i (h a) (w b) c -> i (h w) (a b c)', a=edge, b=edge)
+        cropped = pixels[:, : rows * edge, : columns * edge]
+        patches = einops.rearrange(cropped, 'i (h a) (w b) c -> i (h w) (a b c)', a=edge, b=edge)
         products = patches @ kernel.reshape(-1, self.features)
         return products if bias is None else products + bias
 

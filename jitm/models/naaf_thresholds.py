@@ -133,14 +133,16 @@ def mine(
 
     def add_texts(earlier, similarities, selected):
         statistics, thresholds = earlier
-        added = describe(similarities, selected)
+        described = describe(similarities, selected)
         # For a TPU its compiler estimates a third of the time of adding one text after the other.
-        joined = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), statistics, added)
+        joined = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), statistics, described)
         after = jax.tree.map(lambda x: x[1:], jax.lax.associative_scan(merge, joined))
         estimates = jax.vmap(functools.partial(estimate_thresholds, alpha=alpha))(after)
         estimates = jnp.where(after.count > minimum_words, estimates, jnp.nan)
-        thresholds, before = jax.lax.scan(lambda old, new: (move_thresholds(old, new), old), thresholds, estimates)
-        return (jax.tree.map(lambda x: x[-1], after), thresholds), before[:, 0]
+        thresholds, thresholds_of_texts = jax.lax.scan(
+            lambda old, new: (move_thresholds(old, new), old), thresholds, estimates
+        )
+        return (jax.tree.map(lambda x: x[-1], after), thresholds), thresholds_of_texts[:, 0]
 
     def score_tile(earlier, rows_and_texts):
         rows, tile = rows_and_texts

@@ -17,9 +17,7 @@ import jitm.__main__
 from jitm import configs
 from jitm.commands import cli, convert, flags, programs
 from jitm.config import schema
-from jitm.data.pairs import perturbations
 from jitm.errors import InterruptedRun, NotFiniteError, UserError
-from jitm.evaluation.discrimination import sets
 from jitm.importers import clip_weights
 from tests.conftest import ROOT, environment
 
@@ -73,9 +71,6 @@ def test_a_start_imports_what_it_needs(tmp_path):
 def test_help_knows_the_names_of_modules_that_it_does_not_import():
     usage = cli.load_usage('convert')
     assert (usage.SYSTEMS, usage.TARGETS[1]) == ((*convert.LOADERS,), clip_weights.TARGET)
-    usage = cli.load_usage('words')
-    defaults = [usage.FLAGS[name].keywords['default'] for name in ('max_per_caption', 'min_count')]
-    assert (usage.KINDS, *defaults) == (sets.KINDS, perturbations.MAX_PER_CAPTION, perturbations.MIN_COUNT)
 
 
 def test_version_is_that_of_the_package_and_of_the_citation(capsys):

@@ -8,19 +8,18 @@ With --save_perturbed any model can train with these captions, see config key ca
 """
 
 from jitm.commands import flags as shared
+from jitm.data.pairs.kinds import KINDS, MAX_PER_CAPTION, MIN_COUNT
 
 REQUIRED = ('workdir', 'perturbations')
-# Those of `jitm.evaluation.discrimination.sets`, which imports jax.
-KINDS = ('swap', 'generated', 'in_batch', 'retrieved', 'noun', 'number', 'relation')
 FLAGS = {
     **shared.common('workdir'),
     'perturbations': shared.words(f'Some of {", ".join(KINDS)}.'),
     'generator': shared.path("The run that generates the kind 'generated'; this run if not given."),
     **shared.common('split'),
     'texts': shared.count('The number of captions, evenly spaced; all if not given.'),
-    'max_per_caption': shared.count('Perturbed captions of each kind for one caption.', 400),
+    'max_per_caption': shared.count('Perturbed captions of each kind for one caption.', MAX_PER_CAPTION),
     'seed': shared.number('The seed of the choice if there are more.', 0, lower_bound=0),
-    'min_count': shared.count('The minimum number of occurrences of a replaced noun in the split.', 200),
+    'min_count': shared.count('The minimum number of occurrences of a replaced noun in the split.', MIN_COUNT),
     'concreteness': shared.path('A list of words with scores, to exchange concrete nouns only.', ''),
     'scene_graphs': shared.path('JSON of the scene graphs; parsed by rules if not given.', ''),
     'save_perturbed': shared.switch('Write the perturbed captions to perturbed.jsonl, to train with them.'),

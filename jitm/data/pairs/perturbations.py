@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 
 from jitm.data.pairs.caption_rules import change_numbers, head_of, replace_nouns, replace_prepositions, swap_objects
+from jitm.data.pairs.kinds import BY_RULES, MAX_PER_CAPTION, MIN_COUNT, SWAP
 from jitm.data.scene_graphs import CaptionGraph
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import parse_json, read_text, split_lines
 
-MAX_PER_CAPTION = 400  # perturbed captions kept for one caption, as published
-MIN_COUNT = 200  # occurrences of a noun in the captions, as published
 MIN_CONCRETENESS = 0.6  # applies to nouns if a list is given, as published
-SWAP = 'swap'  # the kind that `scenes` contains
-KINDS = ('noun', 'number', 'relation')
 Perturb = Callable[[int], list[str]]  # the row of a caption in its split -> its distinct perturbed captions
 
 
@@ -113,8 +110,8 @@ def perturber(
     elif kind == SWAP:
         of_kind = swaps(split).values()
         return lambda text: [*itertools.chain.from_iterable(captions[text] for captions in of_kind)]
-    elif kind not in KINDS:
-        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, KINDS)}")
+    elif kind not in BY_RULES:
+        raise UserError(f"there is no perturbation '{kind}'{did_you_mean(kind, BY_RULES)}")
     nouns = _frequent_nouns(split, graphs, min_count, concreteness) if kind == 'noun' else []
 
     def perturb_text(text: int) -> list[str]:
@@ -182,7 +179,7 @@ def swaps(split: Split) -> dict[str, tuple[tuple[str, ...], ...]]:
       UserError: If the split does not belong to `scenes`.
     """
     if not hasattr(split, 'swaps'):
-        raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(KINDS)}')
+        raise UserError(f'{split.name} has no swaps, only scenes has them; use {", ".join(BY_RULES)}')
     captions: dict[str, list[tuple[str, ...]]] = {'attribute': [], 'relation': []}
     for row in split.swaps:
         for kind in captions:

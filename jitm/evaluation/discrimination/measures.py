@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from jitm import metrics
+from jitm.data.pairs.kinds import RETRIEVED
 from jitm.data.scenes import SceneSplit, holds
 from jitm.data.scenes.parser import parse
 from jitm.data.splits import Split, pad_texts
 from jitm.data.text.word_level import Tokens, Vocabulary, join
 from jitm.data.text.wordpiece import WordPiece
 from jitm.errors import UserError
-from jitm.evaluation.discrimination.sets import RETRIEVED
 from jitm.inference.pairs import WORD_HEADS, PairScorer, WordPredictions, word_mask
 from jitm.models.joint import has_heads
 from jitm.pages import tables

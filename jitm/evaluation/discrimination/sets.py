@@ -8,6 +8,7 @@ import numpy as np
 
 from jitm.data import scene_graphs
 from jitm.data.pairs import perturbations
+from jitm.data.pairs.kinds import GENERATED, KINDS, RETRIEVED, SWAP
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 from jitm.inference.engine import batches
@@ -15,10 +16,7 @@ from jitm.inference.pairs import PairScorer
 from jitm.runs.run import read_tokens
 from jitm.synthesis.trained import TrainedGenerator, generate_captions
 
-GENERATED = 'generated'
-RETRIEVED = {'in_batch': 128, 'retrieved': None}  # the hardest caption of another image -> pairs in a batch, or all
 IMAGES = 32  # scored with all captions at once
-KINDS = (perturbations.SWAP, GENERATED, *RETRIEVED, *perturbations.KINDS)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -70,7 +68,7 @@ def perturbed_captions(
 
     sets = {}
     for kind in dict.fromkeys(kinds):
-        if kind == perturbations.SWAP:
+        if kind == SWAP:
             sets |= {f'{name} swap': captions for name, captions in perturbations.swaps(split).items()}
         elif kind == GENERATED:
             sets[kind] = generate_captions(generator, split, texts, load_graphs() if graphs else None, seed=seed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.pairs import caption_rules, perturbations
+from jitm.data.pairs import caption_rules, kinds, perturbations
 from jitm.data.pairs.perturbations import perturb, perturber
 from jitm.data.scene_graphs import CaptionGraph, parse
 from jitm.data.splits import Split
@@ -93,7 +93,7 @@ def test_perturb_by_hand():
 
 def test_seed_and_max_per_caption():
     dev = scenes.load('dev', dev_images=8)
-    for kind in perturbations.KINDS:
+    for kind in kinds.BY_RULES:
         complete = perturb(dev, dev.caption_graphs, kind, seed=0, min_count=2)
         assert complete == perturb(dev, dev.caption_graphs, kind, seed=0, min_count=2)
         assert complete != perturb(dev, dev.caption_graphs, kind, seed=1, min_count=2)
