@@ -43,6 +43,11 @@ def cut_sequences() -> bool:
     return parallel.platform() == 'cpu'
 
 
+def projects_within_steps() -> bool:
+    """Returns whether a recurrent encoder without a gradient projects each input in its step, where caches hold it."""
+    return parallel.platform() == 'cpu'
+
+
 def cut_texts() -> bool:
     """Returns whether texts of different lengths are computed apart; a TPU takes no less time then."""
     return parallel.platform() != 'tpu'

@@ -16,7 +16,7 @@ from chex import Array, ArrayTree
 from flax import linen as nn
 
 from jitm.devices import policy
-from jitm.layers.recurrent import GRUCell, GRUStep, Maps, take_step
+from jitm.layers.recurrent import GRUCell, GRUStep, Maps, Parameters, take_step
 from jitm.types import Profile, Segment, Texts
 
 
@@ -50,21 +50,11 @@ class GRU(nn.Module):
             profile = (Segment(0, length, len(lengths)),)
         x = einops.rearrange(x, 'n l d -> l d n')
         mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
-        parts = _split(profile, x)
-        valid = [einops.rearrange(part, 'l 1 n -> 1 l n') for part in _split(profile, mask)]
-        columns = _columns(parts)
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
         for name in directions:
-            reverse = name == 'backward'
             parameters = GRUCell(self.features, name=name).parameters(x.shape[1]).transposed()
-            reset, update, candidate = [_segments(y, parts) for y in affine(columns, parameters.inputs)]
-            if reverse:
-                # Padding comes first and must not change the state: its update gate is 1. Forward, it comes last.
-                update = [part + jnp.where(keeps, 0, jnp.inf) for part, keeps in zip(update, valid, strict=True)]
-            inputs = zip(reset, update, candidate, valid, strict=True)
-            inputs = [tuple(jnp.broadcast_arrays(*part)[:-1]) for part in inputs]
-            states.append(run_gru(reverse, profile, inputs, parameters.state))
+            states.append(run_gru(name == 'backward', profile, x, mask, parameters))
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
 
@@ -79,7 +69,7 @@ def affine(x: Array, maps: Maps) -> tuple[Array, ...]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def run_gru(reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]], maps: Maps) -> Array:
+def run_gru(reverse: bool, profile: Profile, x: Array, mask: Array, parameters: Parameters) -> Array:
     """Runs a GRU over sequences from a state of zero.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
@@ -87,57 +77,58 @@ def run_gru(reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]]
     Args:
       reverse: Whether it runs from the last element to the first.
       profile: The segments of the elements that are read.
-      inputs: For each segment, the projections [H, l, n] of its inputs for the reset gate, the update gate and the
-        candidate. An infinite one for the update gate keeps the state.
-      maps: The transposed kernels and the biases of the state.
+      x: The inputs [L, D, N], or [L, D, 1] of equal sequences.
+      mask: Whether an element is valid, bool [L, 1, N].
+      parameters: The transposed kernels and the biases.
 
     Returns:
       The state after each element [L, H, N], zero where the profile has none.
     """
-    return _run_gru_forward(reverse, profile, inputs, maps)[0]
+    if not policy.projects_within_steps():
+        return _run_gru_forward(reverse, profile, x, mask, parameters)[0]
+    maps = jax.lax.optimization_barrier(parameters.inputs)
+
+    def project(segment, place):
+        x, mask = (part[place] for part in segment)
+        reset, update, candidate = affine(x, maps)
+        return reset, _keep(update, mask) if reverse else update, candidate
+
+    segments = list(zip(_split(profile, x), _split(profile, mask), strict=True))
+    states, _ = _run_steps(reverse, profile, segments, project, parameters.state)
+    return states
 
 
 def _run_gru_forward(
-    reverse: bool, profile: Profile, inputs: Sequence[tuple[Array, ...]], maps: Maps
-) -> tuple[Array, tuple[list[GRUStep], Maps]]:
-    del profile
-    # Without the barrier XLA transposes the kernels again in each step.
-    transposed = jax.lax.optimization_barrier(maps)
+    reverse: bool, profile: Profile, x: Array, mask: Array, parameters: Parameters
+) -> tuple[Array, tuple[list[GRUStep], Callable, Maps]]:
+    project_all = functools.partial(_project_all, reverse, profile, mask)
+    segments, pullback = jax.vjp(project_all, x, parameters.inputs)
 
-    def read(state, segment):
-        length = segment[0].shape[1]
+    def project(segment, place):
+        return [x[:, place] for x in segment]
 
-        def step(carry, _):
-            place, state = carry
-            inputs = [x[:, place] for x in segment]
-            next_step = take_step(state, inputs, affine(state, transposed))
-            return (place - 1 if reverse else place + 1, next_step.after), (next_step.after, next_step)
-
-        first = length - 1 if reverse else 0
-        (_, state), result = jax.lax.scan(step, (first, state), length=length, reverse=reverse)
-        return state, result
-
-    x = inputs[0][0]
-    start = jnp.zeros((len(x), 0), jnp.result_type(x, maps[0][0]))
-    states, steps = zip(*_scan(read, inputs, start, reverse), strict=True)
-    return _join(states), (list(steps), maps)
+    states, steps = _run_steps(reverse, profile, segments, project, parameters.state)
+    return states, (steps, pullback, parameters.state)
 
 
 def _run_gru_backward(
-    reverse: bool, profile: Profile, residuals: tuple[list[GRUStep], Maps], gradients: Array
-) -> tuple[list[tuple[Array, ...]], Maps]:
-    """Returns the cotangents of the inputs and of the maps.
+    reverse: bool,
+    profile: Profile,
+    residuals: tuple[list[GRUStep], Callable, Maps],
+    gradients: Array,
+) -> tuple[Array, None, Parameters]:
+    """Returns the cotangents of the inputs and of the parameters.
 
     The loops compute those of the states; then each map needs one product over all elements. A step adds the gradient
     of the state before it, and counts its place, since on a TPU it would wait for a sum or a number of its own.
     """
-    steps, maps = residuals
+    steps, pullback, maps = residuals
     kernels = [kernel.T for kernel, _ in maps]
     ahead = 1 if reverse else -1
 
-    def read(carry, segment):
+    def read(carry, length, segment):
         gradients, steps = segment
-        length, _, count = gradients.shape
+        count = gradients.shape[-1]
         # The barrier and the merged axes decide how a TPU lays them out; else it may gather the columns in each step.
         rows = jax.lax.optimization_barrier(einops.rearrange(gradients, 'l h n -> (l n) h'))
 
@@ -162,15 +153,68 @@ def _run_gru_backward(
         return read_back(last, d_last), jnp.concatenate(d_states)
 
     segments = list(zip(_split(profile, gradients), steps, strict=True))
-    d_states = _scan(read, segments, gradients[0, :, :0], not reverse)
+    d_states = _scan(read, profile, segments, gradients[0, :, :0], not reverse)
     d_inputs, d_hidden = zip(*map(GRUStep.gradients, steps, d_states), strict=True)
     states = _columns([part.state for part in steps])
     d_columns = tuple(map(_columns, zip(*d_hidden, strict=True)))
     d_inputs = [tuple(einops.rearrange(x, 'l h n -> h l n') for x in part) for part in d_inputs]
-    return d_inputs, jax.vjp(functools.partial(affine, states), maps)[1](d_columns)[0]
+    d_x, d_input_maps = pullback(d_inputs)
+    d_maps = jax.vjp(functools.partial(affine, states), maps)[1](d_columns)[0]
+    return d_x, None, Parameters(d_input_maps, d_maps)
 
 
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
+
+
+def _project_all(reverse: bool, profile: Profile, mask: Array, x: Array, maps: Maps) -> list[tuple[Array, ...]]:
+    """Returns, for each segment, the projections [H, l, n] of its inputs for both gates and the candidate."""
+    parts = _split(profile, x)
+    valid = [einops.rearrange(part, 'l 1 n -> 1 l n') for part in _split(profile, mask)]
+    reset, update, candidate = [_segments(y, parts) for y in affine(_columns(parts), maps)]
+    if reverse:
+        update = [_keep(part, keeps) for part, keeps in zip(update, valid, strict=True)]
+    inputs = zip(reset, update, candidate, valid, strict=True)
+    return [tuple(jnp.broadcast_arrays(*part)[:-1]) for part in inputs]
+
+
+def _keep(update: Array, valid: Array) -> Array:
+    """Keeps the state at padding, which comes first when reading backward: an infinite projection makes the gate 1."""
+    return update + jnp.where(valid, 0, jnp.inf)
+
+
+def _run_steps(
+    reverse: bool, profile: Profile, segments: Sequence[ArrayTree], project: Callable, maps: Maps
+) -> tuple[Array, list[GRUStep]]:
+    """Reads segments from a state of zero.
+
+    Args:
+      reverse: Whether it reads from the last element to the first.
+      profile: The segments of the elements that are read.
+      segments: Their arrays.
+      project: Maps the arrays of a segment and a place to the projections [H, n] of the inputs for both gates and the
+        candidate.
+      maps: The transposed kernels and the biases of the state.
+
+    Returns:
+      The state after each element [L, H, N], and the steps of each segment.
+    """
+    # Without the barrier XLA transposes the kernels again in each step.
+    transposed = jax.lax.optimization_barrier(maps)
+
+    def read(state, length, segment):
+        def step(carry, _):
+            place, state = carry
+            next_step = take_step(state, project(segment, place), affine(state, transposed))
+            return (place - 1 if reverse else place + 1, next_step.after), (next_step.after, next_step)
+
+        first = length - 1 if reverse else 0
+        (_, state), result = jax.lax.scan(step, (first, state), length=length, reverse=reverse)
+        return state, result
+
+    kernel, _ = maps[0]
+    start = jnp.zeros((len(kernel), 0), jnp.result_type(kernel, *jax.tree.leaves(segments)))
+    states, steps = zip(*_scan(read, profile, segments, start, reverse), strict=True)
+    return _join(states), list(steps)
 
 
 def _split(profile: Profile, tree: ArrayTree) -> list[ArrayTree]:
@@ -204,18 +248,21 @@ def _segments(columns: Array, parts: Sequence[Array]) -> list[Array]:
     return [einops.rearrange(segment, 'h (l n) -> h l n', l=len(part)) for segment, part in segments]
 
 
-def _scan(read: Callable, segments: Sequence[ArrayTree], carry: Array, reverse: bool) -> list[ArrayTree]:
+def _scan(
+    read: Callable, profile: Profile, segments: Sequence[ArrayTree], carry: Array, reverse: bool
+) -> list[ArrayTree]:
     """Reads the segments, the last one first if `reverse`; returns their results in the order of the segments.
 
     Args:
-      read: Maps a carry [H, n] and a segment of n columns to the next carry and a result.
-      segments: The segments.
+      read: Maps a carry [H, n], the length of a segment of n columns, and its arrays to the next carry and a result.
+      profile: The segments of the elements that are read.
+      segments: Their arrays.
       carry: The first carry. Columns that a carry lacks are zero.
       reverse: Whether the last segment is the first.
     """
     results = []
-    for segment in reversed(segments) if reverse else segments:
-        count = jax.tree.leaves(segment)[0].shape[-1]
-        carry, result = read(_resize(carry, count), segment)
+    bounded = list(zip(profile, segments, strict=True))
+    for (start, stop, count), segment in reversed(bounded) if reverse else bounded:
+        carry, result = read(_resize(carry, count), stop - start, segment)
         results.append(result)
     return results[::-1] if reverse else results
