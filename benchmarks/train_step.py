@@ -78,8 +78,9 @@ class Trainer:
         jax.block_until_ready((self._state, metrics))
         self.times.append(time.perf_counter() - start)
         *_, count, length = batch.texts.ids.shape
-        profile = batch.texts.profile or ((0, length, count),)
-        self.lengths.append(sum(rows * (stop - first) for first, stop, rows in profile) / count)
+        profile = batch.texts.profile
+        segments = profile.segments if profile else ((0, length, count),)
+        self.lengths.append(sum(rows * (stop - first) for first, stop, rows in segments) / count)
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, seconds: float, **_: object) -> None:

@@ -64,8 +64,30 @@ class Segment(NamedTuple):
     count: int
 
 
-Profile = tuple[Segment, ...]
-"""The segments of some texts, one after the other, with ever fewer texts."""
+Segments = tuple[Segment, ...]
+"""Segments one after the other, with ever fewer texts."""
+
+
+class Profile(NamedTuple):
+    """Bounds the lengths of some texts.
+
+    Attributes:
+      segments: How many texts are long.
+      tokens: The maximum number of tokens of all these texts together.
+    """
+
+    segments: Segments
+    tokens: int
+
+    @property
+    def texts(self) -> int:
+        """The number of texts."""
+        return self.segments[0].count
+
+    @property
+    def length(self) -> int:
+        """The maximum length of a text."""
+        return self.segments[-1].stop
 
 
 class Images(struct.PyTreeNode):
@@ -102,7 +124,7 @@ class Texts(struct.PyTreeNode):
       ids: int32 [T, L], 0 where padded.
       lengths: int32 [T], the number of valid ids.
       vectors: float16 or float32 [T, L, F], the vectors of the ids by a frozen encoder, 0 where padded; None without.
-      profile: Bounds how many of these T texts are long, see `jitm.data.profile`; None if it is not known. It is
+      profile: Bounds of the lengths of these T texts, see `jitm.data.profile`; None if they are not known. They are
         static: a step is compiled for each.
     """
 
@@ -126,7 +148,7 @@ class Elements(struct.PyTreeNode):
       whole: float [N, D], a global vector of the image or the text; None for models without one.
       gram: float32 [N, K, K], the inner products of the elements of each item, if they are shared by many pairs.
       mapped: float [N, K, P], linear maps of the elements, if they are shared by many pairs.
-      profile: The `Texts.profile` of these texts, or of each of several parts of equal size; None if it is not known.
+      profile: The `Texts.profile` of these texts, or of each of several parts of equal size; None if not known.
     """
 
     vectors: chex.Array

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitm.data.images.pixels import Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
-from jitm.data.profile import fits, make_profile, resize
+from jitm.data.profile import fits, make_profile, multiply, resize
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
 from jitm.data.splits import Split, bucket, pad_texts, take_images
 from jitm.data.text.vocabularies import Tokenizer
@@ -154,8 +154,8 @@ class Pipeline:
         length = bucket(max(longest, longest_text), self.length_multiple, self.max_length)
         if not profile or len(texts) < self.batch_size or not fits(profile, lengths.reshape(self.num_devices, -1)):
             return length, None
-        if longest <= profile[-1].stop:
-            length = min(length, profile[-1].stop)
+        if longest <= profile.length:
+            length = min(length, profile.length)
         return length, resize(profile, length)
 
     @functools.cached_property
@@ -192,8 +192,7 @@ class Pipeline:
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, part.length)
         if profile:
-            views = self.augmentation.num_views
-            texts = texts.replace(profile=tuple(part._replace(count=views * part.count) for part in profile))
+            texts = texts.replace(profile=multiply(profile, self.augmentation.num_views))
         return Batch(
             step=np.int32(step),
             images=images,

@@ -1,4 +1,4 @@
-"""How many captions of a batch are how long, so that models read only the long ones to their end."""
+"""How long the captions of a batch are, so that models compute little of their padding."""
 
 import itertools
 
@@ -10,12 +10,14 @@ from jitm.types import Profile, Segment
 QUANTILE = 0.999  # share of the batches of a device in which a bound holds
 SEGMENT = 4  # tokens from one bound to the next
 LEVELS = 16  # numbers of captions are rounded up to so many parts of all, since each compiles a loop
+TOKENS = 16  # the number of all tokens is rounded up to a multiple
 
 
 def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
-    """Bounds how many of some random captions are how long.
+    """Bounds the lengths of some random captions.
 
-    The number of captions beyond a position is binomial. Its quantile, rounded up, holds for nearly all batches.
+    The number of captions beyond a position is binomial. Its quantile, rounded up, holds for nearly all batches. So
+    does that of the number of all tokens.
 
     Args:
       lengths: The numbers of tokens of the captions of the training split, int [T].
@@ -30,22 +32,41 @@ def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
     bounds = np.minimum(rows, -(-bounds // step) * step)
     if bounds.sum() >= rows * np.sum(1 - (1 - longer) ** rows):
         return None
-    profile = []
+    segments = []
     stop = 0
     for bound, positions in itertools.groupby(bounds[bounds > 0]):
         start = stop
         stop += SEGMENT * len(list(positions))
-        profile.append(Segment(start, stop, int(bound)))
-    return tuple(profile)
+        segments.append(Segment(start, stop, int(bound)))
+    return Profile(tuple(segments), _bound_tokens(lengths, rows))
+
+
+def _bound_tokens(lengths: np.ndarray, rows: int) -> int:
+    """Returns the quantile of the sum of the lengths of some random captions, rounded up.
+
+    The distribution of the sum is the convolution of those of the lengths.
+    """
+    shares = np.bincount(lengths) / len(lengths)
+    size = rows * lengths.max() + 1
+    sums = np.fft.irfft(np.fft.rfft(shares, size) ** rows, size)
+    quantile = int(np.argmax(np.cumsum(sums) >= QUANTILE))
+    return -(-quantile // TOKENS) * TOKENS
 
 
 def fits(profile: Profile, lengths: np.ndarray) -> bool:
     """Returns whether a profile holds for the captions of each device, whose lengths are int [devices, rows]."""
-    if lengths.max() > profile[-1].stop:
+    if lengths.max() > profile.length or lengths.sum(axis=1).max() > profile.tokens:
         return False
-    return all(np.sum(lengths > segment.start, axis=1).max() <= segment.count for segment in profile)
+    return all(np.sum(lengths > segment.start, axis=1).max() <= segment.count for segment in profile.segments)
 
 
 def resize(profile: Profile, length: int) -> Profile:
     """Returns the profile of texts that are padded to a length, at most a segment below its end: it ends there."""
-    return *profile[:-1], profile[-1]._replace(stop=length)
+    *segments, last = profile.segments
+    return profile._replace(segments=(*segments, last._replace(stop=length)))
+
+
+def multiply(profile: Profile, views: int) -> Profile:
+    """Returns the profile of several views of each text."""
+    segments = tuple(segment._replace(count=views * segment.count) for segment in profile.segments)
+    return Profile(segments, views * profile.tokens)

@@ -14,8 +14,8 @@ from flax import linen as nn
 from jitm.devices import policy
 from jitm.devices.buffers import computed_once
 from jitm.devices.recompute import recompute
-from jitm.layers import lengths
-from jitm.types import Profile, Texts
+from jitm.layers.lengths import Packing, make_packing, pack, unpack
+from jitm.types import Texts
 
 EPSILON = 1e-12  # BERT's layer normalizations
 ACTIVATIONS = MappingProxyType(
@@ -93,18 +93,18 @@ class TransformerBlock(nn.Module):
         train: bool = False,
         bias: Array | None = None,
         context: Array | None = None,
-        profile: Profile | None = None,
+        packing: Packing | None = None,
     ) -> Array:
         """Applies the block to each sequence of [N, L, H].
 
         Args:
-          tokens: The sequences; with a profile packed as [P, H], see `lengths.pack`.
+          tokens: The sequences, or [P, H] if they are packed.
           mask: bool [N, L], the tokens that are attended to; or bool [1, L, L], one such mask for each token; None
             for all.
           train: Applies dropout, from the stream 'dropout'.
           bias: float [heads, L, L], added to the scaled scores of each query with each key; None for none.
           context: What else the tokens attend to, [N, K, C]; None for nothing.
-          profile: The profile of sequences without a context, by which they are packed; None if they are not.
+          packing: Where sequences without a context are packed; None if they are not.
         """
         options = self.options
         init = self.options.kernel_init
@@ -137,7 +137,7 @@ class TransformerBlock(nn.Module):
 
         norm = functools.partial(layer_norm, options.dtype, epsilon=options.epsilon)
         among = functools.partial(nn.dot_product_attention, bias=bias)
-        attend = attention(name='attention', attention_fn=_on_packed(among, profile) if profile else among)
+        attend = attention(name='attention', attention_fn=_on_packed(among, packing) if packing else among)
         tokens = residual(tokens, lambda x: attend(x, mask=mask), norm('attention_norm'))
         if context is not None:
             attend_context = attention(name='cross_attention')
@@ -145,13 +145,13 @@ class TransformerBlock(nn.Module):
         return residual(tokens, mlp, norm('mlp_norm'))
 
 
-def _on_packed(attend: Callable, profile: Profile) -> Callable:
+def _on_packed(attend: Callable, packing: Packing) -> Callable:
     """Returns an attention function of packed queries, keys and values [P, heads, D]."""
 
     @functools.wraps(attend)  # Flax passes the options that are in the signature
     def packed(*inputs, **options):
-        unpacked = (lengths.unpack(profile, x) for x in inputs)
-        return lengths.pack(profile, attend(*unpacked, **options))
+        unpacked = (unpack(packing, x) for x in inputs)
+        return pack(packing, attend(*unpacked, **options))
 
     return packed
 
@@ -177,13 +177,13 @@ class Transformer(nn.Module):
     ) -> Array:
         """Maps tokens [N, L, H] with a mask, a bias and a context, see `TransformerBlock`, to [N, L, H].
 
-        Tokens of texts `lengths.in_order` that are beyond their profile are left out: zero in the result.
+        The padding of texts that have a profile is left out: zero in the result.
         """
-        profile = texts.profile if texts else None
-        if profile is None:
+        packing = make_packing(texts) if texts else None
+        if packing is None:
             return self._apply(tokens, mask, train, bias, context)
-        packed = self._apply(lengths.pack(profile, tokens), mask, train, bias, context, profile)
-        return lengths.unpack(profile, packed)
+        packed = self._apply(pack(packing, tokens), mask, train, bias, context, packing)
+        return unpack(packing, packed)
 
     def _apply(self, tokens: Array, mask: Array | None, train: bool, *arguments: Any) -> Array:
         names = [f'block_{n}' for n in range(self.layers)]

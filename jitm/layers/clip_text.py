@@ -5,7 +5,7 @@ from chex import Array
 from flax import linen as nn
 
 from jitm.layers.blocks import layer_norm
-from jitm.layers.lengths import check_length, in_order
+from jitm.layers.lengths import check_length
 from jitm.layers.vit import TransformerTower
 from jitm.types import DTYPES, SequenceLength, TextFormat, Texts
 
@@ -48,7 +48,7 @@ class CausalTransformer(TransformerTower):
         del train
         blocks = self._blocks()
         mask = jnp.tri(texts.ids.shape[1], dtype=bool)[None]
-        tokens = in_order(lambda texts: blocks(self._embed(texts.ids), mask, texts=texts), texts)
+        tokens = blocks(self._embed(texts.ids), mask, texts=texts)
         norm_out = layer_norm(None, 'norm_out', self.epsilon)
         if not pooled:
             return norm_out(tokens.astype(jnp.float32))

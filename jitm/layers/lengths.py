@@ -1,6 +1,7 @@
-"""Functions of texts in groups of similar length, whose shapes are static."""
+"""Functions of texts that compute little of their padding, with static shapes."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from chex import Array, ArrayTree
 from jitm.devices import policy
 from jitm.devices.recompute import keeping_share
 from jitm.errors import UserError
-from jitm.types import Elements, Profile, Texts
+from jitm.types import Elements, Texts
 
 
 def check_length(length: int, maximum: int) -> None:
@@ -48,14 +49,14 @@ def by_length(function: Callable[[Elements], ArrayTree], texts: Elements, axis: 
     """
     profile = texts.profile
     unpacked = texts.replace(profile=None)
-    if profile is None or len(texts.mask) % profile[0].count or not policy.cut_texts():
+    if profile is None or len(texts.mask) % profile.texts or not policy.cut_texts():
         return function(unpacked)
     order = longest_first(texts)
-    repeats = len(texts.mask) // profile[0].count
-    words = repeats * sum(segment.count * (segment.stop - segment.start) for segment in profile)
+    repeats = len(texts.mask) // profile.texts
+    words = repeats * sum(segment.count * (segment.stop - segment.start) for segment in profile.segments)
     parts = []
     start = 0
-    for segment in reversed(profile):
+    for segment in reversed(profile.segments):
         stop = repeats * segment.count
         rows = order[start:stop]
         with keeping_share((stop - start) * segment.stop / words):
@@ -69,40 +70,59 @@ def at_own_length(function: Callable[[Elements], ArrayTree], texts: Elements) ->
     """Applies a function to a few texts, cut at run time to the first bound of their profile that holds all words."""
     if texts.profile is None:
         return function(texts)
-    ends = [segment.stop for segment in texts.profile]
+    ends = [segment.stop for segment in texts.profile.segments]
     cut = [lambda end=end: function(texts.first(end)) for end in ends]
     return jax.lax.switch(jnp.searchsorted(jnp.asarray(ends), jnp.max(jnp.sum(texts.mask, axis=1))), cut)
 
 
-def in_order(function: Callable[[Texts], Array], texts: Texts) -> Array:
-    """Applies a function to texts that are sorted by their length, the longest first, as their profile counts them.
+class Packing(NamedTuple):
+    """Where the words of T texts of L positions are in an array of P words, which has little padding.
 
-    Args:
-      function: Maps T texts to an array of T rows. Without a profile, or with that of another number of texts, they are
-        as given, and have none.
-      texts: The texts.
-
-    Returns:
-      The rows, in the order of the given texts.
+    Attributes:
+      places: The place t L + l of each packed word, int [P]; T L if there is no word.
+      rows: The row of each word, int [T, L]; P for padding.
     """
-    if texts.profile is None or texts.profile[0].count != len(texts.lengths):
-        return function(texts.replace(profile=None))
-    order = jnp.argsort(texts.lengths, descending=True)
-    return function(jax.tree.map(lambda x: jnp.take(x, order, axis=0), texts))[jnp.argsort(order)]
+
+    places: Array
+    rows: Array
 
 
-def pack(profile: Profile, words: Array) -> Array:
-    """Returns the words [T, L, ...] of sorted texts for which a profile has a place, as one array [P, ...]."""
-    return jnp.concatenate([words[:count, start:stop].reshape(-1, *words.shape[2:]) for start, stop, count in profile])
+def make_packing(texts: Texts) -> Packing | None:
+    """Returns where the words of texts are packed; None without a profile, or with that of another number of texts."""
+    profile = texts.profile
+    if profile is None or profile.texts != len(texts.lengths):
+        return None
+    mask = texts.mask
+    (places,) = jnp.nonzero(mask.reshape(-1), size=profile.tokens, fill_value=mask.size)
+    rows = jnp.cumsum(mask).reshape(mask.shape) - 1
+    return Packing(places, jnp.where(mask, rows, profile.tokens))
 
 
-def unpack(profile: Profile, packed: Array) -> Array:
-    """Returns packed words [P, ...] as those of sorted texts [T, L, ...], zero where the profile has no place."""
-    parts = []
-    end = 0
-    for start, stop, count in profile:
-        first = end
-        end += count * (stop - start)
-        part = packed[first:end].reshape(count, stop - start, *packed.shape[1:])
-        parts.append(jnp.pad(part, [(0, profile[0].count - count), *[(0, 0)] * packed.ndim]))
-    return jnp.concatenate(parts, axis=1)
+def pack(packing: Packing, words: Array) -> Array:
+    """Packs the words [T, L, ...] of texts as [P, ...]."""
+    return _take(words.reshape(-1, *words.shape[2:]), packing.places, packing.rows.reshape(-1))
+
+
+def unpack(packing: Packing, packed: Array) -> Array:
+    """Returns packed words [P, ...] as those of texts [T, L, ...], zero where padded."""
+    words = _take(packed, packing.rows.reshape(-1), packing.places)
+    return words.reshape(*packing.rows.shape, *packed.shape[1:])
+
+
+@jax.custom_vjp
+def _take(x: Array, index: Array, inverse: Array) -> Array:
+    """Returns x[index], zero where the index is len(x). The gradient takes rows by the inverse, without a scatter."""
+    del inverse
+    return x.at[index].get(mode='fill', fill_value=0)
+
+
+def _take_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _take(x, index, inverse), (index, inverse)
+
+
+def _take_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    index, inverse = residuals
+    return _take(gradient, inverse, index), None, None
+
+
+_take.defvjp(_take_forward, _take_backward)

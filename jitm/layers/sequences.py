@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from jitm.devices import policy
 from jitm.layers.recurrent import GRUCell, GRUStep, Maps, Parameters, take_step
-from jitm.types import Profile, Segment, Texts
+from jitm.types import Profile, Segment, Segments, Texts
 
 
 class GRU(nn.Module):
@@ -42,19 +42,20 @@ class GRU(nn.Module):
         """
         count, length = x.shape[:2]
         order = None
-        if profile and profile[0].count == count and policy.cut_sequences():
+        if profile and profile.texts == count and policy.cut_sequences():
+            segments = profile.segments
             order = jnp.argsort(lengths, descending=True)
             x = x[order]
             lengths = jnp.asarray(lengths)[order]
         else:
-            profile = (Segment(0, length, len(lengths)),)
+            segments = (Segment(0, length, len(lengths)),)
         x = einops.rearrange(x, 'n l d -> l d n')
         mask = einops.rearrange(jnp.arange(length), 'l -> l 1 1') < lengths
         directions = ('forward', 'backward') if self.bidirectional else ('forward',)
         states = []
         for name in directions:
             parameters = GRUCell(self.features, name=name).parameters(x.shape[1]).transposed()
-            states.append(run_gru(name == 'backward', profile, x, mask, parameters))
+            states.append(run_gru(name == 'backward', segments, x, mask, parameters))
         states = einops.rearrange(jnp.where(mask, sum(states) / len(states), 0), 'l h n -> n l h')
         return states if order is None else states[jnp.argsort(order)]
 
@@ -69,51 +70,51 @@ def affine(x: Array, maps: Maps) -> tuple[Array, ...]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def run_gru(reverse: bool, profile: Profile, x: Array, mask: Array, parameters: Parameters) -> Array:
+def run_gru(reverse: bool, segments: Segments, x: Array, mask: Array, parameters: Parameters) -> Array:
     """Runs a GRU over sequences from a state of zero.
 
     The gradient of each parameter is one product over all elements; a scan would add one product per element.
 
     Args:
       reverse: Whether it runs from the last element to the first.
-      profile: The segments of the elements that are read.
+      segments: The segments of the elements that are read.
       x: The inputs [L, D, N], or [L, D, 1] of equal sequences.
       mask: Whether an element is valid, bool [L, 1, N].
       parameters: The transposed kernels and the biases.
 
     Returns:
-      The state after each element [L, H, N], zero where the profile has none.
+      The state after each element [L, H, N], zero where no segment has one.
     """
     if not policy.projects_within_steps():
-        return _run_gru_forward(reverse, profile, x, mask, parameters)[0]
+        return _run_gru_forward(reverse, segments, x, mask, parameters)[0]
     maps = jax.lax.optimization_barrier(parameters.inputs)
 
-    def project(segment, place):
-        x, mask = (part[place] for part in segment)
-        reset, update, candidate = affine(x, maps)
-        return reset, _keep(update, mask) if reverse else update, candidate
+    def project(part, place):
+        x, mask = part
+        reset, update, candidate = affine(x[place], maps)
+        return reset, _keep(update, mask[place]) if reverse else update, candidate
 
-    segments = list(zip(_split(profile, x), _split(profile, mask), strict=True))
-    states, _ = _run_steps(reverse, profile, segments, project, parameters.state)
+    parts = list(zip(_split(segments, x), _split(segments, mask), strict=True))
+    states, _ = _run_steps(reverse, segments, parts, project, parameters.state)
     return states
 
 
 def _run_gru_forward(
-    reverse: bool, profile: Profile, x: Array, mask: Array, parameters: Parameters
+    reverse: bool, segments: Segments, x: Array, mask: Array, parameters: Parameters
 ) -> tuple[Array, tuple[list[GRUStep], Callable, Maps]]:
-    project_all = functools.partial(_project_all, reverse, profile, mask)
-    segments, pullback = jax.vjp(project_all, x, parameters.inputs)
+    project_all = functools.partial(_project_all, reverse, segments, mask)
+    parts, pullback = jax.vjp(project_all, x, parameters.inputs)
 
-    def project(segment, place):
-        return [x[:, place] for x in segment]
+    def project(part, place):
+        return [x[:, place] for x in part]
 
-    states, steps = _run_steps(reverse, profile, segments, project, parameters.state)
+    states, steps = _run_steps(reverse, segments, parts, project, parameters.state)
     return states, (steps, pullback, parameters.state)
 
 
 def _run_gru_backward(
     reverse: bool,
-    profile: Profile,
+    segments: Segments,
     residuals: tuple[list[GRUStep], Callable, Maps],
     gradients: Array,
 ) -> tuple[Array, None, Parameters]:
@@ -126,8 +127,8 @@ def _run_gru_backward(
     kernels = [kernel.T for kernel, _ in maps]
     ahead = 1 if reverse else -1
 
-    def read(carry, length, segment):
-        gradients, steps = segment
+    def read(carry, length, part):
+        gradients, steps = part
         count = gradients.shape[-1]
         # The barrier and the merged axes decide how a TPU lays them out; else it may gather the columns in each step.
         rows = jax.lax.optimization_barrier(einops.rearrange(gradients, 'l h n -> (l n) h'))
@@ -152,8 +153,8 @@ def _run_gru_backward(
         d_states = [d_first[None], d_others] if reverse else [d_others, d_first[None]]
         return read_back(last, d_last), jnp.concatenate(d_states)
 
-    segments = list(zip(_split(profile, gradients), steps, strict=True))
-    d_states = _scan(read, profile, segments, gradients[0, :, :0], not reverse)
+    parts = list(zip(_split(segments, gradients), steps, strict=True))
+    d_states = _scan(read, segments, parts, gradients[0, :, :0], not reverse)
     d_inputs, d_hidden = zip(*map(GRUStep.gradients, steps, d_states), strict=True)
     states = _columns([part.state for part in steps])
     d_columns = tuple(map(_columns, zip(*d_hidden, strict=True)))
@@ -166,11 +167,11 @@ def _run_gru_backward(
 run_gru.defvjp(_run_gru_forward, _run_gru_backward)
 
 
-def _project_all(reverse: bool, profile: Profile, mask: Array, x: Array, maps: Maps) -> list[tuple[Array, ...]]:
-    """Returns, for each segment, the projections [H, l, n] of its inputs for both gates and the candidate."""
-    parts = _split(profile, x)
-    valid = [einops.rearrange(part, 'l 1 n -> 1 l n') for part in _split(profile, mask)]
-    reset, update, candidate = [_segments(y, parts) for y in affine(_columns(parts), maps)]
+def _project_all(reverse: bool, segments: Segments, mask: Array, x: Array, maps: Maps) -> list[tuple[Array, ...]]:
+    """Returns, for each part, the projections [H, l, n] of its inputs for both gates and the candidate."""
+    parts = _split(segments, x)
+    valid = [einops.rearrange(part, 'l 1 n -> 1 l n') for part in _split(segments, mask)]
+    reset, update, candidate = [_split_columns(y, parts) for y in affine(_columns(parts), maps)]
     if reverse:
         update = [_keep(part, keeps) for part, keeps in zip(update, valid, strict=True)]
     inputs = zip(reset, update, candidate, valid, strict=True)
@@ -183,28 +184,28 @@ def _keep(update: Array, valid: Array) -> Array:
 
 
 def _run_steps(
-    reverse: bool, profile: Profile, segments: Sequence[ArrayTree], project: Callable, maps: Maps
+    reverse: bool, segments: Segments, parts: Sequence[ArrayTree], project: Callable, maps: Maps
 ) -> tuple[Array, list[GRUStep]]:
-    """Reads segments from a state of zero.
+    """Reads parts from a state of zero.
 
     Args:
       reverse: Whether it reads from the last element to the first.
-      profile: The segments of the elements that are read.
-      segments: Their arrays.
-      project: Maps the arrays of a segment and a place to the projections [H, n] of the inputs for both gates and the
+      segments: The segments of the elements that are read.
+      parts: The arrays of each segment.
+      project: Maps the arrays of a part and a place to the projections [H, n] of the inputs for both gates and the
         candidate.
       maps: The transposed kernels and the biases of the state.
 
     Returns:
-      The state after each element [L, H, N], and the steps of each segment.
+      The state after each element [L, H, N], and the steps of each part.
     """
     # Without the barrier XLA transposes the kernels again in each step.
     transposed = jax.lax.optimization_barrier(maps)
 
-    def read(state, length, segment):
+    def read(state, length, part):
         def step(carry, _):
             place, state = carry
-            next_step = take_step(state, project(segment, place), affine(state, transposed))
+            next_step = take_step(state, project(part, place), affine(state, transposed))
             return (place - 1 if reverse else place + 1, next_step.after), (next_step.after, next_step)
 
         first = length - 1 if reverse else 0
@@ -212,21 +213,21 @@ def _run_steps(
         return state, result
 
     kernel, _ = maps[0]
-    start = jnp.zeros((len(kernel), 0), jnp.result_type(kernel, *jax.tree.leaves(segments)))
-    states, steps = zip(*_scan(read, profile, segments, start, reverse), strict=True)
+    start = jnp.zeros((len(kernel), 0), jnp.result_type(kernel, *jax.tree.leaves(parts)))
+    states, steps = zip(*_scan(read, segments, parts, start, reverse), strict=True)
     return _join(states), list(steps)
 
 
-def _split(profile: Profile, tree: ArrayTree) -> list[ArrayTree]:
-    """Splits leaves [L, K, N] into the segments of a profile."""
+def _split(segments: Segments, tree: ArrayTree) -> list[ArrayTree]:
+    """Splits leaves [L, K, N] into their parts in each segment."""
     return [
         jax.tree.map(lambda x, start=start, stop=stop, count=count: x[start:stop, :, :count], tree)
-        for start, stop, count in profile
+        for start, stop, count in segments
     ]
 
 
 def _join(parts: Sequence[Array]) -> Array:
-    """Concatenates segments to [L, H, N], padded with zeros."""
+    """Concatenates parts to [L, H, N], padded with zeros."""
     return jnp.concatenate([_resize(part, parts[0].shape[-1]) for part in parts])
 
 
@@ -237,32 +238,32 @@ def _resize(x: Array, count: int) -> Array:
 
 
 def _columns(parts: Sequence[Array]) -> Array:
-    """Returns all elements of segments as the columns of one matrix [H, elements]."""
+    """Returns all elements of parts as the columns of one matrix [H, elements]."""
     return jnp.concatenate([einops.rearrange(part, 'l h n -> h (l n)') for part in parts], axis=1)
 
 
-def _segments(columns: Array, parts: Sequence[Array]) -> list[Array]:
-    """Splits the columns [H, elements] of some segments [l, D, n] into [H, l, n]."""
+def _split_columns(columns: Array, parts: Sequence[Array]) -> list[Array]:
+    """Splits the columns [H, elements] of some parts [l, D, n] into [H, l, n]."""
     stops = np.cumsum([len(part) * part.shape[-1] for part in parts])
-    segments = zip(jnp.split(columns, stops[:-1], axis=1), parts, strict=True)
-    return [einops.rearrange(segment, 'h (l n) -> h l n', l=len(part)) for segment, part in segments]
+    pairs = zip(jnp.split(columns, stops[:-1], axis=1), parts, strict=True)
+    return [einops.rearrange(block, 'h (l n) -> h l n', l=len(part)) for block, part in pairs]
 
 
 def _scan(
-    read: Callable, profile: Profile, segments: Sequence[ArrayTree], carry: Array, reverse: bool
+    read: Callable, segments: Segments, parts: Sequence[ArrayTree], carry: Array, reverse: bool
 ) -> list[ArrayTree]:
-    """Reads the segments, the last one first if `reverse`; returns their results in the order of the segments.
+    """Reads the parts, the last one first if `reverse`; returns their results in the order of the parts.
 
     Args:
-      read: Maps a carry [H, n], the length of a segment of n columns, and its arrays to the next carry and a result.
-      profile: The segments of the elements that are read.
-      segments: Their arrays.
+      read: Maps a carry [H, n], the length of a part of n columns, and its arrays to the next carry and a result.
+      segments: The segments of the elements that are read.
+      parts: The arrays of each segment.
       carry: The first carry. Columns that a carry lacks are zero.
-      reverse: Whether the last segment is the first.
+      reverse: Whether the last part is the first.
     """
     results = []
-    bounded = list(zip(profile, segments, strict=True))
-    for (start, stop, count), segment in reversed(bounded) if reverse else bounded:
-        carry, result = read(_resize(carry, count), stop - start, segment)
+    bounded = list(zip(segments, parts, strict=True))
+    for (start, stop, count), part in reversed(bounded) if reverse else bounded:
+        carry, result = read(_resize(carry, count), stop - start, part)
         results.append(result)
     return results[::-1] if reverse else results

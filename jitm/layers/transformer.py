@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from jitm.errors import ArgumentError
 from jitm.layers.blocks import ACTIVATIONS, EPSILON, BlockOptions, Transformer, layer_norm
-from jitm.layers.lengths import check_length, in_order
+from jitm.layers.lengths import check_length
 from jitm.layers.normalization import zero_padding
 from jitm.layers.positions import RelativePositions
 from jitm.types import Count, Index, Positive, Texts
@@ -159,10 +159,6 @@ class BERT(nn.Module):
     def __call__(self, texts: Texts, train: bool = False) -> Array:
         """Returns the last hidden states [T, L, H] of T texts, zero where padded, of `dtype`."""
         bias = self.relative(texts.ids.shape[1]) if self.size.relative_positions else None
-
-        def read(texts):
-            tokens = self.embeddings(texts.ids, train)
-            states = self.encoder(tokens, texts.mask, train, bias, texts=texts)
-            return zero_padding(states, texts.mask)
-
-        return in_order(read, texts)
+        tokens = self.embeddings(texts.ids, train)
+        states = self.encoder(tokens, texts.mask, train, bias, texts=texts)
+        return zero_padding(states, texts.mask)

@@ -65,7 +65,7 @@ def test_a_step_computes_what_is_recorded(name, folder):
 
 def test_some_steps_have_batches_with_a_profile(folder):
     profiles = [make_setup(name, folder).pipeline.batch(0).texts.profile for name in traces.PROFILED[:2]]
-    assert all(len(profile) == 3 for profile in profiles)
+    assert all(len(profile.segments) == 3 for profile in profiles)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from jitm.layers.recurrent import GRUCell
 from jitm.layers.sequences import GRU
 from jitm.layers.text import BERTEncoder, GRUEncoder
 from jitm.layers.vision import MLP
-from jitm.types import Segment, Texts
+from jitm.types import Profile, Segment, Texts
 from tests.support.gru import affine
 
 
@@ -31,9 +31,10 @@ def test_a_profile_changes_neither_states_nor_gradients(bidirectional):
 
         return jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
 
-    got, want = (read(profile)(params, x) for profile in ((Segment(0, 2, 5), Segment(2, 3, 3), Segment(3, 6, 2)), None))
+    profile = Profile((Segment(0, 2, 5), Segment(2, 3, 3), Segment(3, 6, 2)), 30)
+    got, want = (read(profile)(params, x) for profile in (profile, None))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
-    profiles = *((Segment(0, 2, count), Segment(2, 6, 2)) for count in (4, 5)), None
+    profiles = *(Profile((Segment(0, 2, count), Segment(2, 6, 2)), 30) for count in (4, 5)), None
     text = [read(profile).lower(params, x).as_text() for profile in profiles]
     assert text[0] == text[2] != text[1]  # a profile of four sequences says nothing about five
 

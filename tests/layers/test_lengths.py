@@ -8,9 +8,9 @@ import pytest
 
 from jitm.devices import parallel
 from jitm.layers import lengths
-from jitm.types import Elements, Segment
+from jitm.types import Elements, Profile, Segment
 
-PROFILE = Segment(0, 4, 10), Segment(4, 8, 6), Segment(8, 12, 3), Segment(12, 16, 2)
+PROFILE = Profile((Segment(0, 4, 10), Segment(4, 8, 6), Segment(8, 12, 3), Segment(12, 16, 2)), tokens=80)
 LENGTHS = [3, 16, 9, 2, 6, 8, 15, 1, 7, 4]
 
 
@@ -57,7 +57,7 @@ def test_groups_give_every_text_and_its_gradient(platform, repeats, padded, monk
 
 def test_the_profile_of_another_number_of_texts_is_ignored():
     PADDED.clear()
-    lengths.by_length(pool, make_texts(profile=(Segment(0, 4, 4), Segment(4, 16, 1))))
+    lengths.by_length(pool, make_texts(profile=Profile((Segment(0, 4, 4), Segment(4, 16, 1)), 64)))
     assert PADDED == [(10, 16)]
 
 

@@ -49,6 +49,6 @@ def test_a_step_with_a_profile_is_that_of_padded_texts(preset, tiny_config):
     setup = make_setup(preset, tiny_config)
     batch, step = take_step(setup, setup.pipeline)
     plain, padded = take_step(setup, dataclasses.replace(setup.pipeline, skips_padding=False))
-    assert len(batch.texts.profile) > 2
+    assert len(batch.texts.profile.segments) > 2
     assert plain.texts.profile is None
     chex.assert_trees_all_close(step, padded, rtol=1e-3, atol=1e-4)
