@@ -30,7 +30,7 @@ from jitm.files import expand
 
 COMMANDS = (
     *('train', 'eval', 'mine', 'audit', 'choices', 'encode', 'convert', 'average'),
-    *('search', 'explorer', 'sweep', 'words', 'report', 'settings'),
+    *('search', 'explorer', 'sweep', 'words', 'report', 'settings', 'completion'),
 )
 HELP = ('--help', '-h', '-help')
 NO_CONFIG = '--config is missing; jitm settings lists the published presets'
@@ -142,7 +142,7 @@ def _flags_of(usage: ModuleType) -> dict[str, shared.Flag]:
     return usage.FLAGS | (shared.common('import') if 'workdir' in usage.FLAGS else {})
 
 
-def _define_flags(usage: ModuleType) -> flags.FlagValues:
+def define_flags(usage: ModuleType) -> flags.FlagValues:
     """Returns the flags of a command, not parsed."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
@@ -166,7 +166,7 @@ def _parse(usage: ModuleType, argv: Sequence[str]) -> tuple[flags.FlagValues, li
     """
     name = usage.__name__.rpartition('.')[2]
     see_help = f' (jitm {name} --help lists the flags)'
-    values = _define_flags(usage)
+    values = define_flags(usage)
     argv, config_flags = _split_overrides(argv) if 'config' in values else (argv, {})
     try:
         words = values(['jitm', *argv])[1:]
@@ -216,7 +216,7 @@ def _help(name: str, usage: ModuleType) -> str:
 def _list_commands() -> str:
     lines = ['usage: jitm COMMAND [flags]', '', 'Trains, evaluates and applies image-text matching models.', '']
     for name in COMMANDS:
-        lines.append(f'  {name:<10}{load_usage(name).__doc__.splitlines()[0]}')
+        lines.append(f'  {name:<12}{load_usage(name).__doc__.splitlines()[0]}')
     return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
 
 

@@ -30,7 +30,9 @@ def main(values: flags.FlagValues, options: Sequence[str]) -> None:
         return
     if options:
         raise UserError(f"--show prints one preset: leave out '{options[0]}', or join the options by commas")
-    print('\n'.join([f'config key: default -> {values.show}', *show(cli.read_config(values.show))]))
+    config = cli.read_config(values.show)
+    lines = show_all(config) if values.full else [f'config key: default -> {values.show}', *show(config)]
+    print('\n'.join(lines))
 
 
 def overview() -> str:
@@ -80,6 +82,14 @@ def show(config: Mapping[str, Any]) -> list[str]:
     sections = {key.partition('.')[0] for key in first}  # the others belong to the last stage
     of_first = {key: value for key, value in default.items() if key.partition('.')[0] in sections}
     return changes(default, last) + [f'{prefix}{line}' for line in changes(of_first, first)]
+
+
+def show_all(config: Mapping[str, Any]) -> list[str]:
+    """Returns every key of a config as `key: value`."""
+    from jitm.config.build import listing
+    from jitm.training.sections import complete  # imports jax, which the lists of presets do not need
+
+    return listing(complete(config))
 
 
 def select(

@@ -14,8 +14,9 @@ from jitm.devices import parallel
 from jitm.metrics import table
 from jitm.models.make import member_model
 from jitm.runs.progress import ProgressPrinter
+from jitm.training.dry_run import describe
 from jitm.training.sections import SECTIONS
-from jitm.training.stages import run_directory, train
+from jitm.training.stages import check, run_directory, train
 
 
 def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str, Any]) -> None:
@@ -38,10 +39,14 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 
 
 def main(values: flags.FlagValues) -> None:
-    """Trains, and prints the result in the first process."""
+    """Trains and prints the result in the first process, or describes the run."""
     shared.start_processes(values)
     config = values.config
     workdir = Path(values.workdir)
+    if values.dry_run:
+        for setup in check(config, workdir, values.accept_changed_code):
+            print(describe(setup), end='\n\n')
+        return
     result = train(config, workdir, ProgressPrinter(), values.accept_changed_code)
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

@@ -40,6 +40,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     return flat
 
 
+def listing(config: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each key of a config, as `key: value`."""
+    return [f'{key}: {value}' for key, value in sorted(flatten(config).items())]
+
+
 def to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config as it is read from a run directory: tuples are lists.
 

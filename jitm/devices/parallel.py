@@ -144,6 +144,19 @@ def trace_step(step: Callable, state: ArrayTree, batch: ArrayTree) -> None:
         jax.eval_shape(step, state, batch)
 
 
+def step_bytes(step: Callable, state: ArrayTree, batch: ArrayTree) -> int:
+    """Returns the bytes that a function of `data_parallel` needs on each device; compiles it, in a single process.
+
+    Args:
+      step: The function.
+      state: Arrays or shapes.
+      batch: Arrays in the layout of `split_rows`.
+    """
+    sizes = step.lower(_shapes(state, _sharding()), _shapes(batch, _sharding(AXIS))).compile().memory_analysis()
+    own_outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + own_outputs
+
+
 def _shapes(tree: ArrayTree, sharding: jax.sharding.NamedSharding) -> ArrayTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 

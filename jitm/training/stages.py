@@ -95,8 +95,11 @@ def _initialized_from(config: Config, init_from: str) -> dict[str, Any]:
     return {**config, 'members': {**config['members'], name: {**config['members'][name], 'init_from': init_from}}}
 
 
-def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = False) -> None:
+def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = False) -> list[Setup]:
     """Checks both stages before the first one starts; nothing is mined or trained yet.
+
+    Returns:
+      Their setups.
 
     Raises:
       UserError: If something in either of them is wrong.
@@ -124,6 +127,7 @@ def check_stages(stages: Stages, workdir: Path, accept_changed_code: bool = Fals
                 raise UserError(f"config key 'offline.{key}' is {num_needed}, but 'stages.{key}' only {mined}")
     if stages.fine_tune and _weights(setups[0]) != _weights(setups[1]):
         raise UserError("config key 'stages.fine_tune' needs the same model and vocabulary in both stages")
+    return setups
 
 
 def _weights(setup: Setup) -> tuple[str, Any]:
@@ -185,14 +189,13 @@ def run_directory(config: Config, workdir: Path) -> Path:
     return workdir / 'stage2' if config['stages'] else workdir
 
 
-def check(config: Config, workdir: Path, accept_changed_code: bool = False) -> None:
-    """Raises the UserError that `train` would raise at its start; writes nothing."""
+def check(config: Config, workdir: Path, accept_changed_code: bool = False) -> list[Setup]:
+    """Returns the setup of each stage, or raises the UserError of `train` at its start; writes nothing."""
     config = complete(config)
     if config['stages']:
-        check_stages(split_stages(config, workdir), workdir, accept_changed_code)
-    else:
-        check_workdir(workdir, config, accept_changed_code)
-        set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))
+        return check_stages(split_stages(config, workdir), workdir, accept_changed_code)
+    check_workdir(workdir, config, accept_changed_code)
+    return [set_up(config, resuming=bool(Checkpoints(workdir).whole_steps()))]
 
 
 def train(config: Config, workdir: Path, report: Report = ignore, accept_changed_code: bool = False) -> dict[str, Any]:

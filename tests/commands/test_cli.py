@@ -90,7 +90,7 @@ def test_help_of_a_command_names_its_flags(name, capsys):
     assert max(map(len, output.splitlines())) <= 120
     for required in getattr(usage, 'REQUIRED', ()):
         assert f' --{required} {required.upper()}' in output
-    for flag in cli._define_flags(usage):
+    for flag in cli.define_flags(usage):
         assert f'--{flag}' in output or f'--[no]{flag}' in output
 
 

@@ -96,3 +96,11 @@ def test_a_first_stage_is_shown_as_changes_of_the_defaults(capsys):
     assert 'stages.top_h_texts: absent -> 300' in lines
     assert 'stages.first.epochs: 30 -> 8' in lines
     assert not any('seed' in line for line in lines)
+
+
+def test_a_preset_is_shown_with_all_of_its_keys(capsys):
+    assert cli.main(['settings', '--show', 'vsepp:vsepp,f8k', '--full']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {'batch_size: 128', 'terms.ranking.margin: 0.2', 'epochs: 8'} <= {*lines}
+    assert lines == sorted(lines)
+    assert cli.main(['settings', '--full']) == 2

@@ -429,7 +429,7 @@ def flag_rows() -> Iterator[Row]:
     for name, argv in COMMANDS.items():
         yield Row(f'{name} --unknown', (*argv, '--unknown=1'), None, 'unknown|Unknown')
         usage = cli.load_usage(name)
-        flags = cli._define_flags(usage)
+        flags = cli.define_flags(usage)
         for required in getattr(usage, 'REQUIRED', ()):
             at = argv.index(f'--{required}')
             yield Row(f'{name} without --{required}', argv[:at] + argv[at + 2 :], None, required)

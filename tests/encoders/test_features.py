@@ -313,7 +313,7 @@ def run_command(monkeypatch, root, out, network, splits=('train', 'dev'), argume
     run = types.SimpleNamespace(config={'data': data, 'evaluation': {'precision': 'highest'}}, image_size=(16, 16))
     monkeypatch.setattr(encode, 'load_run', lambda *_: run)
     monkeypatch.setattr(networks, 'of_run', lambda *_: network)
-    values = cli._define_flags(cli.load_usage('encode'))
+    values = cli.define_flags(cli.load_usage('encode'))
     values(['jitm', '--workdir', 'run', '--out', str(out), *(arguments or [f'--split={name}' for name in splits])])
     encode.main(values)
     return [bar.shown for bar in bars]
