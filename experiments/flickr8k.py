@@ -16,7 +16,6 @@ The groups, by question (small: with --small):
     distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
     quintuplets    mined negatives where in-batch ones are easier, lists as short as the data, table 3 (small)
     dropout        MSS where dropout of words separates the target from its anchor (small)
-    dbl_networks   MSS with the network of the paper (small)
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
     batch_sizes    how losses depend on the batch at equal steps, without false negatives of the same image (small)
     queues         past pairs as negatives, and smoothed labels, with softmax (small)
