@@ -133,9 +133,9 @@ LOSS = {
     'selhn': dict(  # Li et al. 2023: the mean of both directions, as released; the paper writes their sum
         loss='ranking.selective_hard_negative', margin=0.2, epsilon=0.01, weight=0.5, reduction='mean'
     ),
-    'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.05, weight=0.5, reduction='mean'),  # InfoNCE
+    # InfoNCE, at the temperature at which CLIP starts, and that of MoCo
+    'softmax': dict(loss='ranking.softmax_contrastive', temperature=0.07, weight=0.5, reduction='mean'),
     'softmax_learned': dict(loss='ranking.softmax_contrastive', weight=0.5, reduction='mean'),  # CLIP
-    'softmax_queue': dict(loss='ranking.softmax_contrastive', temperature=0.07, weight=0.5, reduction='mean'),  # MoCo
     # SigLIP: one of the two directions, which have the same sum
     'sigmoid': dict(loss='ranking.sigmoid_contrastive', reduction='mean', rankings=('i2t',)),
     'cmpm': dict(loss='ranking.projection_matching', temperature=0.1, reduction='mean'),

@@ -1,5 +1,8 @@
 """Combinations of the papers' methods on one dual encoder; which of them help is measured in docs/recipes.md.
 
+Losses have the margin of the papers, 0.2, and the temperature of CLIP, 0.07. On Flickr8k a margin of 0.5 is better:
+--config.terms.ranking.margin=0.5
+
 Example: --config recipe:rvse,selhn,oss,offline,f8k
 """
 

@@ -1,8 +1,8 @@
 """VSE(FC), VSE(MLP), RVSE(MLP) and RVSE++ with the losses of Li et al. (2023), SelHN among them.
 
 `mean` is VSE(FC) with mean pooling of regions and words, `sum_max` the loss of VSE-infinity, `softmax` CLIP's at a
-fixed temperature, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None of the
-five is in the paper.
+fixed temperature of 0.07, `softmax_learned` at a learned one, `softmax_queue` over a queue of past pairs (MoCo). None
+of the five is in the paper.
 
 Example: --config vse:rvse,selhn,coco
 """
@@ -34,7 +34,7 @@ def get_config(model: str, loss: str, data: str) -> ConfigDict:
     config.model.image.norm_padding = MODEL[model] != 'none'
     config.model.text.bidirectional = True
     config.model.image_pooling = config.model.text_pooling = 'mean' if model == 'mean' else 'gpo'
-    common.rank_with(config, common.LOSS['max' if loss == 'sum_max' else loss])
+    common.rank_with(config, common.LOSS[{'sum_max': 'max', 'softmax_queue': 'softmax'}.get(loss, loss)])
     if loss == 'sum_max':
         common.sum_first(config, epochs=1)
     if loss == 'softmax_learned':

@@ -21,6 +21,8 @@ BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
 AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
 UNCLIPPED = {'optimizer.clip_norm': 1e9}
+AT_005 = {'terms.ranking.temperature': 0.05}  # softmax in rows from before the presets had 0.07
+FIRST_AT_005 = {f'stages.first.{key}': value for key, value in AT_005.items()}
 PASS = {'epochs': 1, 'optimizer.decay_epochs': 1}
 FROM_FIRST = {  # no epoch of sums before max of hinges
     'terms.warm_up.weight': 0.0,
@@ -87,10 +89,10 @@ HEADLINE = {  # name -> setting and flags
     'sum_max': ('vse:mean,sum_max', {}),
     'selhn': ('vse:mean,selhn', {}),
     'selhn_m50': ('vse:mean,selhn', {'terms.ranking.margin': 0.5}),
-    'softmax_t07': ('vse:mean,softmax', {'terms.ranking.temperature': 0.07}),
+    'softmax_t07': ('vse:mean,softmax', {}),
     'softmax_t10': ('vse:mean,softmax', {'terms.ranking.temperature': 0.1}),
     'rm_oss': ('dbl:vsepp,rm,oss', {}),
-    'rm_oss_softmax': ('recipe:mean,softmax,oss', {'terms.ranking.temperature': 0.07}),
+    'rm_oss_softmax': ('recipe:mean,softmax,oss', {}),
     'dml': ('dbl:vsepp,dml,mutual', {}),  # averaged over the queries, as released
     'dml_sum': ('dbl:vsepp,dml,mutual', {'terms.mutual_learning.reduction': 'sum'}),
     'offtri': ('aoq:vsepp,offtri', {}),
@@ -153,7 +155,11 @@ POOLED = {  # network -> flags of VSE(MLP), RVSE, VSE-infinity and ESA with a GR
     ),
 }
 PUBLIC_ANCHOR = _from(f'public_{VSEPP}', 'anchor', 'target')
-LOSS_GROUP = {f'{model}_{loss}': Experiment(f'vse:{model},{loss}') for model in MODELS for loss in LOSSES}
+LOSS_GROUP = {
+    f'{model}_{loss}': Experiment(f'vse:{model},{loss}', AT_005 if loss == 'softmax' else {})
+    for model in MODELS
+    for loss in LOSSES
+}
 LONGER = {f'{VSEPP}_again': Experiment('vse:mean,max', _from(VSEPP, 'target'))}  # as long as OAS and fine-tuning
 OAS = {
     f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target')) for loss in ('rm', 'am')
@@ -236,17 +242,17 @@ GROUPS = {
         **LONGER,
     },
     'recipes': {
-        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe:{words}')
-        for words in (
-            'mean,selhn,oss',
-            'mean,softmax,oss',
-            'mean,selhn,offline',
-            'mean,selhn,oss,offline',
-            'fc,selhn,oss',
-            'rvse,selhn,oss',
-            'rvse,selhn,offline',
-            'rvse,selhn,oss,offline',
-            'rvse,softmax,oss',
+        f'recipe_{words.replace(",", "_")}': Experiment(f'recipe:{words}', flags)
+        for words, flags in (
+            ('mean,selhn,oss', {}),
+            ('mean,softmax,oss', AT_005),
+            ('mean,selhn,offline', {}),
+            ('mean,selhn,oss,offline', {}),
+            ('fc,selhn,oss', {}),
+            ('rvse,selhn,oss', {}),
+            ('rvse,selhn,offline', {}),
+            ('rvse,selhn,oss,offline', {}),
+            ('rvse,softmax,oss', AT_005),
         )
     },
     'attention': {
@@ -339,21 +345,6 @@ GROUPS = {
             ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
         )
     },
-    'dbl_networks': {  # six epochs from an epoch of the sum
-        'dbl_network_sum': Experiment('dbl:baseline,sum,alone', {'epochs': 1, 'optimizer.decay_epochs': 1}),
-        **{
-            f'dbl_network_{loss}_{scenario}': Experiment(
-                f'dbl:baseline,{loss},{scenario}',
-                flags | _from('dbl_network_sum', 'target') | {'epochs': 6, 'optimizer.decay_epochs': 5},
-            )
-            for loss, scenario, flags in (
-                ('max', 'alone', FROM_FIRST),
-                ('selhn', 'alone', SUMMED),  # the control that starts
-                ('rm', 'mss', FROM_FIRST | {'terms.relative_max.start_epoch': 0}),
-                ('am', 'mss', FROM_FIRST | {'terms.absolute_max.start_epoch': 0}),
-            )
-        },
-    },
     'reductions': {
         'scan_max_mean': Experiment(
             ATTENTION['scan'], {'terms.warm_up.reduction': 'mean', 'terms.ranking.reduction': 'mean'}
@@ -372,30 +363,35 @@ GROUPS = {
                 'optimizer.decay_epochs': 6 * size // 128,
                 'candidates.same_image': 'ignored',
             }
-            | negatives,
+            | flags,
         )
-        for size, loss, suffix, negatives in (
-            *((size, loss, '', {}) for size in (64, 128, 256) for loss in ('max', 'selhn', 'softmax')),
+        for size, loss, suffix, flags in (
+            *((size, loss, '', {}) for size in (64, 128, 256) for loss in ('max', 'selhn')),
+            *((size, 'softmax', '', AT_005) for size in (64, 128, 256)),
             (256, 'max', '_n127', {'candidates.num_negatives': 127}),
         )
     },
-    'queues': {  # 1,872 steps, as in batch_sizes, at the temperature of the queue
+    'queues': {  # 1,872 steps, as in batch_sizes
         f'mean_{name}_steps_b{size}': Experiment(
             f'vse:mean,{loss}',
             {'batch_size': size, 'epochs': size // 16, 'optimizer.decay_epochs': 6 * size // 128} | flags,
         )
         for size in (64, 128)
         for name, loss, flags in (
-            ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored', 'terms.ranking.temperature': 0.07}),
+            ('softmax_t07', 'softmax', {'candidates.same_image': 'ignored'}),
             ('queue1', 'softmax_queue', {'candidates.length': 1}),  # the averaged encoder alone
             ('queue512', 'softmax_queue', {'candidates.length': 512}),
             ('queue4096', 'softmax_queue', {}),
         )
     }
-    | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', {'terms.ranking.label_smoothing': 0.1})},
+    | {'mean_softmax_smoothed': Experiment('vse:mean,softmax', AT_005 | {'terms.ranking.label_smoothing': 0.1})},
     'perturbed': {
-        f'mean_softmax_{negatives}': Experiment(f'recipe:mean,softmax,{negatives}')
-        for negatives in ('perturbed', 'offline', 'perturbed_offline')
+        f'mean_softmax_{negatives}': Experiment(f'recipe:mean,softmax,{negatives}', AT_005 | flags)
+        for negatives, flags in (
+            ('perturbed', {}),
+            ('offline', FIRST_AT_005),
+            ('perturbed_offline', FIRST_AT_005),
+        )
     },
     'photos': {
         **{
@@ -502,7 +498,8 @@ GROUPS = {
         f'noise{percent}_{name}': Experiment(setting, {'data.noise_rate': percent / 100} | flags)
         for percent in (20, 40, 60)
         for name, setting, flags in (
-            *((loss, f'vse:mean,{loss}', {}) for loss in ('sum', 'sum_max', 'selhn', 'softmax')),
+            *((loss, f'vse:mean,{loss}', {}) for loss in ('sum', 'sum_max', 'selhn')),
+            ('softmax', 'vse:mean,softmax', AT_005),
             *((method, f'noisy:mean,{method}', {}) for method in ('rcl', 'crcl', 'ncr')),
             ('rm_oss', 'dbl:vsepp,rm,oss', {}),
             ('adapoffquin', 'aoq:vsepp,adapoffquin', {}),
@@ -513,18 +510,20 @@ GROUPS = {
     'public': {
         f'public_{name}': Experiment(setting, {'data.root': 'data/f8k_squeezenet_precomp'} | flags)
         for name, setting, flags in (
-            *((f'mean_{loss}', f'vse:mean,{loss}', {}) for loss in LOSSES),
+            *((f'mean_{loss}', f'vse:mean,{loss}', AT_005 if loss == 'softmax' else {}) for loss in LOSSES),
             *((f'vsepp_{loss}_oss', f'dbl:vsepp,{loss},oss', {}) for loss in ('rm', 'am')),
             *((f'vsepp_{loss}_oas', f'dbl:vsepp,{loss},oas', PUBLIC_ANCHOR) for loss in ('rm', 'am')),
             ('mean_sum_max_again', 'vse:mean,max', _from(f'public_{VSEPP}', 'target')),
         )
     },
     'heads': {
-        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG),  # features of MobileNetEdgeTPU
-        'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS),
-        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | {'epochs': 2}),
-        'heads_tokens_gpo': Experiment('heads:gpo,softmax', {'epochs': 8, 'optimizer.decay_epochs': 6}),
-        'heads_tokens_bag': Experiment('vse:fc,softmax', BAG | {'data.root': 'data/f8k_tokens'}),  # patches alone
+        'heads_grid_gpo': Experiment('vse:fc,softmax', BAG | AT_005),  # features of MobileNetEdgeTPU
+        'heads_cells_gpo': Experiment('vse:fc,softmax', BAG | CELLS | AT_005),
+        'heads_cells_scan': Experiment('scan:t2i,avg,softmax', BAG | CELLS | AT_005 | {'epochs': 2}),
+        'heads_tokens_gpo': Experiment('heads:gpo,softmax', AT_005 | {'epochs': 8, 'optimizer.decay_epochs': 6}),
+        'heads_tokens_bag': Experiment(  # patches alone
+            'vse:fc,softmax', BAG | AT_005 | {'data.root': 'data/f8k_tokens'}
+        ),
     },
     'nine': {
         f'nine_{name}': Experiment(setting, NINE | SUMS | flags, final='test')
@@ -556,7 +555,7 @@ GROUPS = {
             for loss, changes in (
                 ('max', {}),
                 ('selhn', {}),
-                ('softmax', {'terms.ranking.temperature': 0.07}),
+                ('softmax', {}),
                 ('sum_max', SUMS),
             )
             for network, (model, flags) in POOLED.items()
@@ -567,9 +566,7 @@ GROUPS = {
         'scaled_gsmn_max': Experiment('gsmn', NINE_SCALED | FROM_FIRST, final='test'),
         'scaled_gsmn_sum_max': Experiment('gsmn', NINE_SCALED | SUMS, final='test'),
         'scaled_gsmn_selhn': Experiment('gsmn:selhn', NINE_SCALED, final='test'),
-        'scaled_gsmn_softmax': Experiment(
-            'gsmn:softmax', NINE_SCALED | {'terms.ranking.temperature': 0.07}, final='test'
-        ),
+        'scaled_gsmn_softmax': Experiment('gsmn:softmax', NINE_SCALED, final='test'),
         'scaled_dbl_sum_max': Experiment(NETWORKS['dbl'][0], NINE_SCALED | SUMS | ALIGNED, final='test'),
     },
     'full': {
@@ -601,18 +598,18 @@ GROUPS = {
         },
     },
     'encoders': {
-        'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE),
+        'lite_gpo': Experiment('vse:fc,softmax', BAG | LITE | AT_005),
         **{
-            f'{features}_{model}': Experiment(f'{setting},softmax', BAG | root | SHORT)
+            f'{features}_{model}': Experiment(f'{setting},softmax', BAG | root | SHORT | AT_005)
             for model, setting in (('scan', 'scan:t2i,avg'), ('sgr', 'sgraf:sgr'))
             for features, root in (('grid', {}), ('cells', CELLS), ('lite', LITE))
         },
-        'lite_gru': Experiment('vse:fc,softmax', LITE),
-        'lite_minilm': Experiment('heads:gpo,softmax', LITE | {'epochs': 8, 'optimizer.decay_epochs': 6}),
-        'lite_minilm_frozen': Experiment('heads:gpo,softmax', LITE | PASS),
-        'lite_minilm_all': Experiment('vse:fc,softmax,minilm', LITE | PASS),
-        'lite_minilm_lora': Experiment('vse:fc,softmax,minilm,lora', LITE | PASS),
-        'lite_minilm_layerwise': Experiment('vse:fc,softmax,minilm,layerwise', LITE | PASS),
+        'lite_gru': Experiment('vse:fc,softmax', LITE | AT_005),
+        'lite_minilm': Experiment('heads:gpo,softmax', LITE | AT_005 | {'epochs': 8, 'optimizer.decay_epochs': 6}),
+        'lite_minilm_frozen': Experiment('heads:gpo,softmax', LITE | AT_005 | PASS),
+        'lite_minilm_all': Experiment('vse:fc,softmax,minilm', LITE | AT_005 | PASS),
+        'lite_minilm_lora': Experiment('vse:fc,softmax,minilm,lora', LITE | AT_005 | PASS),
+        'lite_minilm_layerwise': Experiment('vse:fc,softmax,minilm,layerwise', LITE | AT_005 | PASS),
     },
 }
 

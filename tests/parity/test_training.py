@@ -68,7 +68,7 @@ def sum_then_max_of_hinges(scores, epoch):
 
 def cross_entropy(scores, epoch):
     """The mean of both directions (CLIP)."""
-    return sum(F.cross_entropy(x / 0.05, torch.arange(len(x))) for x in (scores, scores.T)) / 2
+    return sum(F.cross_entropy(x / 0.07, torch.arange(len(x))) for x in (scores, scores.T)) / 2
 
 
 SYSTEMS = {  # name in docs/notes/parity.md -> preset, its epochs of the sum of hinges, scores and loss in PyTorch
