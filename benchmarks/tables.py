@@ -7,6 +7,7 @@ A table of the page follows a comment that names its command: `<!-- benchmarks m
 """
 
 import argparse
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,11 +31,11 @@ def tables() -> dict[str, list[Row]]:
 
 
 def shares(timings: Mapping[str, list[Row]]) -> list[Row]:
-    """Returns the columns `SHARES` of the newest comparison of training steps with PyTorch, as far as it has them."""
-    *_, newest = (
+    """Returns the columns `SHARES` of the comparisons of training steps with PyTorch."""
+    compared = [
         rows for command, rows in timings.items() if command.split()[0] == 'peers' and '--evaluate' not in command
-    )
-    return [{column: row[column] for column in SHARES if column in row} for row in newest]
+    ]
+    return [{column: row[column] for column in SHARES} for row in itertools.chain(*compared)]
 
 
 def pages() -> Iterator[tuple[Path, str]]:

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-from scipy import special
 
 from jitm.types import Profile, Segment
 
@@ -16,8 +15,8 @@ TOKENS = 16  # the number of all tokens is rounded up to a multiple
 def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
     """Bounds the lengths of some random captions.
 
-    The number of captions beyond a position is binomial. Its quantile, rounded up, holds for nearly all batches. So
-    does that of the number of all tokens.
+    The number of captions beyond a position and the number of all tokens are sums over the captions. Their quantiles,
+    rounded up, hold for nearly all batches.
 
     Args:
       lengths: The numbers of tokens of the captions of the training split, int [T].
@@ -27,9 +26,8 @@ def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
       The profile; None if it would have no fewer tokens than these captions padded to their longest, on average.
     """
     longer = np.mean(lengths > np.arange(0, lengths.max(), SEGMENT)[:, None], axis=1)
-    bounds = np.argmax(special.bdtr(np.arange(rows + 1), rows, longer[:, None]) >= QUANTILE, axis=1)
-    step = -(-rows // LEVELS)
-    bounds = np.minimum(rows, -(-bounds // step) * step)
+    bounds = np.array([_quantile_of_sum(np.array([1 - share, share]), rows) for share in longer])
+    bounds = np.minimum(rows, _round_up(bounds, _round_up(rows, LEVELS) // LEVELS))
     if bounds.sum() >= rows * np.sum(1 - (1 - longer) ** rows):
         return None
     segments = []
@@ -38,19 +36,19 @@ def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
         start = stop
         stop += SEGMENT * len(list(positions))
         segments.append(Segment(start, stop, int(bound)))
-    return Profile(tuple(segments), _bound_tokens(lengths, rows))
+    tokens = _quantile_of_sum(np.bincount(lengths) / len(lengths), rows)
+    return Profile(tuple(segments), _round_up(tokens, TOKENS))
 
 
-def _bound_tokens(lengths: np.ndarray, rows: int) -> int:
-    """Returns the quantile of the sum of the lengths of some random captions, rounded up.
+def _quantile_of_sum(shares: np.ndarray, count: int) -> int:
+    """Returns the quantile of the sum of independent numbers 0, 1, ... with the same shares, by their convolution."""
+    size = count * (len(shares) - 1) + 1
+    sums = np.fft.irfft(np.fft.rfft(shares, size) ** count, size)
+    return int(np.argmax(np.cumsum(sums) >= QUANTILE))
 
-    The distribution of the sum is the convolution of those of the lengths.
-    """
-    shares = np.bincount(lengths) / len(lengths)
-    size = rows * lengths.max() + 1
-    sums = np.fft.irfft(np.fft.rfft(shares, size) ** rows, size)
-    quantile = int(np.argmax(np.cumsum(sums) >= QUANTILE))
-    return -(-quantile // TOKENS) * TOKENS
+
+def _round_up(number: np.ndarray | int, multiple: int) -> np.ndarray | int:
+    return -(-number // multiple) * multiple
 
 
 def fits(profile: Profile, lengths: np.ndarray) -> bool:

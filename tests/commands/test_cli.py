@@ -56,7 +56,7 @@ assert not imported('jax', 'flax', 'orbax', 'scipy', 'PIL', 'tqdm')
 cli.load_command('search')
 assert not imported('optax', 'scipy', 'tensorboardX', 'matplotlib', 'jinja2', 'tensorflow', 'torch')
 cli.load_command('train')
-assert not imported('matplotlib', 'jinja2', 'tensorflow', 'tensorflow_datasets', 'torch')
+assert not imported('matplotlib', 'jinja2', 'scipy', 'tensorflow', 'tensorflow_datasets', 'torch')
 """
 
 
