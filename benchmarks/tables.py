@@ -31,11 +31,12 @@ def tables() -> dict[str, list[Row]]:
 
 
 def shares(timings: Mapping[str, list[Row]]) -> list[Row]:
-    """Returns the columns `SHARES` of the comparisons of training steps with PyTorch."""
+    """Returns the columns `SHARES` of the newest comparison of each system's training step with PyTorch."""
     compared = [
         rows for command, rows in timings.items() if command.split()[0] == 'peers' and '--evaluate' not in command
     ]
-    return [{column: row[column] for column in SHARES} for row in itertools.chain(*compared)]
+    newest = {row['system']: row for row in itertools.chain(*compared)}
+    return [{column: row[column] for column in SHARES} for row in newest.values()]
 
 
 def pages() -> Iterator[tuple[Path, str]]:

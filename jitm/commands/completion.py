@@ -36,7 +36,7 @@ def make_parser(file: dict[str, str]) -> argparse.ArgumentParser:
             argument = command.add_argument(f'--{flag.name}', help=flag.help, **_values(flag))
             if isinstance(flag.parser, shared.PathParser):
                 argument.complete = file
-        if hasattr(usage, 'ARGUMENTS'):
+        if 'FILE' in getattr(usage, 'ARGUMENTS', ''):
             command.add_argument('words', nargs='*', metavar=usage.ARGUMENTS).complete = file
     return parser
 

@@ -8,6 +8,7 @@ from absl import flags
 
 from jitm.commands import flags as shared
 from jitm.commands import programs
+from jitm.config.build import listing
 from jitm.config.names import module_of
 from jitm.config.section import own_names
 from jitm.devices import parallel
@@ -15,7 +16,7 @@ from jitm.metrics import table
 from jitm.models.make import member_model
 from jitm.runs.progress import ProgressPrinter
 from jitm.training.dry_run import describe
-from jitm.training.sections import SECTIONS
+from jitm.training.sections import SECTIONS, complete
 from jitm.training.stages import check, run_directory, train
 
 
@@ -40,13 +41,15 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
 
 def main(values: flags.FlagValues) -> None:
     """Trains and prints the result in the first process, or describes the run."""
-    shared.start_processes(values)
     config = values.config
     workdir = Path(values.workdir)
     if values.dry_run:
-        for setup in check(config, workdir, values.accept_changed_code):
-            print(describe(setup), end='\n\n')
+        setups = check(config, workdir, values.accept_changed_code)
+        print('\n'.join(listing(complete(config))))
+        for number, setup in enumerate(setups, 1):
+            print(f'\nstage {number} of {len(setups)}\n{describe(setup)}')
         return
+    shared.start_processes(values)
     result = train(config, workdir, ProgressPrinter(), values.accept_changed_code)
     if parallel.is_primary():
         _print_result(config, run_directory(config, workdir), result)

@@ -23,7 +23,8 @@ def make_profile(lengths: np.ndarray, rows: int) -> Profile | None:
       rows: The number of captions that are encoded together.
 
     Returns:
-      The profile; None if it would have no fewer tokens than these captions padded to their longest, on average.
+      The profile; None if its segments would have no fewer places than these captions padded to their longest, on
+      average.
     """
     longer = np.mean(lengths > np.arange(0, lengths.max(), SEGMENT)[:, None], axis=1)
     bounds = np.array([_quantile_of_sum(np.array([1 - share, share]), rows) for share in longer])

@@ -2,7 +2,6 @@
 
 import jax
 
-from jitm.config.build import listing
 from jitm.devices import parallel
 from jitm.training.data import describe_features
 from jitm.training.setup import Setup
@@ -11,7 +10,7 @@ GIGABYTE = 1e9
 
 
 def describe(setup: Setup) -> str:
-    """Describes a run: its whole config, data, batches, models, and the memory of a step, which is compiled for that.
+    """Describes the data, batches and models of a run, and the memory of a step, which is compiled for that.
 
     Works in a single process.
     """
@@ -21,8 +20,6 @@ def describe(setup: Setup) -> str:
     state = jax.eval_shape(setup.random_state)
     memory = parallel.step_bytes(setup.train_step, state, parallel.split_rows(setup.make_batch(0))) / GIGABYTE
     lines = [
-        *listing(setup.plan.config),
-        '',
         f'training     {train.num_images:,} images, {train.num_texts:,} captions ({train.name})',
         f'validation   {validation.num_images:,} images, {validation.num_texts:,} captions ({validation.name})',
         *([] if train.regions is None else [f'features     {describe_features(train)}']),

@@ -11,8 +11,8 @@ from jitm.training.setup import set_up
 
 
 def lines_of(output):
-    """Returns the lines after the config, by their first word."""
-    _, described = output.split('\n\n')[:2]
+    """Returns the lines of the only stage, by their first word."""
+    _, described = output.split('\nstage 1 of 1\n')
     return dict(line.split(maxsplit=1) for line in described.splitlines())
 
 

@@ -13,6 +13,6 @@ from jitm.commands import flags as shared
 REQUIRED = ('config', 'workdir')
 FLAGS = {
     **shared.common('config', 'workdir', 'accept_changed_code', 'compilation_cache', *shared.PROCESS_FLAGS),
-    'dry_run': shared.switch('Check the run, and print its config, data, models and memory; nothing is written.'),
+    'dry_run': shared.switch('Check the run, and print its config, data, models and memory; --workdir is not written.'),
 }
 RULES = shared.Rules(excludes={'dry_run': shared.PROCESS_FLAGS})
