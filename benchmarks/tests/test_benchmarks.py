@@ -493,11 +493,12 @@ def test_tables_replace_the_rows_below_their_command():
         results.rewritten(page, {})
 
 
-def test_shares_are_columns_of_the_newest_comparison():
-    old = {'system': 'saf', 'ratio': 1.0, 'batch': 4}
-    new = old | {'jitm % of the rate': 50.0, 'PyTorch mode': 'eager', 'jitm MiB': 3.0}
-    timings = {'peers --rounds 5': [old], 'peers': [new], 'peers --evaluate': [{'system': 'scan'}], 'mining': []}
-    assert tables.shares(timings) == [{'system': 'saf', 'jitm % of the rate': 50.0, 'ratio': 1.0, 'jitm MiB': 3.0}]
+def test_shares_are_columns_of_the_newest_comparison_of_each_system():
+    old = dict.fromkeys(tables.SHARES, 1.0) | {'system': 'saf', 'batch': 4}
+    other, new = old | {'system': 'scan'}, old | {'ratio': 2.0}
+    timings = {'peers': [old, other], 'peers --systems saf': [new], 'peers --evaluate': [{'system': 'scan'}]}
+    want = {column: old[column] for column in tables.SHARES}
+    assert tables.shares(timings) == [want | {'ratio': 2.0}, want | {'system': 'scan'}]
 
 
 @pytest.mark.slow
