@@ -65,7 +65,7 @@ def test_captions_of_one_length_or_few_captions_have_no_profile():
         ([[4, 9, 5, 1], [4, 12, 8, 8]], False),  # those of the second device have 32 tokens
     ],
 )
-def test_each_device_has_at_most_as_many_long_captions_and_tokens_as_the_profile(lengths, fit):
+def test_each_device_stays_within_the_profile(lengths, fit):
     assert fits(PROFILE, np.array(lengths)) is fit
 
 
