@@ -15,7 +15,8 @@ def describe(setup: Setup) -> str:
     Works in a single process.
     """
     data = setup.data
-    train, validation = data.train, data.validation
+    train = data.train
+    validation = data.validation
     pipeline = setup.pipeline
     state = jax.eval_shape(setup.random_state)
     memory = parallel.step_bytes(setup.train_step, state, parallel.split_rows(setup.make_batch(0))) / GIGABYTE
