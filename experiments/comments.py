@@ -13,7 +13,8 @@ All lines are means over the seeds that all of them have; with `each`, a line ha
 start with the file of its rows, as in `full mean_selhn - mean_sum: label`. Lines with a star decide the verdict of the
 claim, which is that the differences are above 0, below 0 with `less` beside the columns, or absent with `equal`;
 `open` overrides it, where a control is missing. The difference that a paper states may follow the names, as in
-`* rvse_selhn - rvse_max (14.0): label`.
+`* rvse_selhn - rvse_max (14.0): label`. With `evidence`, lines show their runs, the split, the interval of the difference
+over the seeds and its p.
 """
 
 import re
@@ -37,7 +38,7 @@ PAPERS = {
 PAGES = {
     name: DOCS / f'{name}.md'
     for name in (
-        *(f'results/{paper}' for paper in (*PAPERS, 'networks')),
+        *(f'results/{paper}' for paper in (*PAPERS, 'networks', 'index')),
         'recipes',
         'noise',
         'choices',
@@ -49,7 +50,7 @@ LINE = re.compile(r'(\* )?(?:(small|full) )?(\w+)(?: - (\w+))?(?: \(([\d.]+)\))?
 VERDICT = r'\*\*(?:Confirmed|Contradicted|No difference|Open)\*\*[^\n]*\)'
 TABLE = r'(?:\|[^\n]*\n)+'
 MADE = rf'(?:\n(?:{VERDICT}\n\n)?{TABLE})?\n*'
-FLAGS = 'open', 'equal', 'less', 'each'
+FLAGS = 'open', 'equal', 'less', 'each', 'evidence'
 MARK = re.compile(rf'(<!-- runs (small|full)([^\n]*)\n(.*?)\n-->\n){MADE}', re.DOTALL)
 VERDICTS = re.compile(rf'(<!-- verdicts -->\n)(?:\n{TABLE})?\n*')
 

@@ -72,9 +72,26 @@ def seeds_of(count: int) -> str:
     return f'{count} seed{"s" * (count > 1)}'
 
 
+def evidence(line: Line, gains: Sequence[float]) -> Row:
+    """Returns what decides a finding: its runs, the split that is reported, and the test of the difference."""
+    low, high = interval(gains)
+    return {
+        'finding': line.label,
+        'runs': f'`{line.pair}`',
+        'split': catalog.EXPERIMENTS[line.name].final or 'dev',
+        'seeds': len(gains),
+        'difference': mean_and_deviation(gains, '+.1f'),
+        '95 % interval': f'{low:+.1f} to {high:+.1f}',
+        'p': probability(p_value(gains)),
+    }
+
+
 def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row:
     """Returns a line of a table: means and deviations over the seeds, and the difference with its test."""
     seeds = table.seeds(line, runs)
+    if 'evidence' in table.flags:
+        tested = q.get(_test(table, line, runs))
+        return evidence(line, differences(table, line, runs)) | {'q': probability(tested)}
 
     def cell(column: str) -> str:
         values = [value(runs[line.name, seed], column) for seed in seeds]
@@ -212,11 +229,11 @@ def pages() -> Iterator[tuple[Path, str]]:
     q = adjusted((table for text in texts.values() for table in comments.read_tables(text)), read)
     texts = {name: rewritten(text, read, q) for name, text in texts.items()}
     texts |= {name: results.rewritten(text, commands) for name, text in texts.items() if name.startswith('results/')}
-    yield from ((PAGES[name], text) for name, text in texts.items())
+    yield from ((PAGES[name], text) for name, text in texts.items() if name != 'results/index')
     rows = verdicts({name: texts[f'results/{name}'] for name in PAPERS}, read, q)
     listed = ''.join(f'{line}\n' for line in results.markdown(rows))
-    index, how = DOCS / 'results' / 'index.md', DOCS / 'results' / 'how.md'
-    yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', index.read_text(encoding='utf-8'))
+    index, how = PAGES['results/index'], DOCS / 'results' / 'how.md'
+    yield index, VERDICTS.sub(lambda mark: f'{mark[1]}\n{listed}\n', texts['results/index'])
     yield how, results.rewritten(how.read_text(encoding='utf-8'), commands)
 
 

@@ -78,6 +78,11 @@ EACH = """
 | SelHN | 28.0 / 28.0 | 1 | 280.0 | -1.1 |  |
 """
 EQUAL = '\n**No difference** (3 seeds, 95 % interval [-2.5, +3.2])\n'
+EVIDENCE = """
+| finding | runs | split | seeds | difference | 95 % interval | p | q |
+|---|---|---|---|---|---|---|---|
+| max | `mean_max - mean_sum` | dev | 3 | +10.1 ± 0.1 | +9.9 to +10.3 | <0.001 | <0.001 |
+"""
 
 
 def read(size):
@@ -100,6 +105,11 @@ def test_tables_follow_their_comments():
     assert EQUAL in page
     assert rewritten(page) == page
     assert rewritten(page.replace('281.1', '999.9').replace('Confirmed', 'Contradicted')) == page
+
+
+def test_evidence_names_its_runs_split_and_test():
+    comment = '<!-- runs small last each evidence\nmean_max - mean_sum: max\n-->\n'
+    assert rewritten(comment) == comment + EVIDENCE
 
 
 def test_verdicts_are_listed_with_links_to_their_sections():
