@@ -13,8 +13,8 @@ All lines are means over the seeds that all of them have; with `each`, a line ha
 start with the file of its rows, as in `full mean_selhn - mean_sum: label`. Lines with a star decide the verdict of the
 claim, which is that the differences are above 0, below 0 with `less` beside the columns, or absent with `equal`;
 `open` overrides it, where a control is missing. The difference that a paper states may follow the names, as in
-`* rvse_selhn - rvse_max (14.0): label`. With `evidence`, lines show their runs, the split, the interval of the difference
-over the seeds and its p.
+`* rvse_selhn - rvse_max (14.0): label`. With `evidence`, lines show their runs, the split, and the interval of the
+difference over the seeds with its p.
 """
 
 import re
