@@ -16,6 +16,7 @@ from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, UserError
 from jitm.files import check_local, hash_arrays
 from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.models.matcher import DualEncoder
 from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
@@ -122,8 +123,9 @@ def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code:
       accept_changed_code: Whether the run resumes with modules of the user that have changed.
 
     Returns:
-      A dict with two entries: `first` is the line of `metrics.jsonl` for the validation at step 0, None if there is no
-      such line; `best` has the step and the metrics of the best checkpoint.
+      A dict with three entries: `first` is the line of `metrics.jsonl` for the validation at step 0, None if there is
+      no such line; `best` has the step and the metrics of the best checkpoint; `query` is a caption of the validation
+      split, '' for models that `jitm search` does not take.
 
     Raises:
       UserError: If an argument, the data or the workdir is wrong; what is wrong in a config is found before anything
@@ -162,7 +164,13 @@ def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code:
         first = next((line for line in read_metrics(process_dir) if line['step'] == 0 and 'rsum' in line), None)
         best = checkpoints.best_step()
         checkpoints.check(best)
-        return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}}
+        return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}, 'query': _query(setup)}
+
+
+def _query(setup: Setup) -> str:
+    """Returns the shortest caption of the first image for validation; '' if the model is no dual encoder."""
+    model = setup.members[setup.plan.evaluation['member']].model
+    return min(setup.data.validation.captions_of(0), key=len) if isinstance(model, DualEncoder) else ''
 
 
 class _Loop:
