@@ -18,7 +18,8 @@ def get_config() -> ml_collections.ConfigDict:
     # a time, with the loss and the gradient of the whole batch (GradCache); None for all
     config.drop_last = False  # leaves out the last, smaller batch of an epoch, so that all batches have one size
     config.precision = 'high'  # products of float32 arrays: 'default', 'high' or 'highest', see docs/notes/precision.md
-    config.length_multiple = 4  # captions without a profile are padded to a multiple of this; each length is compiled
+    config.length_multiple = 4  # captions without a profile are padded to a multiple of this, or to a larger one if the
+    # run has fewer than 50 steps for each length, since each length is compiled
 
     # The data set: a `load` function in jitm.data and its arguments.
     config.data = dict(

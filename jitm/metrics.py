@@ -241,5 +241,6 @@ def table(metrics: dict[str, float]) -> str:
         rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
     rows.append(f'rsum {metrics["rsum"]:.1f}')
     if 'mean_distance' in metrics:
-        rows.append(f'MD {metrics["mean_distance"]:.3g}')
+        meaning = 'mean distance: the mean score of matching pairs minus that of others'
+        rows.append(f'MD {metrics["mean_distance"]:.3g} ({meaning})')
     return '\n'.join(rows)

@@ -87,11 +87,13 @@ def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatc
     assert_same_run(workdir, finished)
 
 
-def test_the_first_step_says_what_is_compiled(finished, tiny_config, tmp_path, capsys):
+def test_a_changed_loss_and_what_is_compiled_are_said(finished, tiny_config, tmp_path, capsys):
     workdir = shutil.copytree(finished, tmp_path / 'run')
-    remove_checkpoints(workdir, after=28)
+    remove_checkpoints(workdir, after=20)
     loop.train_and_evaluate(tiny_config, workdir)
-    compiling, compiled, *_ = capsys.readouterr().out.splitlines()
+    changed, compiling, compiled, *others = capsys.readouterr().out.splitlines()
+    assert changed.startswith('step 20: the loss is now ranking.sum_of_hinges + ranking.max_of_hinges instead of ')
+    assert 'the loss is now' not in ' '.join(others)
     assert re.fullmatch(
         r'compiling the training step of target for captions of \d+ tokens \(shape 1 of about 1\), which takes a while',
         compiling,
@@ -132,17 +134,25 @@ class CaptionBatch(NamedTuple):
     texts: Texts
 
 
-@pytest.mark.parametrize(('slow', 'announced'), [(-1, ['4', '8']), (10, ['4'])])
-def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, announced):
+@pytest.mark.parametrize(
+    ('slow', 'expected', 'announced'),
+    [
+        (-1, 1, [('4', '1 of about 1'), ('8', '2 of about 2')]),
+        (-1, 3, [('4', '1 of about 3'), ('8', '2 of about 3')]),
+        (10, 1, [('4', '1 of about 1')]),
+    ],
+)
+def test_other_lengths_are_announced_if_they_compile_slowly(monkeypatch, slow, expected, announced):
     monkeypatch.setattr(loop, 'SLOW_COMPILATION', slow)
     plan, said, pace = SimpleNamespace(run={'log_every': 1}), [], Pace(0, 3)
     setup = SimpleNamespace(plan=plan, members={'target': None}, train_step=lambda state, batch: (state, {}))
-    setup.pipeline = SimpleNamespace(num_shapes=1)
+    setup.pipeline = SimpleNamespace(num_shapes=expected)
     steps = loop._Loop(setup, None, SimpleNamespace(say=said.append, pace=pace), None, None)
     for length in (4, 8, 4):
         steps._step(0, CaptionBatch(Texts(np.zeros((2, length), int), np.ones(2, int))))
     shapes = re.findall(r'for captions of (\d+) tokens \(shape (\d of about \d)\)', ' '.join(said))
-    assert shapes == list(zip(announced, ('1 of about 1', '2 of about 2'), strict=False))
+    assert shapes == announced
+    assert said.count(loop.SHAPES.format(3)) == (expected == 3)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from nbformat.v4 import new_output
 
 NOTEBOOK = Path(__file__).parent.parent / 'docs' / 'tutorial.ipynb'
 PICTURES = NOTEBOOK.with_name('tutorial_files')
-PROGRESS = re.compile(r'^(compil|step \d+ of ).*\n', re.MULTILINE)
+PROGRESS = re.compile(r'^(an epoch has|compil|step \d+ of ).*\n', re.MULTILINE)
 
 
 def run_command(line: str) -> str:

@@ -24,6 +24,9 @@ def main(values: flags.FlagValues) -> None:
         print(f'{data.name}: {len(data.image_ids):,} images, {len(data.captions):,} captions')
         if photos is None and data.pixels is None:
             print(NO_PICTURES)
-        print(f'open http://{in_url(values.host)}:{bound.getsockname()[1]}; Ctrl-C stops', flush=True)
+        port = bound.getsockname()[1]
+        if port != values.port > 0:
+            print(f'port {values.port} is taken, {port} is the next free one')
+        print(f'open http://{in_url(values.host)}:{port}; Ctrl-C stops', flush=True)
         flags = ['--split', values.split, *shared.given(values, 'data_root', 'import')]
         serve(Site(runs, data, shared.repeated('explorer', values), flags, photos), values.host, bound)

@@ -27,9 +27,10 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
     first = result['first']
     read = {'data': config['data'], 'model': member_model(config, config['evaluation']['member'])}
     user_names = own_names(read, SECTIONS).values()
-    words = [] if split == shared.SPLIT else ['--split', split]
+    imports = []
     for module in dict.fromkeys(map(module_of, user_names)):
-        words += ['--import', module]
+        imports += ['--import', module]
+    words = imports if split == shared.SPLIT else ['--split', split, *imports]
     untrained = f' (before training: rsum {first["rsum"]:.1f})' if first else ''
     print(f'\nbest on {split}, step {best["step"]}{untrained}')
     print(table(best))
@@ -37,6 +38,7 @@ def _print_result(config: Mapping[str, Any], workdir: Path, result: Mapping[str,
     print(f'metrics      {workdir / "metrics.jsonl"}')
     print(f'TensorBoard  {programs.tensorboard(workdir / "tensorboard")}')
     print(f'evaluate     {programs.jitm("eval", "--workdir", workdir, *words)}')
+    print(f'page         {programs.page(workdir, split, result["query"], imports)}')
 
 
 def main(values: flags.FlagValues) -> None:

@@ -19,6 +19,7 @@ from jitm.data.text.word_level import Tokens, join
 from jitm.files import hash_arrays, hash_json
 from jitm.types import Batch, Images, Pairs, Profile, Texts
 
+STEPS_PER_SHAPE = 50  # a step for one more shape compiles about as long as so many steps take
 CROP = 3  # separates the random numbers of crops from the sources' numbers
 
 
@@ -235,6 +236,25 @@ class Pipeline:
         if texts:
             return images, pad_texts(join(texts), np.arange(len(texts)), length)
         return images, pad_texts(self.tokens, np.repeat(rows, augmentation.num_views), length)
+
+
+def with_few_shapes(pipeline: Pipeline, steps: int) -> Pipeline:
+    """Pads captions to fewer lengths where a run would take fewer than `STEPS_PER_SHAPE` steps of each shape.
+
+    Args:
+      pipeline: The training batches; those of a profile have few shapes anyway.
+      steps: The number of steps of the run.
+
+    Returns:
+      The batches with the smallest multiple of `length_multiple` that leaves each shape so many steps, or else with the
+      smallest that has the fewest shapes.
+    """
+    if pipeline.profile or pipeline.num_shapes * STEPS_PER_SHAPE <= steps:
+        return pipeline
+    multiple = pipeline.length_multiple
+    longest = bucket(pipeline.tokens.lengths.max(), multiple)
+    coarser = [dataclasses.replace(pipeline, length_multiple=n) for n in range(multiple, longest + 1, multiple)]
+    return min(coarser, key=lambda pipeline: max(pipeline.num_shapes * STEPS_PER_SHAPE, steps))
 
 
 class Part(NamedTuple):

@@ -1,5 +1,6 @@
 """The attention between the words of a caption and the regions of an image, for the templates of pages."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,20 +34,22 @@ def top_regions(weights: Sequence[float]) -> list[int]:
 
 
 def shown_images(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the retrieved images of a pair in `explain.json`, and the right one, with its `rank`, if they lack it."""
+    """Returns the retrieved images of a pair in `explain.json`; after the first the right one, if they lack it."""
     if 'true_image' not in pair or any(hit['right'] for hit in pair['retrieved']):
         return pair['retrieved']
     right = {'image': pair['true_image'], 'image_id': pair['true_image_id'], 'right': True, 'rank': pair['rank']}
-    return [*pair['retrieved'], right]
+    first, *others = pair['retrieved']
+    return [first, right, *others]
 
 
 def results(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> list[Result]:
     """Returns the images of a pair, see `shown_images`, with their pixels as pictures."""
     shown = []
-    for rank, (hit, image) in enumerate(zip(shown_images(pair), pixels, strict=True), 1):
+    ranks = itertools.count(1)
+    for hit, image in zip(shown_images(pair), pixels, strict=True):
         picture = '' if image is None else uri(png(image), 'png')
-        place = hit.get('rank', rank)
-        shown.append(Result(hit['image_id'], hit.get('score'), picture=picture, right=hit['right'], rank=place))
+        rank = hit.get('rank') or next(ranks)
+        shown.append(Result(hit['image_id'], hit.get('score'), picture=picture, right=hit['right'], rank=rank))
     return shown
 
 

@@ -50,6 +50,8 @@ def page(
     Raises:
       UserError: If a run has no validation or no line of training.
     """
+    hits = dict(sorted(hits.items(), key=lambda item: -item[1].rsum()))
+    seeds = {n: seeds[n] for n in hits}
     runs = runs_of(groups)
     counts = (len(groups), 'group'), (len(runs), 'run')
     counted = (f'{count:,} {noun}{"s" * (count > 1)}' for count, noun in counts)
@@ -99,7 +101,7 @@ def headline(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits], split_
 def _runs(groups: Sequence[Group]) -> Table:
     """Returns the seeds, epochs, steps and times of the runs."""
     columns = [Column('group'), Column('runs', text=True)]
-    columns += map(Column, ('seeds', 'epochs', 'steps', 'minutes of training'))
+    columns += map(Column, ('random seed', 'epochs', 'steps', 'minutes of training'))
     rows = []
     for group in groups:
         numbers = [row_of(run) for run in group.runs]
@@ -164,7 +166,7 @@ def _differences(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) ->
         rows.append((*names, difference, _interval(result), f'{result.ahead:.1%}'))
     columns = [Column('first (rsum)'), Column('second (rsum)', text=True)]
     columns += map(Column, ('difference', f'{bootstrap.LEVEL:.0%} interval', 'first is ahead in'))
-    caption = 'Differences of rsum; bold: the interval excludes 0, and both groups have several seeds'
+    caption = 'Differences of rsum, the higher first; bold: the interval excludes 0, and both groups have several seeds'
     return Table(caption, columns, rows)
 
 
@@ -185,10 +187,10 @@ def _tests(groups: Sequence[Group], seeds: Mapping[int, Mapping[int, bootstrap.H
 
 
 def _lead(groups: Sequence[Group], hits: Mapping[int, bootstrap.Hits]) -> dict[str, Any] | None:
-    """Returns the difference between the two groups of the highest rsum; None without two groups to compare."""
+    """Returns the difference between the first two groups, those of the highest rsum; None without two groups."""
     if len(hits) < 2:
         return None
-    first, second = sorted(hits, key=lambda n: -hits[n].rsum())[:2]
+    first, second = [*hits][:2]
     result = bootstrap.difference(hits[first], hits[second])
     return {
         'first': groups[first].name,

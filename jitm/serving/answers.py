@@ -9,7 +9,7 @@ import numpy as np
 from jitm.data.splits import Split
 from jitm.errors import UserError, did_you_mean
 from jitm.files import hash_file
-from jitm.pages.pictures import pictures_of, thumbnail, uri
+from jitm.pages.pictures import are_small, pictures_of, thumbnail, uri
 from jitm.pages.render import Result, render
 from jitm.serving.images import check_photos, photo_files
 from jitm.serving.index import Index
@@ -164,5 +164,6 @@ def page(result: Answer, images: Split, command: str, photos: Path | None = None
         picture=picture,
         results=shown,
         finds_images=result.finds_images,
+        small=photos is None and are_small(images),
         command=command,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from jitm.config.build import flatten
 from jitm.data.pairs import noise
-from jitm.data.pipeline import Pipeline
+from jitm.data.pipeline import Pipeline, with_few_shapes
 from jitm.data.splits import Split, check_images, check_lengths
 from jitm.data.text.token_vectors import add_vectors, check_encoders
 from jitm.data.text.vocabularies import Tokenizer, kind_of, tokenize_split
@@ -207,4 +207,5 @@ def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipe
         num_devices=jax.device_count(),
         load_scene_graphs=plan.load_scene_graphs,
     )
+    pipeline = with_few_shapes(pipeline, plan.epochs * pipeline.steps_per_epoch)
     return dataclasses.replace(pipeline, samplers=plan.source.samplers(pipeline))

@@ -35,6 +35,10 @@ with _hidden('torch'):  # where it is installed tensorboardX imports it, which t
 COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 steps, VSE++ after 1000 to 1200
 COLLAPSE_TOLERANCE = 0.05
 PUBLISHED_PLATEAU = 'SAF and SGR as published leave this plateau after 8,000 to 15,000 steps of Flickr30K'
+LEGEND = (
+    'rsum: the sum of R@1, R@5 and R@10 of both directions, in percent; gap: the mean score of the matching pairs of a '
+    'batch minus that of their hardest negatives'
+)
 BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tqdm's own rate counts compiling
 
 
@@ -83,6 +87,16 @@ def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -
     for term in terms.values():
         epochs |= {term['start_epoch'], term['end_epoch'] or 0}
     return [epoch * steps_per_epoch for epoch in sorted(epochs)]
+
+
+def describe_change(terms: Mapping[str, Mapping[str, Any]], epoch: int) -> str:
+    """Returns a sentence about the losses of a config's terms in an epoch and in the one before."""
+
+    def active(epoch: int) -> str:
+        spans = {name: range(term['start_epoch'], term['end_epoch'] or epoch + 1) for name, term in terms.items()}
+        return ' + '.join(terms[name]['loss'] for name, span in spans.items() if epoch in span)
+
+    return f'the loss is now {active(epoch)} instead of {active(epoch - 1)}, so its values are on another scale'
 
 
 def advise(terms: Mapping[str, Mapping[str, Any]]) -> str:
@@ -228,6 +242,8 @@ class Logs:
         if step == self._bar.total:
             self._bar.close()
         self.say(line)
+        if step == 0:
+            self.say(LEGEND)
         self._mark = (step, time.perf_counter())
         self._waited = 0.0
 

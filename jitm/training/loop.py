@@ -16,12 +16,13 @@ from jitm.devices import agreement, parallel
 from jitm.errors import InterruptedRun, UserError
 from jitm.files import check_local, hash_arrays
 from jitm.inference.scoring import Scorer, ScoringOptions
+from jitm.models.matcher import DualEncoder
 from jitm.runs import own_code
 from jitm.runs.checkpoint import START, Checkpoints
 from jitm.runs.interrupt import StopRequest
 from jitm.runs.log import read_metrics
 from jitm.training.data import describe_features
-from jitm.training.logs import CollapseMonitor, Logs, advise, term_changes
+from jitm.training.logs import CollapseMonitor, Logs, advise, describe_change, term_changes
 from jitm.training.sections import Config, complete
 from jitm.training.setup import Setup, set_up
 from jitm.training.step import TrainState
@@ -36,6 +37,10 @@ from jitm.training.workdir import (
 )
 from jitm.types import Batch
 
+SHAPES = (
+    'an epoch has batches of about {} shapes, by the length of their captions and the number of their pairs; each is '
+    'compiled when it comes first, so the first epoch is slow'
+)
 SLOW_COMPILATION = 10  # seconds; a compilation is announced if the one before took longer
 
 
@@ -122,8 +127,9 @@ def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code:
       accept_changed_code: Whether the run resumes with modules of the user that have changed.
 
     Returns:
-      A dict with two entries: `first` is the line of `metrics.jsonl` for the validation at step 0, None if there is no
-      such line; `best` has the step and the metrics of the best checkpoint.
+      A dict with three entries: `first` is the line of `metrics.jsonl` for the validation at step 0, None if there is
+      no such line; `best` has the step and the metrics of the best checkpoint; `query` is a caption of the validation
+      split, '' for models that `jitm search` does not take.
 
     Raises:
       UserError: If an argument, the data or the workdir is wrong; what is wrong in a config is found before anything
@@ -162,7 +168,13 @@ def train_and_evaluate(config: Config, workdir: str | Path, accept_changed_code:
         first = next((line for line in read_metrics(process_dir) if line['step'] == 0 and 'rsum' in line), None)
         best = checkpoints.best_step()
         checkpoints.check(best)
-        return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}}
+        return {'first': first, 'best': {'step': best, **checkpoints.metrics(best)}, 'query': _query(setup)}
+
+
+def _query(setup: Setup) -> str:
+    """Returns the shortest caption of the first image for validation; '' if the model is no dual encoder."""
+    model = setup.members[setup.plan.evaluation['member']].model
+    return min(setup.data.validation.captions_of(0), key=len) if isinstance(model, DualEncoder) else ''
 
 
 class _Loop:
@@ -190,6 +202,8 @@ class _Loop:
         total = setup.total_steps
         options = setup.plan.run
         every = setup.plan.evaluation['every_steps']
+        terms = setup.plan.config['terms']
+        _, *changes = term_changes(terms, setup.pipeline.steps_per_epoch)
         batches = parallel.prefetch(setup.make_batch, range(start, total), options['prefetch'])
         for step in range(start, total + 1):
             # Evaluate and save. Several processes agree to stop at logged steps only, since this is a collective.
@@ -208,6 +222,8 @@ class _Loop:
                 raise InterruptedRun(f'stopped and saved at step {step} of {total}; the same command resumes it')
             if setup.measure and step % setup.pipeline.steps_per_epoch == 0:
                 state = self._revise(state, step)
+            if step in changes:
+                self._logs.say(f'step {step}: {describe_change(terms, step // setup.pipeline.steps_per_epoch)}')
             # Take the next batch and a step.
             start_of_wait = time.perf_counter()
             batch = next(batches)
@@ -248,6 +264,8 @@ class _Loop:
         if self._announce:
             number = len(self._compiled)
             most_shapes = max(number, self._setup.pipeline.num_shapes)
+            if number == 1 < most_shapes:
+                self._logs.say(SHAPES.format(most_shapes))
             self._logs.say(f'{compiling} (shape {number} of about {most_shapes}), which takes a while')
         start = time.perf_counter()
         with self._logs.pace.doing(compiling, compiles=True):

@@ -278,6 +278,22 @@ def test_printed_commands_name_the_programs_of_this_installation(installation, m
     assert programs.jitm('eval') == f'{installation}/jitm eval'
 
 
+@pytest.mark.parametrize(
+    ('query', 'package', 'command'),
+    [
+        ("a ring's edge", 'report', """search --workdir x --split dev --html x/found.html 'a ring'"'"'s edge'"""),
+        ('-5 rings', 'report', "search --workdir x --split dev --html x/found.html -- '-5 rings'"),
+        ('', 'explorer', 'explorer --workdir x --split dev'),
+    ],
+)
+def test_the_printed_command_of_a_page_installs_what_pages_need(query, package, command, installation, monkeypatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    install = f".venv/bin/python -m pip install --quiet -e '.[{package}]' && "
+    assert programs.page(Path('x'), 'dev', query) == f'{install}.venv/bin/python -m jitm {command}'
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: name)
+    assert programs.page(Path('x'), 'dev', query) == f'.venv/bin/python -m jitm {command}'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('start', [['-m', 'jitm', 'settings'], ['-m', 'jitm']])
 def test_the_module_is_the_program(start, tmp_path):

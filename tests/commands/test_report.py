@@ -132,7 +132,8 @@ def test_tables_have_the_numbers_of_the_runs(four_runs, tmp_path):
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
     recalls, _, _, _, runs, keys = read(tmp_path / 'page.html').texts['table']
     assert 'sum_s0, sum_s1' in runs
-    assert '0, 1330' in runs  # seeds, epochs, steps
+    assert 'random seedepochssteps' in runs
+    assert '0, 1330' in runs
     assert 'terms.ranking.loss' in keys
     best = max(line['rsum'] for line in lines if line['part'] == 'dev')
     assert f'{best - 5:.1f} ± 7.1' in recalls
@@ -151,16 +152,18 @@ def test_significance_is_the_difference_of_the_seeds_means(four_runs, tmp_path, 
     assert report(*four_runs, '--output', tmp_path / 'page.html') == 0
     sims = [np.load(run / 'eval' / 'dev' / 'sims.npy') for run in four_runs]
     a, b, c, d = (by_image(matrix) for matrix in sims)
-    differences = (a + b - c - d) / 2
-    shown = read(tmp_path / 'page.html').texts['table'][1].replace('\N{MINUS SIGN}', '-')
+    differences = (c + d - a - b) / 2
+    parsed = read(tmp_path / 'page.html')
+    shown = parsed.texts['table'][1].replace('\N{MINUS SIGN}', '-')
+    assert parsed.texts['h1'] == [f'sum_of_hinges {differences.mean():+.1f} rsum against max_of_hinges']
     assert f'{differences.mean():+.1f}' in shown
     low, high = map(float, re.search(r'([+-]\d+\.\d) to ([+-]\d+\.\d)', shown).groups())
     resamples = np.random.default_rng(0).integers(10, size=(RESAMPLES, 10))
     expected = np.quantile(differences[resamples].mean(axis=1), [0.025, 0.975])
     np.testing.assert_allclose((low, high), expected, atol=0.1 * (high - low))
     printed = capsys.readouterr().out
-    assert f'sum_of_hinges: rsum {(c + d).mean() / 2:.1f} on dev, {-differences.mean():+.1f} from max' in printed
-    assert f'({(a + b).mean() / 2:.1f}; 95% interval over the images {-high:+.1f} to {-low:+.1f})\n' in printed
+    assert f'sum_of_hinges: rsum {(c + d).mean() / 2:.1f} on dev, {differences.mean():+.1f} from max' in printed
+    assert f'({(a + b).mean() / 2:.1f}; 95% interval over the images {low:+.1f} to {high:+.1f})\n' in printed
     assert 'one seed' not in printed
     assert report(*four_runs[:3], '--output', tmp_path / 'page.html') == 0
     assert 'a group has one seed' in capsys.readouterr().out
@@ -173,11 +176,11 @@ def test_pairs_are_tested_over_the_seeds_that_both_have(four_runs, make_run, tmp
     parsed = read(tmp_path / 'page.html')
     table = parsed.texts['table'][2].replace(MINUS, '-')
     a, b, c, d = (by_image(np.load(run / 'eval' / 'dev' / 'sims.npy')).mean() for run in four_runs)
-    test = stats.ttest_rel([a, b], [c, d])
+    test = stats.ttest_rel([c, d], [a, b])
     low, high = test.confidence_interval()
-    deviation = np.std([a - c, b - d], ddof=1)
-    cells = f'{(a + b - c - d) / 2:+.1f} ± {deviation:.1f}{low:+.1f} to {high:+.1f}{2 * f"{test.pvalue:.2g}"}--'
-    assert table.strip().endswith(f'max_of_hingessum_of_hinges{cells}')
+    deviation = np.std([c - a, d - b], ddof=1)
+    cells = f'{(c + d - a - b) / 2:+.1f} ± {deviation:.1f}{low:+.1f} to {high:+.1f}{2 * f"{test.pvalue:.2g}"}--'
+    assert table.strip().endswith(f'sum_of_hingesmax_of_hinges{cells}')
     assert 'softmax' not in table
     assert report(*four_runs[1:3], '--output', tmp_path / 'page.html') == 0
     assert 'Differences of rsum over the seeds' not in (tmp_path / 'page.html').read_text()

@@ -42,6 +42,7 @@ def test_a_caption_finds_images_in_the_order_of_the_evaluation(finished, split, 
     page = tmp_path / 'pages' / 'found.html'
     assert names_of(search(capsys, *flags, split.captions[7], '--json', '--html', page)) == ranked
     parsed = Page(page.read_text())
+    assert '<div class="cards small-pixels">' in page.read_text()  # whole pictures without interpolation
     assert parsed.texts['h1'] == [split.captions[7]]
     *images, command = parsed.texts['code']
     assert images == ranked

@@ -9,7 +9,7 @@ from jitm.data import scenes
 from jitm.data.arrays import locations as locations_of
 from jitm.data.pairs import cider, masking
 from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline
+from jitm.data.pipeline import STEPS_PER_SHAPE, Pipeline, with_few_shapes
 from jitm.data.profile import fits, resize
 from jitm.data.splits import bucket, check_images, pad_texts, take_images
 from jitm.data.text.vocabularies import tokenize_split
@@ -159,6 +159,25 @@ def test_whole_batches_that_fit_have_a_profile_and_one_length(profiled):
         assert batch.texts.profile == (profiled.profile if whole else None)
     assert profiled.num_shapes == 2
     assert plain.num_shapes > 2
+
+
+def test_a_short_run_pads_captions_to_fewer_lengths(profiled):
+    plain = dataclasses.replace(profiled, skips_padding=False, batch_size=8, length_multiple=1)
+    many = plain.num_shapes
+    assert many > 4
+    assert with_few_shapes(plain, many * STEPS_PER_SHAPE) is plain
+    for steps in (many * STEPS_PER_SHAPE - 1, 3 * STEPS_PER_SHAPE):
+        few = with_few_shapes(plain, steps)
+        assert few.num_shapes * STEPS_PER_SHAPE <= steps
+        for multiple in range(1, few.length_multiple):
+            finer = dataclasses.replace(plain, length_multiple=multiple)
+            assert finer.num_shapes * STEPS_PER_SHAPE > steps
+    last = with_few_shapes(plain, 10)
+    assert last.num_shapes == 2  # with the smaller last batch
+    batch = last.batch(0)
+    np.testing.assert_array_equal(batch.texts.lengths, plain.batch(0).texts.lengths)
+    assert batch.texts.ids.shape[1] % last.length_multiple == 0
+    assert with_few_shapes(profiled, 1) is profiled
 
 
 def test_a_batch_with_too_many_long_captions_has_no_profile(profiled):

@@ -247,14 +247,14 @@ def test_cells_of_a_grid_are_a_heat_map_on_the_image():
     assert not is_grid(np.array(PAIR['boxes']))
 
 
-def test_the_right_image_of_a_wrong_retrieval_follows():
+def test_the_right_image_of_a_wrong_retrieval_stands_beside_the_first():
     wrong = [hit | {'right': False} for hit in PAIR['retrieved']]
     pair = PAIR | {'retrieved': wrong, 'true_image': 7, 'true_image_id': 'b.jpg', 'rank': 12}
     results = attention_maps.results(pair, [np.zeros((2, 2, 3), np.uint8)] * 3)
     assert [(result.text, result.rank, result.right) for result in results] == [
         ('a.jpg', 1, False),
-        ('c.jpg', 2, False),
         ('b.jpg', 12, True),
+        ('c.jpg', 2, False),
     ]
     assert shown_images(PAIR | {'true_image': 3, 'true_image_id': 'c.jpg', 'rank': 2}) == PAIR['retrieved']
 
@@ -275,6 +275,7 @@ def test_write_json_and_page(split, report, tmp_path):
     page = (path / 'index.html').read_text()
     assert page.index(report['pairs'][0]['caption']) < page.index(report['pairs'][1]['caption'])
     assert report['pairs'][1]['verdict'] in page
+    assert '<span class="rank">3</span>' in page  # of the right image of the second pair
     assert page.count('src="data:image/png;base64,') == 2 + sum(len(shown_images(pair)) for pair in report['pairs'])
 
 

@@ -309,6 +309,7 @@ def get(port, path, **headers):
 
 
 NOT_FOUND = [
+    '/nope',
     *('/image?row=99', '/pair?row=99', '/image', '/image/../../etc/passwd', '/%2e%2e/README.md', '/image?row=x'),
     *('/pair?row=1e3', f'/image?row={"9" * 5000}'),
 ]
@@ -322,7 +323,10 @@ def test_only_pages_are_served(site):
         assert "default-src 'none'" in headers['Content-Security-Policy']
         assert 'script' not in headers['Content-Security-Policy']
         for path in NOT_FOUND:
-            assert get(port, path)[0] == 404, path
+            status, _, page = get(port, path)
+            assert status == 404, path
+            assert app.MISSING in page
+            assert 'action="./"' in page
         status, _, page = get(port, f'/?{urlencode({"q": "é" * 10_000})}')
         assert status == 400
         assert 'the caption has 10,000 characters' in page
@@ -408,13 +412,18 @@ def test_wrong_flags_are_one_sentence(arguments, sentence, finished, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_a_taken_port_is_refused_and_a_free_one_printed(finished, capsys, monkeypatch):
+def test_the_next_free_port_is_taken_and_printed(finished, capsys, monkeypatch):
     ports = []
     monkeypatch.setattr('jitm.commands.explorer.serve', lambda site, host, bound: ports.append(bound.getsockname()[1]))
     assert cli.main(['explorer', '--workdir', str(finished), '--port', '0']) == 0
     assert f'open http://127.0.0.1:{ports[0]};' in capsys.readouterr().out
     with app.bind('127.0.0.1', 0) as other:
         taken = other.getsockname()[1]
+        assert cli.main(['explorer', '--workdir', str(finished), '--port', str(taken)]) == 0
+        output = capsys.readouterr().out
+        assert taken < ports[1] < taken + app.PORTS
+        assert f'port {taken} is taken, {ports[1]} is the next free one\nopen http://127.0.0.1:{ports[1]};' in output
+        monkeypatch.setattr(app, 'PORTS', 1)
         assert cli.main(['explorer', '--workdir', str(finished), '--port', str(taken)]) == 2
     assert f'cannot be served at 127.0.0.1:{taken} (Address already in use)' in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from jitm.errors import UserError
 from jitm.runs.log import MetricsFile, read_lines
 from jitm.runs.progress import Pace
 from jitm.training import logs as logs_module
-from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, advise, term_changes
+from jitm.training.logs import COLLAPSE_STEPS, Board, CollapseMonitor, Logs, advise, describe_change, term_changes
 
 CONSTANT = 51.2  # the loss for constant scores
 EPOCH = 234  # steps, as on Flickr8k with batches of 128
@@ -41,6 +41,15 @@ def test_terms_change_where_one_starts_or_ends():
     assert SUM_FIRST == [0, EPOCH]
     late = MAX | {'start_epoch': 2, 'end_epoch': 4}
     assert term_changes({'ranking': MAX, 'late': late}, 10) == [0, 10, 20, 40]
+
+
+def test_a_change_names_the_losses_of_both_epochs():
+    late = {'loss': 'ranking.softmax', 'start_epoch': 1, 'end_epoch': 3}
+    terms = {'warm_up': SUM, 'ranking': MAX, 'late': late}
+    now = 'the loss is now ranking.max_of_hinges + ranking.softmax instead of ranking.sum_of_hinges, so its values are'
+    assert describe_change(terms, 1).startswith(now)
+    ended = 'the loss is now ranking.max_of_hinges instead of ranking.max_of_hinges + ranking.softmax,'
+    assert describe_change(terms, 3).startswith(ended)
 
 
 def test_collapse_from_the_first_step_is_warned_of_once():
@@ -122,6 +131,18 @@ def test_lines_reach_a_file_at_once(tmp_path, monkeypatch):
         logs.say('a line')
         assert (tmp_path / 'out.txt').read_text() == 'a line\n'
     file.close()
+
+
+def test_the_first_validation_explains_its_words(tmp_path, capsys):
+    metrics = dict.fromkeys(('i2t/recall@1', 't2i/recall@1', 'rsum'), 1.0)
+    with Logs(tmp_path / 'run', None, 12, 128, CollapseMonitor('target')) as logs:
+        logs.validation(0, 0.0, 'dev', metrics, 0.0)
+        logs.validation(12, 1.0, 'dev', metrics, 0.0)
+    first, legend, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith('step 0')
+    assert legend == logs_module.LEGEND
+    assert 'rsum: ' in legend
+    assert 'gap: ' in legend
 
 
 def test_the_bar_leaves_compiling_out_and_ends_before_the_last_lines(tmp_path, monkeypatch, capfd):

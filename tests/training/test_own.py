@@ -154,9 +154,11 @@ def test_the_printed_command_imports_what_evaluation_needs(own_config, tmp_path,
     own_config['terms']['ranking']['loss'] = f'{tmp_path}/own_loss.py:hinge'
     names.import_own('own_models')
     metrics = metrics_lib.retrieval_metrics(np.eye(2), np.arange(2))
-    train._print_result(own_config, tmp_path / 'run', {'best': metrics | {'step': 3}, 'first': None})
-    words = f'eval --workdir {tmp_path}/run --import {tmp_path}/own_data.py --import own_models'
-    assert capsys.readouterr().out.endswith(f'{words}\n')
+    train._print_result(own_config, tmp_path / 'run', {'best': metrics | {'step': 3}, 'first': None, 'query': 'a'})
+    imports = f'--import {tmp_path}/own_data.py --import own_models'
+    *_, evaluate, page = capsys.readouterr().out.splitlines()
+    assert evaluate.endswith(f'eval --workdir {tmp_path}/run {imports}')
+    assert page.endswith(f'--split dev {imports} --html {tmp_path}/run/found.html a')
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,6 @@ FLAGS = {
     'photos': shared.path('A folder of pictures named by the image ids; by default from jitm encode.'),
     'encoder': shared.path('The run directory, weights or folder of a network that encoded the data, if it has moved.'),
     'host': shared.text('The address to bind to; 0.0.0.0 for all machines.', '127.0.0.1'),
-    'port': shared.number('The port; 0 for one that is free.', 8765, lower_bound=0, upper_bound=65535),
+    'port': shared.number('The port, or the next free one; 0 for any.', 8765, lower_bound=0, upper_bound=65535),
     **shared.common('data_root', 'compilation_cache'),
 }

@@ -1,6 +1,7 @@
 """The web application of the explorer: read-only pages, to which the browser may not add other content."""
 
 import contextlib
+import errno
 import ipaddress
 import os
 import re
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 2**20  # bytes of an address with its headers
 LOCAL_HOSTS = ('localhost', '127.0.0.1', '[::1]')
+MAX_PORT = 2**16 - 1
+PORTS = 20  # ports that are tried, from the one that is asked for
 MAX_DIGITS = 18  # digits of a row number
 MAX_PHOTO = 20 * 2**20  # bytes of an upload
 MAX_BODY = MAX_PHOTO + 2**12  # with the names of the form
+MISSING = 'There is no such page.'
 FOREIGN = (
     'This page answers only requests for localhost: start jitm explorer with --host 0.0.0.0 to show it, without a '
     'password, to all machines.\n'
@@ -46,22 +50,28 @@ def bind(host: str, port: int) -> socket.socket:
 
     Args:
       host: A name or an address.
-      port: The port; 0 for one that is free.
+      port: The port, or the first to try if it is taken; 0 for one that is free.
 
     Raises:
       UserError: If it cannot be bound to.
     """
-    with contextlib.ExitStack() as stack:
+    for number in range(port, min(port + PORTS, MAX_PORT + 1)):
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            bound = stack.enter_context(socket.socket(family, kind, protocol))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            bound.listen()  # other sockets could bind to it until then
+            return _listen(host, number)
         except OSError as error:
-            raise UserError(
-                f'the page cannot be served at {in_url(host)}:{port} ({error.strerror}); choose --host or --port'
-            ) from None
+            problem = error.strerror
+            if error.errno != errno.EADDRINUSE:
+                break
+    raise UserError(f'the page cannot be served at {in_url(host)}:{port} ({problem}); choose --host or --port')
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    with contextlib.ExitStack() as stack:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = stack.enter_context(socket.socket(family, kind, protocol))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen()  # other sockets could bind to it until then
         stack.pop_all()
     return bound
 
@@ -112,9 +122,12 @@ def make_app(site: Site, host: str) -> 'Starlette':
             page = site.message(str(error))
             status = 400
         except NotFound:
-            page = site.message('There is no such page.')
+            page = site.message(MISSING)
             status = 404
         return HTMLResponse(page, status, HEADERS)
+
+    def missing(request: Request, error: Exception) -> HTMLResponse:
+        return HTMLResponse(site.message(MISSING), 404, HEADERS)
 
     async def photo(request: Request) -> HTMLResponse:
         body = bytearray()  # in memory; only the beginning of a body that `uploaded` rejects as too large
@@ -129,7 +142,8 @@ def make_app(site: Site, host: str) -> 'Starlette':
         Route('/doubtful', lambda request: respond(site.doubtful)),
         Route('/photo', photo, methods=['POST']),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=check_host)])
+    checked = Middleware(BaseHTTPMiddleware, dispatch=check_host)
+    return Starlette(routes=routes, middleware=[checked], exception_handlers={404: missing})
 
 
 def _row(request: 'Request') -> int:
