@@ -10,7 +10,7 @@ and `jitm.configs` for the configs of presets.
 
 import importlib
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 # Public name -> its module, imported at first use: `import jitm` alone imports neither jax nor a model.
 _MODULES = {

@@ -243,11 +243,12 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _set_up_output() -> None:
-    """Prints only characters of the terminal, warnings of the root logger on stderr, and errors of absl."""
+    """Prints only characters of the terminal; on stderr messages of jitm, warnings of others and errors of absl."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
     warnings.filterwarnings('ignore', r'Image size \(\d+ pixels\) exceeds limit')  # Pillow; the photos raise an error
     logging.basicConfig(format='%(levelname)s: %(message)s', level=logging.WARNING)
+    logging.getLogger(jitm.__name__).setLevel(logging.INFO)
     absl_logging.get_absl_logger().setLevel(logging.ERROR)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -73,11 +74,12 @@ def test_help_knows_the_names_of_modules_that_it_does_not_import():
     assert (usage.SYSTEMS, usage.TARGETS[1]) == ((*convert.LOADERS,), clip_weights.TARGET)
 
 
-def test_version_is_that_of_the_package_and_of_the_citation(capsys):
+def test_version_and_date_are_those_of_the_citation(capsys):
     assert cli.main(['--version']) == 0
     assert capsys.readouterr().out == f'jitm {jitm.__version__}\n'
-    assert f'\nversion: {jitm.__version__}\n' in (ROOT / 'CITATION.cff').read_text()
-    assert f'\n## {jitm.__version__}, ' in (ROOT / 'CHANGELOG.md').read_text()
+    date = re.search(rf'^## {jitm.__version__}, (.+)$', (ROOT / 'CHANGELOG.md').read_text(), flags=re.MULTILINE)[1]
+    citation = (ROOT / 'CITATION.cff').read_text()
+    assert f"\nversion: {jitm.__version__}\ndate-released: '{date}'\n" in citation
 
 
 @pytest.mark.parametrize('name', cli.COMMANDS)

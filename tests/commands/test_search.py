@@ -176,6 +176,8 @@ def test_vectors_are_exported(finished, split, sims, capsys, tmp_path):
     for _ in range(2):  # its own file is replaced
         assert '10 vectors written to' in search(capsys, *flags).err
     graph = faiss.read_index(str(tmp_path / 'new' / 'vectors.faiss'))
+    assert graph.hnsw.efSearch == 16
+    graph.hnsw.efSearch = 64
     run = jitm.load(finished)
     scores, rows = graph.search(run.vectors(run.encode_text([split.captions[7]])), 10)
     assert rows[0].tolist() == np.argsort(-sims[:, 7]).tolist()

@@ -10,12 +10,13 @@ import pytest
 
 from jitm.data.text.pieces import BPE
 from jitm.errors import UserError
-from jitm.importers import clip_config
+from jitm.importers import clip_config, clip_weights, containers, processors, tokenizer_files
 from jitm.importers.clip_weights import load_clip
 from jitm.layers.vit import CLIP_DEVIATION, CLIP_MEAN
 from jitm.models.make import make_model
 from jitm.types import Images
 from tests.configs.settings import load as load_setting
+from tests.conftest import ROOT
 from tests.parity.bounds import assert_within
 from tests.support.clip import (
     HEADS,
@@ -37,7 +38,16 @@ from tests.support.clip import (
     write_merges,
 )
 from tests.support.configs import changed
+from tests.support.pages import commands
 from tests.support.torch_pickles import modules, write_zip
+
+
+def test_the_printed_download_has_the_files_that_are_read(tmp_path):
+    (download,) = (command for command in commands(ROOT / 'docs' / 'search.md', tmp_path) if command[0] == 'hf')
+    config, *_ = clip_weights.CONFIGS
+    weights = containers.NAMES[1]
+    checked = processors.PROCESSOR, tokenizer_files.CONFIG, tokenizer_files.SPECIAL, tokenizer_files.VOCABULARY
+    assert {*download[3 : download.index('--local-dir')]} == {config, weights, clip_weights.MERGES[0], *checked}
 
 
 @pytest.mark.slow

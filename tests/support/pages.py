@@ -14,6 +14,7 @@ from jitm.training.sections import override
 SHELL = {
     'bash',
     'gcloud',
+    'hf',
     'ln',
     'make',
     'mpirun',

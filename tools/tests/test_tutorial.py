@@ -9,7 +9,7 @@ import pytest
 from jitm.commands import cli
 from jitm.files.packages import PACKAGES
 from tests.conftest import ROOT
-from tests.support.pages import shorten
+from tests.support.pages import expanded, fences, jitm_arguments, shorten
 
 NOTEBOOK = ROOT / 'docs' / 'tutorial.ipynb'
 
@@ -49,6 +49,11 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
             assert cli.main(short) == 0, f'{line}\n{capsys.readouterr().err}'
         if not source.startswith('!'):
             exec(compile(source, NOTEBOOK.name, 'exec'), names)
+    for block in fences(ROOT / 'docs' / 'checkpoints.md', 'bash'):
+        if 'runs/tutorial' in block:
+            for command in expanded([block], tmp_path):
+                assert cli.main(jitm_arguments(command)) == 0, f'{command}\n{capsys.readouterr().err}'
+    assert 'rsum' in (tmp_path / 'exported' / 'tutorial' / 'README.md').read_text()
 
 
 def test_the_page_is_made_from_the_notebook():

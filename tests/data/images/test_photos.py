@@ -4,9 +4,12 @@ import csv
 import dataclasses
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 
 import numpy as np
@@ -23,7 +26,7 @@ from jitm.data.pipeline import Pipeline
 from jitm.data.text.vocabularies import tokenize_split
 from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from tests.conftest import UNCHANGED
+from tests.conftest import UNCHANGED, environment
 from tests.support.steps import drawing, shortlist_source
 
 SIZES = {'image_size': 16, 'short_side': 20}
@@ -455,13 +458,16 @@ def table(root):
 
 
 @pytest.mark.parametrize('write', [table, texts_beside, shards])
-def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch):
+def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch, caplog):
     names = [f'{letter}.png' for letter in 'abcdefghij']
     monkeypatch.setattr(f'{__name__}.CAPTIONS', {name: ['one', f'two of {name}'] for name in names})
     write(tmp_path)
     for old in [*tmp_path.glob('*train*'), *tmp_path.glob('val-*')]:
         old.rename(tmp_path / old.name.replace('train', 'all').replace('val', 'rest'))
-    parts = [load(tmp_path, split, held_out=0.2) for split in ('train', 'dev', 'test')]
+    with caplog.at_level(logging.INFO, 'jitm'):
+        parts = [load(tmp_path, split, held_out=0.2) for split in ('train', 'dev', 'test')]
+    sampled = [message for message in caplog.messages if message.startswith('data.held_out')]
+    assert sampled == ['data.held_out=0.2 samples images: 6 in train, 2 in dev, 2 in test']
     ids = [[*map(os.path.basename, part.image_ids)] for part in parts]
     assert [*map(len, ids)] == [6, 2, 2]
     assert sorted(itertools.chain(*ids)) == names
@@ -469,6 +475,18 @@ def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch):
     assert load(tmp_path, 'test', held_out=0.2, held_out_seed=1).image_ids != parts[2].image_ids
     with pytest.raises(UserError, match='leaves none of 10 images'):
         load(tmp_path, 'testall', held_out=0.2)
+
+
+def test_commands_print_the_sizes_of_sampled_splits(tmp_path, monkeypatch):
+    monkeypatch.setattr(f'{__name__}.CAPTIONS', {f'{letter}.png': ['one'] for letter in 'abcde'})
+    table(tmp_path)
+    (tmp_path / 'train.csv').rename(tmp_path / 'all.csv')
+    code = (
+        'from jitm.commands import cli; from jitm.data.images.photos import load; '
+        f"cli.main(['--version']); load('train', root={str(tmp_path)!r}, held_out=0.2)"
+    )
+    result = subprocess.run([sys.executable, '-c', code], env=environment(), capture_output=True, text=True)
+    assert result.stderr == 'INFO: data.held_out=0.2 samples images: 3 in train, 1 in dev, 1 in test\n'
 
 
 def test_splits_of_a_file_are_kept(tmp_path):
