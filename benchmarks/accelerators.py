@@ -321,10 +321,9 @@ def tables(path: Path) -> dict[str, list[Row]]:
     def step(setting: str, row: Row) -> Row:
         return {
             'setting': setting,
-            **{name: _cell(row, name) for name in ('compile s', 'CPU s', 'peak GB')},
+            'peak GB': _cell(row, 'peak GB'),
             'peak GB, h100:1': _cell(ordered.get((setting, 'step', 'h100:1')), 'peak GB'),
-            **{name: _cell(row, name) for name in ('GB moved', 'estimated ms', 'bound ms')},
-            'ratio': _cell(row, 'estimated / bound'),
+            'estimated ms': _cell(row, 'estimated ms'),
         }
 
     def cells(row: Row, *names: str) -> Row:
