@@ -221,7 +221,7 @@ def test_command_prints_and_writes(finished, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == names | {'sims.npy', 'image_of_text.npy', 'vectors.npz'}
     assert 'scenes/test: 2 images, 10 captions, mean of 5 folds; ties count against the query' in out
     report = json.loads((tmp_path / 'metrics.json').read_text())
-    assert f'rsum {report["metrics"]["rsum"]:.1f}\nMD {report["metrics"]["mean_distance"]:.3g}\n' in out
+    assert f'rsum {report["metrics"]["rsum"]:.1f}\nMD {report["metrics"]["mean_distance"]:.3g} (mean distance' in out
     sims = np.load(tmp_path / 'sims.npy')
     assert sims.shape == (10, 50)
     images = np.repeat(np.arange(10), 5)
