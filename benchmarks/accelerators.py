@@ -321,9 +321,10 @@ def tables(path: Path) -> dict[str, list[Row]]:
     def step(setting: str, row: Row) -> Row:
         return {
             'setting': setting,
-            'peak GB': _cell(row, 'peak GB'),
+            **{name: _cell(row, name) for name in ('compile s', 'CPU s', 'peak GB')},
             'peak GB, h100:1': _cell(ordered.get((setting, 'step', 'h100:1')), 'peak GB'),
-            'estimated ms': _cell(row, 'estimated ms'),
+            **{name: _cell(row, name) for name in ('GB moved', 'estimated ms', 'bound ms')},
+            'ratio': _cell(row, 'estimated / bound'),
         }
 
     def cells(row: Row, *names: str) -> Row:

@@ -15,7 +15,7 @@ from benchmarks import accelerators, device, results
 from benchmarks.results import DOCS, Row
 
 PAGES = DOCS / 'speed.md', *(DOCS / 'notes' / f'{name}.md' for name in ('timings', 'precision', 'accelerators'))
-SHARES = 'system', 'ratio', 'jitm MiB', 'PyTorch MiB'
+SHARES = 'system', 'jitm % of the rate', 'PyTorch % of the rate', 'ratio', 'jitm MiB', 'PyTorch MiB'
 
 
 def tables() -> dict[str, list[Row]]:
