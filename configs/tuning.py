@@ -47,10 +47,20 @@ def _freeze(config: ConfigDict, option: str, layers: str) -> None:
     config.optimizer.factors.update({layers: 0.0})
 
 
-def _locked(config: ConfigDict, tower: str) -> None:
+def _check_dual_encoder(config: ConfigDict, option: str, key: str) -> None:
     if not config.model.name.startswith(('clip.', 'blip.')):
-        raise ValueError(f"'locked_{tower}' needs a CLIP, SigLIP or BLIP: set optimizer.factors instead")
+        raise ValueError(f"'{option}' needs a CLIP, SigLIP or BLIP: set {key} instead")
+
+
+def _locked(config: ConfigDict, tower: str) -> None:
+    _check_dual_encoder(config, f'locked_{tower}', 'optimizer.factors')
     config.optimizer.factors.update({tower: 0.0})
+
+
+def _bfloat16(config: ConfigDict) -> None:
+    _check_dual_encoder(config, 'bfloat16', 'the dtype of a part of the model')
+    for tower in (config.model.image, config.model.text):
+        tower.dtype = 'bfloat16'
 
 
 def _lora(config: ConfigDict) -> None:
@@ -81,6 +91,7 @@ TUNING = {  # option -> change of the config; without any, all parameters are tr
     'locked_text': lambda config: _locked(config, 'text'),
     'half': lambda config: _freeze(config, 'half', LOWER_HALF),  # embeddings and lower blocks are frozen
     'lora': _lora,  # adapters of attention are trained, and what is outside of transformers
+    'bfloat16': _bfloat16,  # both towers compute in bfloat16; parameters and scores are float32
     'layerwise': _layerwise,  # the rate falls by layer
     'ema': _ema,  # evaluates a moving average of the parameters, and the parameters beside it
 }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitm.data.images.pixels import Photos
+from jitm.data.images.pixels import BrokenPhotos, Photos
 from jitm.data.pairs.augmentation import Augmentation, change_words, drop_regions, example_generator, keep_regions
 from jitm.data.profile import fits, make_profile, multiply, resize
 from jitm.data.scene_graphs.tag_rules import CaptionGraph
@@ -21,6 +21,8 @@ from jitm.types import Batch, Images, Pairs, Profile, Texts
 
 STEPS_PER_SHAPE = 50  # a step for one more shape compiles about as long as so many steps take
 CROP = 3  # separates the random numbers of crops from the sources' numbers
+BROKEN = 6
+MAX_TRIES = 10  # most photos are broken if as many pairs in a row cannot be read
 
 
 class Sampler(NamedTuple):
@@ -43,7 +45,7 @@ class Sampler(NamedTuple):
 def generator(*entropy: int, stream: int) -> np.random.Generator:
     """Returns the random generator of some numbers, such as the seed and the step, in a stream of its own.
 
-    Streams in use: 1 masking, 2 shortlist, 3 crops, 4 sampled, 5 perturbed.
+    Streams in use: 1 masking, 2 shortlist, 3 crops, 4 sampled, 5 perturbed, 6 pairs of broken photos.
     """
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(stream,)))
 
@@ -186,9 +188,7 @@ class Pipeline:
         longest = max((lengths.max(initial=0) for _, lengths in picked.values()), default=0)
         length, profile = self.shape(text_index, longest)
         part = Part(self, step, length, shard, num_shards)
-        rows = part.cut(text_index)
-        image_index = self.split.image_of_text[rows]
-        images = self.take_images(step, image_index, rows)
+        images, rows = self.take_pairs(step, part.cut(text_index))
         texts = part.texts(rows)
         if self.augmentation.changes:
             images, texts = self._augment(step, rows, images, part.length)
@@ -198,7 +198,7 @@ class Pipeline:
             step=np.int32(step),
             images=images,
             texts=texts,
-            image_index=image_index,
+            image_index=self.split.image_of_text[rows],
             text_index=rows.astype(np.int32),
             clean=None if self.split.clean is None else self.split.clean[rows],
             drawn={name: sampler.take(picked[name][0], part) for name, sampler in self.samplers.items()},
@@ -212,6 +212,28 @@ class Pipeline:
         generators = [generator(self.seed, step, text, stream=CROP) for text in texts.tolist()]
         images = take_images(self.split, index, set(self.reads) - {'pixels'}, self.tokens.tags)
         return images.replace(pixels=photos.sample(index, generators))
+
+    def take_pairs(self, step: int, texts: np.ndarray, tries: int = 0) -> tuple[Images, np.ndarray]:
+        """Reads the images of some texts, and returns these texts.
+
+        With `data.broken` 'skip' a pair whose photo cannot be decoded is replaced by a pair whose text is no longer,
+        sampled by the seed and the text, so that no shape of the batch changes.
+        """
+        try:
+            return self.take_images(step, self.split.image_of_text[texts], texts), texts
+        except BrokenPhotos as broken:
+            if self.split.pixels.broken != 'skip' or tries == MAX_TRIES:
+                raise
+            self.split.pixels.leave_out(broken.errors.values())
+            rows = [*broken.errors]
+            replaced = texts.copy()
+            replaced[rows] = [self._instead(text, tries) for text in texts[rows]]
+        return self.take_pairs(step, replaced, tries + 1)
+
+    def _instead(self, text: int, tries: int) -> int:
+        lengths = self.tokens.lengths
+        rng = generator(self.seed, text, tries, stream=BROKEN)
+        return rng.choice(np.flatnonzero(lengths <= lengths[text]))
 
     def _augment(self, step: int, rows: np.ndarray, images: Images, length: int) -> tuple[Images, Texts]:
         augmentation = self.augmentation

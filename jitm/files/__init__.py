@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -20,6 +20,7 @@ from jitm.errors import UserError
 LOCK = '.lock'
 PARTIAL = '.jitm_partial'
 PART_BYTES = 16 * 2**20  # large arrays are hashed in parts of this size
+PART_VALUES = 2**16  # long lists likewise
 RESUMES = 'make room and repeat the command, which resumes the run'
 
 
@@ -198,7 +199,7 @@ def open_file(path: str | os.PathLike, mode: str = 'rb', **options: Any) -> IO:
     return open(path, mode, **options)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ArchiveMember(os.PathLike):
     """A file in an uncompressed tar archive; its path is the archive's.
 
@@ -302,6 +303,18 @@ def hash_rows(array: np.ndarray) -> str:
 def hash_json(value: Any) -> str:
     """Returns the SHA-256 of a JSON value, as hex."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def json_parts(lists: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[bytes]:
+    """Yields the JSON of some long lists in parts, so that memory holds one of them at a time."""
+    for number, values in enumerate(lists):
+        yield b', [' if number else b'[['
+        for start in range(0, len(values), PART_VALUES):
+            part = values[start : start + PART_VALUES]
+            text = json.dumps(part.tolist() if isinstance(part, np.ndarray) else part)
+            yield (', ' if start else '').encode() + text[1:-1].encode()
+        yield b']'
+    yield b']'
 
 
 def hash_file(path: str | Path) -> str:

@@ -208,4 +208,10 @@ def make_pipeline(plan: Plan, data: Data, models: Mapping[str, Matcher]) -> Pipe
         load_scene_graphs=plan.load_scene_graphs,
     )
     pipeline = with_few_shapes(pipeline, plan.epochs * pipeline.steps_per_epoch)
-    return dataclasses.replace(pipeline, samplers=plan.source.samplers(pipeline))
+    samplers = plan.source.samplers(pipeline)
+    if samplers and getattr(data.train.pixels, 'broken', '') == 'skip':
+        raise UserError(
+            f"config key 'data.broken' is 'skip', but {' and '.join(samplers)} of the pairs of a batch are made before "
+            "its photos are read: set it to 'stop' or 'check'"
+        )
+    return dataclasses.replace(pipeline, samplers=samplers)

@@ -105,6 +105,7 @@ def test_a_copy_of_a_file_has_no_reduced_variants(tmp_path):
         get_config('fc,max,f8k')
 
 
+DUAL_ENCODERS = 'locked_image', 'locked_text', 'bfloat16'  # options for these
 PRETRAINED = (
     'clip:b32,softmax,f30k',
     'siglip:b16_224,sigmoid,f30k',
@@ -153,7 +154,7 @@ def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word
     system = preset.partition(':')[0]
     requirements = {
         'minilm': (('vse',), 'a model whose text encoder is a GRU or a BERT'),
-        **dict.fromkeys(('locked_image', 'locked_text'), (('clip', 'siglip', 'blip'), 'a CLIP, SigLIP or BLIP')),
+        **dict.fromkeys(DUAL_ENCODERS, (('clip', 'siglip', 'blip'), 'a CLIP, SigLIP or BLIP')),
     }
     systems, requirement = requirements.get(word, ((system,), ''))
     if system not in systems:

@@ -2,16 +2,19 @@
 
 import dataclasses
 import errno
+import json
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from jitm import files
 from jitm.errors import UserError
-from jitm.files import LOCK, describe, locked, open_file, parse_json, read_text, replacing, split_lines
+from jitm.files import LOCK, describe, json_parts, locked, open_file, parse_json, read_text, replacing, split_lines
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path):
@@ -147,3 +150,11 @@ def test_a_field_at_its_default_is_not_described():
 
     assert describe(Layer(3, 0.5)) == 'Layer(width=3)'
     assert describe(Layer(width=Layer(1, 0.25))) == 'Layer(width=Layer(width=1, rate=0.25))'
+
+
+@pytest.mark.parametrize('size', [0, 1, 2, 5])
+def test_parts_of_json_are_those_of_the_whole(size, monkeypatch):
+    monkeypatch.setattr(files, 'PART_VALUES', 2)
+    captions = ['a "red" caf\u00e9', 'b', '', ', ', 'c'][:size]
+    images = np.arange(size, dtype=np.int32)
+    assert b''.join(json_parts([captions, images])).decode() == json.dumps([captions, images.tolist()])

@@ -1,5 +1,7 @@
 """Photos of folders and tar archives, some with captions in files of their names, as img2dataset writes them."""
 
+import functools
+import json
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +10,7 @@ from typing import NamedTuple
 
 from jitm.data.images.caption_files import SUFFIXES, Listed, captions_in
 from jitm.data.images.image_bytes import RAW
+from jitm.data.images.pixels import remember
 from jitm.errors import UserError, printable
 from jitm.files import ArchiveMember, describe_unread, open_file, parse_json, read_text, split_lines
 
@@ -121,8 +124,12 @@ def _with_texts(folder: Path) -> list[Listed]:
     return _beside(folder, names, lambda name: folder / name if (folder / name).is_file() else None)
 
 
-def _in_archive(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
-    """Lists the photos with captions of a shard of webdataset, see `_beside`, and name -> file of all its files.
+def _read_archive(path: Path) -> str:
+    """Reads the captions of a shard of webdataset, see `_beside`.
+
+    Returns:
+      JSON of the names of its first files, and of each photo the arguments of `Listed`, but for the path of the shard,
+      and of `ArchiveMember`.
 
     Raises:
       UserError: If the file is not an uncompressed tar archive, has a name twice, or damaged captions.
@@ -137,24 +144,33 @@ def _in_archive(path: Path) -> tuple[list[Listed], dict[str, ArchiveMember]]:
                 members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
-    listed = [entry._replace(name=f'{path.name}/{entry.name}') for entry in _beside(path, members, members.get)]
-    return listed, {f'{path.name}/{name}': member for name, member in members.items()}
+    photos = []
+    for name, captions, where, _ in _beside(path, members, members.get):
+        member = members[name]
+        photos.append([name, captions, where.removeprefix(str(path)), member.name, member.start, member.size])
+    return json.dumps([[*members][:3], photos])
 
 
 def in_shards(folder: Path, belongs: Callable[[str], bool] = bool) -> Listing | None:
-    """Lists the photos of the shards in a folder whose stem matches the split; None without such shards."""
+    """Lists the photos of the shards in a folder whose stem matches the split; None without such shards.
+
+    A shard is read once, see `remember`.
+    """
     shards = [path for path in content_of(folder) if path.suffix.lower() == '.tar' and belongs(path.stem)]
     if not shards:
         return None
     images = []
     members: dict[str, ArchiveMember] = {}
+    names: list[str] = []
     for path in shards:
-        listed, inside = _in_archive(path)
-        images += listed
-        members |= inside
-    if members and not images:
+        first, photos = json.loads(remember([str(path)], functools.partial(_read_archive, path), 'captions'))
+        names += [f'{path.name}/{name}' for name in first]
+        for name, captions, where, *member in photos:
+            images.append(Listed(f'{path.name}/{name}', captions, f'{path}{where}'))
+            members[images[-1].name] = ArchiveMember(str(path), *member)
+    if names and not images:
         raise UserError(
-            f'{folder} has {printable(", ".join([*members][:3]))}, but photos are read with captions in .txt or '
+            f'{folder} has {printable(", ".join(names[:3]))}, but photos are read with captions in .txt or '
             '.json files of the same names, such as a.jpg and a.txt: write the shards again'
         )
     return Listing(images, [folder], members)

@@ -1,27 +1,29 @@
 """Photos with captions: a folder of image files, which are decoded when a batch needs them."""
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, Columns, Listed
 from jitm.data.images.photo_files import UNREAD, Listing, list_files
 from jitm.data.images.photo_folders import read
-from jitm.data.images.pixels import Photos, check_files
-from jitm.data.images.transforms import Transform
+from jitm.data.images.pixels import Photos, check_files, in_threads
+from jitm.data.images.transforms import Photo, Transform, check_image
 from jitm.data.splits import Split, join_captions
 from jitm.errors import UserError, printable, require
-from jitm.files import check_within, describe_unread, replacing
+from jitm.files import check_within, describe_unread, hash_json, replacing
 from jitm.files.outputs import OutputFolder
 from jitm.types import Count, HeldOut, Index, Share
 
 KIND = 'a set of photos'
 METADATA = 'metadata.jsonl'
+BROKEN = ('check', 'stop', 'skip')
 
 
 def load(
@@ -41,6 +43,7 @@ def load(
     held_out_seed: Index = 0,
     image_column: str = '',
     caption_column: str = '',
+    broken: Literal[*BROKEN] = 'check',
 ) -> Split:
     """Opens one split of a folder of image files with captions, and checks all of it.
 
@@ -55,6 +58,9 @@ def load(
       held_out, held_out_seed: The share of the images in `dev` and in `test` of a data set without splits, and a seed,
         see `_sample_split`; None for the splits of the folder.
       image_column, caption_column: The columns or keys of the captions file, if they have other names than the usual.
+      broken: What happens to photos that cannot be decoded. With 'check' all photos are decoded once, and a broken one
+        is an error. The others decode photos of `train` in batches only, where a broken one stops the run ('stop') or
+        is replaced by another pair and counted ('skip'); 'skip' leaves broken photos of other splits out.
 
     Returns:
       A split with `pixels` and without features.
@@ -72,19 +78,22 @@ def load(
         raise UserError(f"{root} has no images of the split '{split}': add some")
     if held_out is not None:
         captions = _sample_split(captions, split, held_out, held_out_seed)
-    limited = list(captions)[: dev_images if split in DEV else None]
-    texts, image_of_text = join_captions([captions[name][:max_captions] for name in limited])
-    if listing.members:
-        files = [listing.members[name] for name in limited]
+    names = list(captions)[: dev_images if split in DEV else None]
+    files = [*map(listing.members.get, names)] if listing.members else _find_files(listing, names, Path(root))
+    if split == 'train' and broken != 'check':
+        content_hash = hash_json([names, [getattr(file, 'size', None) for file in files]])
     else:
-        files = _find_files(listing, limited, Path(root))
+        names, files = _whole(names, files) if broken == 'skip' else (names, files)
+        content_hash = check_files(files)
+        broken = 'check'
+    texts, image_of_text = join_captions([captions[name][:max_captions] for name in names])
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
         captions=texts,
         image_of_text=image_of_text,
-        image_ids=tuple(limited),
+        image_ids=tuple(names),
         dataset=precomp.read_dataset(root),
-        pixels=Photos(files, transform, check_files(files)),
+        pixels=Photos(files, transform, content_hash, broken),
     )
 
 
@@ -163,6 +172,20 @@ def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[str]
         if path_of.keys().isdisjoint(paths):
             path_of |= paths
     return [path_of.get(name, os.path.join(main, name)) for name in names]
+
+
+def _whole(names: Sequence[str], files: Sequence[Photo]) -> tuple[list[str], list[Photo]]:
+    """Returns the names and files of the photos that can be decoded, all if none can, and logs the number of others."""
+
+    def is_whole(n: int) -> bool:
+        with contextlib.suppress(UserError):
+            return bool(check_image(files[n]))
+        return False
+
+    rows = [n for n, whole in enumerate(in_threads(is_whole, len(files))) if whole] or range(len(files))
+    if len(rows) < len(files):
+        logging.warning('%d of %d photos are broken and are left out', len(files) - len(rows), len(files))
+    return [names[row] for row in rows], [files[row] for row in rows]
 
 
 def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:

@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -17,6 +18,7 @@ from jitm.data.images.transforms import Photo, Transform, check_image, decode
 from jitm.errors import UserError
 from jitm.files import cache_home, hash_arrays, replacing
 
+PART = 1024  # files that are checked between two updates of the progress bar
 # The number of cores that this process may use.
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
@@ -27,6 +29,18 @@ def in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
         return list(pool.map(function, range(count)))
 
 
+class BrokenPhotos(UserError):
+    """Some of the indexed photos cannot be decoded; the message is that of the first one.
+
+    Attributes:
+      errors: The errors by their position in the index.
+    """
+
+    def __init__(self, errors: Mapping[int, UserError]):
+        super().__init__(str(next(iter(errors.values()))))
+        self.errors = errors
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Photos:
     """The photos of a split; indexed like an array uint8 [I, H, W, 3], it decodes only the indexed photos.
@@ -35,11 +49,15 @@ class Photos:
       files: I paths, the bytes of I image files, or I photos of Pillow.
       transform: The way in which a photo becomes pixels.
       content_hash: SHA-256 of the bytes of all files, as hex; '' if not known.
+      broken: See `jitm.data.images.photos.load`.
+      left_out: The errors of the photos that were left out, see `leave_out`.
     """
 
     files: Sequence[Photo]
     transform: Transform
     content_hash: str = ''
+    broken: str = 'check'
+    left_out: set[str] = dataclasses.field(default_factory=set, compare=False)
 
     dtype = np.dtype(np.uint8)
 
@@ -62,7 +80,7 @@ class Photos:
           uint8 [H, W, 3] for a number, otherwise [N, H, W, 3].
         """
         rows = np.arange(len(self))[index]
-        return self._decode(rows, self.transform.evaluate) if rows.ndim else self[[int(rows)]][0]
+        return self._decode(rows, [self.transform.evaluate] * len(rows)) if rows.ndim else self[[int(rows)]][0]
 
     def take(self, rows: np.ndarray) -> 'Photos':
         """Returns some of the photos, of the rows int [N]."""
@@ -79,15 +97,32 @@ class Photos:
         Returns:
           uint8 [N, H, W, 3].
         """
-        views = [functools.partial(self.transform.sample, rng=rng) for rng in generators]
-        return np.stack(in_threads(lambda n: decode(self.files[index[n]], views[n]), len(index)))
+        return self._decode(index, [functools.partial(self.transform.sample, rng=rng) for rng in generators])
 
     def crops(self, index: np.ndarray) -> np.ndarray:
         """Decodes the ten crops of photos: uint8 [N, 10, H, W, 3], see `Transform.evaluate_crops`."""
-        return self._decode(index, self.transform.evaluate_crops)
+        return self._decode(index, [self.transform.evaluate_crops] * len(index))
 
-    def _decode(self, index: np.ndarray, view: Callable) -> np.ndarray:
-        return np.stack(in_threads(lambda n: decode(self.files[index[n]], view, f'image {index[n]}'), len(index)))
+    def leave_out(self, errors: Iterable[UserError]) -> None:
+        """Counts photos that cannot be decoded, and logs the first one and those at which their number has doubled."""
+        for message in {*map(str, errors)} - self.left_out:
+            self.left_out.add(message)
+            count = len(self.left_out)
+            if count & (count - 1) == 0:
+                logging.warning('broken photos that are left out so far: %d, the last one: %s', count, message)
+
+    def _decode(self, index: np.ndarray, views: Sequence[Callable]) -> np.ndarray:
+        def read(n: int) -> np.ndarray | UserError:
+            try:
+                return decode(self.files[index[n]], views[n], f'image {index[n]}')
+            except UserError as error:
+                return error
+
+        photos = in_threads(read, len(index))
+        errors = {n: photo for n, photo in enumerate(photos) if isinstance(photo, UserError)}
+        if errors:
+            raise BrokenPhotos(errors)
+        return np.stack(photos)
 
 
 def check_files(files: Sequence[str]) -> str:
@@ -103,11 +138,15 @@ def check_files(files: Sequence[str]) -> str:
     """
 
     def check() -> str:
-        with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
-            checksums = pool.map(check_image, files)
-            terminal = {'disable': None, 'dynamic_ncols': True, 'leave': False}
-            hashes = [*tqdm.tqdm(checksums, desc='checking', total=len(files), unit=' photos', **terminal)]
-        return hashlib.sha256(''.join(hashes).encode()).hexdigest()
+        digest = hashlib.sha256()
+        terminal = {'disable': None, 'dynamic_ncols': True, 'leave': False}
+        with tqdm.tqdm(desc='checking', total=len(files), unit=' photos', **terminal) as progress:
+            for start in range(0, len(files), PART):
+                part = files[start : start + PART]
+                hashes = in_threads(lambda n, part=part: check_image(part[n]), len(part))
+                digest.update(''.join(hashes).encode())
+                progress.update(len(part))
+        return digest.hexdigest()
 
     return remember(files, check)
 

@@ -134,9 +134,9 @@ def restore_vocabulary(description: Mapping[str, str | Sequence[str]]) -> Tokeni
 def tokenize_split(captions: Sequence[str], vocabulary: Tokenizer, tags: Sequence[str] | None = None) -> Tokens:
     """Encodes the captions of a split, and the object tags of its images if it has any."""
     tag_tokens = None if tags is None else tokenize_tags(tags, vocabulary)
-    return dataclasses.replace(join([vocabulary.encode(caption) for caption in captions]), tags=tag_tokens)
+    return dataclasses.replace(join(map(vocabulary.encode, captions)), tags=tag_tokens)
 
 
 def tokenize_tags(tags: Sequence[str], vocabulary: Tokenizer) -> Tokens:
     """Encodes the object tags of images, see `Images.tags`; an image without tags has no ids."""
-    return join([vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags])
+    return join(vocabulary.encode(words)[1:] if words else np.zeros(0, np.int32) for words in tags)

@@ -1,5 +1,6 @@
 """The tokenizer and the vocabulary of word-level text encoders."""
 
+import array
 import collections
 import dataclasses
 import functools
@@ -264,7 +265,11 @@ class Tokens:
         return Tokens(self.ids[rows], starts, vectors=None if self.vectors is None else Rows(self.vectors, rows))
 
 
-def join(texts: Sequence[np.ndarray]) -> Tokens:
-    """Concatenates texts, each int32 [L]."""
-    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
-    return Tokens(np.concatenate(texts), starts)
+def join(texts: Iterable[np.ndarray]) -> Tokens:
+    """Concatenates texts, each int32 [L]; none of them is kept."""
+    joined = array.array('i')
+    starts = array.array('q', [0])
+    for ids in texts:
+        joined.frombytes(ids.astype(np.int32).tobytes())
+        starts.append(len(joined))
+    return Tokens(np.frombuffer(joined, np.int32), np.frombuffer(starts, np.int64))
