@@ -33,7 +33,7 @@ ifeq ($(filter 3.11.% 3.12.% 3.13.%,$(VERSION)),)
 	make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2
 endif
 	@echo "Creating .venv"
-	@$(PYTHON) -m venv --clear .venv
+	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 2; }
 
 # Trains a minute or two on the synthetic scenes and prints the table of recalls.
 demo: .venv/runtime
