@@ -138,7 +138,7 @@ def test_the_count_of_broken_photos_is_logged_when_it_doubles(root, caplog):
     assert [int(message.partition(': ')[2].partition(',')[0]) for message in caplog.messages] == [1, 2, 4]
 
 
-def test_what_is_drawn_for_a_pair_before_its_photo_is_read(root, tmp_path):
+def test_sources_that_sample_for_each_pair_need_whole_photos(root, tmp_path):
     config = make_config(root, broken='skip')
     config['candidates'] = {'source': 'shortlist', 'num_extra': 2, 'num_hard': 1}
     with pytest.raises(UserError, match=r"'data.broken' is 'skip', but shortlist of the pairs .*: set it to 'stop'"):
