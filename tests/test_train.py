@@ -87,7 +87,7 @@ def test_stop_and_resume_at_any_step(finished, tiny_config, tmp_path, monkeypatc
     assert_same_run(workdir, finished)
 
 
-def test_a_changed_loss_and_what_is_compiled_are_said(finished, tiny_config, tmp_path, capsys):
+def test_a_changed_loss_and_its_shapes_are_printed(finished, tiny_config, tmp_path, capsys):
     workdir = shutil.copytree(finished, tmp_path / 'run')
     remove_checkpoints(workdir, after=20)
     loop.train_and_evaluate(tiny_config, workdir)

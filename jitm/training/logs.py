@@ -90,7 +90,7 @@ def term_changes(terms: Mapping[str, Mapping[str, Any]], steps_per_epoch: int) -
 
 
 def describe_change(terms: Mapping[str, Mapping[str, Any]], epoch: int) -> str:
-    """Returns a sentence about the losses of a config's terms in an epoch and in the one before."""
+    """Describes the losses of a config's terms in an epoch and in the one before."""
 
     def active(epoch: int) -> str:
         spans = {name: range(term['start_epoch'], term['end_epoch'] or epoch + 1) for name, term in terms.items()}
