@@ -73,16 +73,16 @@ def seeds_of(count: int) -> str:
 
 
 def evidence(line: Line, gains: Sequence[float]) -> Row:
-    """Returns what decides a finding: its runs, the split that is reported, and the test of the difference."""
-    low, high = interval(gains)
+    """Returns what decides a finding: its runs, the split that is reported, and the test of two seeds or more."""
+    tested = len(gains) > 1
     return {
         'finding': line.label,
         'runs': f'`{line.pair}`',
         'split': catalog.EXPERIMENTS[line.name].final or 'dev',
         'seeds': len(gains),
         'difference': mean_and_deviation(gains, '+.1f'),
-        '95 % interval': f'{low:+.1f} to {high:+.1f}',
-        'p': probability(p_value(gains)),
+        '95 % interval': '{:+.1f} to {:+.1f}'.format(*interval(gains)) if tested else '',
+        'p': probability(p_value(gains) if tested else None),
     }
 
 

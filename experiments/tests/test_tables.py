@@ -82,6 +82,7 @@ EVIDENCE = """
 | finding | runs | split | seeds | difference | 95 % interval | p | q |
 |---|---|---|---|---|---|---|---|
 | max | `mean_max - mean_sum` | dev | 3 | +10.1 ± 0.1 | +9.9 to +10.3 | <0.001 | <0.001 |
+| one seed | `mean_selhn - mean_sum` | dev | 1 | +9.0 |  |  |  |
 """
 
 
@@ -108,7 +109,7 @@ def test_tables_follow_their_comments():
 
 
 def test_evidence_names_its_runs_split_and_test():
-    comment = '<!-- runs small last each evidence\nmean_max - mean_sum: max\n-->\n'
+    comment = '<!-- runs small last each evidence\nmean_max - mean_sum: max\nmean_selhn - mean_sum: one seed\n-->\n'
     assert rewritten(comment) == comment + EVIDENCE
 
 

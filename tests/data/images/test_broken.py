@@ -9,13 +9,9 @@ import pytest
 
 from jitm.data import scenes
 from jitm.data.images import photo_files, photos, pixels
-from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline
-from jitm.data.text.vocabularies import tokenize_split
-from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
 from jitm.training import loop
-from tests.conftest import UNCHANGED
+from tests.support.photos import make_pipeline
 from tests.support.runs import make_config
 
 BROKEN = 3  # the image that cannot be decoded
@@ -56,14 +52,6 @@ def load(root, split='train', **changes):
     return photos.load(split, root=str(root), image_size=16, short_side=20, **changes)
 
 
-def make_pipeline(root, **changes):
-    split = load(root, **changes)
-    vocabulary = Vocabulary.build(split.captions, 1)
-    tokens = tokenize_split(split.captions, vocabulary)
-    options = {'length_multiple': 4, 'augmentation': Augmentation(**UNCHANGED), 'reads': ('pixels',)}
-    return Pipeline(split, tokens, vocabulary, batch_size=10, seed=3, **options)
-
-
 def test_a_broken_photo_is_an_error_at_the_start(root):
     with pytest.raises(UserError, match=r'train-000003\.png is'):
         load(root)
@@ -77,15 +65,15 @@ def test_photos_of_train_are_decoded_in_batches_only(root, monkeypatch):
 
 
 def test_a_broken_photo_stops_the_batch_that_reads_it(root):
-    pipeline = make_pipeline(root, broken='stop')
+    pipeline = make_pipeline(load(root, broken='stop'), 10)
     with pytest.raises(UserError, match=r'train-000003\.png is'):
         [*map(pipeline.batch, range(pipeline.steps_per_epoch))]
 
 
 @pytest.mark.parametrize('crop', ['centre', 'random'])
 def test_a_pair_with_a_broken_photo_is_replaced(root, crop, caplog):
-    pipeline = make_pipeline(root, broken='skip', crop=crop)
-    again = make_pipeline(root, broken='skip', crop=crop)
+    pipeline = make_pipeline(load(root, broken='skip', crop=crop), 10)
+    again = make_pipeline(load(root, broken='skip', crop=crop), 10)
     replaced = 0
     for step in reversed(range(2 * pipeline.steps_per_epoch)):  # a batch does not depend on those before
         batch = pipeline.batch(step)
@@ -114,7 +102,7 @@ def _get(batch, name):
 
 
 def test_a_run_stops_if_most_photos_are_broken(root):
-    pipeline = make_pipeline(root, broken='skip')
+    pipeline = make_pipeline(load(root, broken='skip'), 10)
     files = [pipeline.split.pixels.files[BROKEN]] * 6
     split = dataclasses.replace(pipeline.split, pixels=dataclasses.replace(pipeline.split.pixels, files=files))
     with pytest.raises(UserError, match=r'train-000003\.png is'):

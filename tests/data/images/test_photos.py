@@ -21,12 +21,9 @@ from jitm.data.images import photos, pixels
 from jitm.data.images.caption_files import captions_in
 from jitm.data.images.pixels import Photos
 from jitm.data.images.transforms import check_image
-from jitm.data.pairs.augmentation import Augmentation
-from jitm.data.pipeline import Pipeline
-from jitm.data.text.vocabularies import tokenize_split
-from jitm.data.text.word_level import Vocabulary
 from jitm.errors import UserError
-from tests.conftest import UNCHANGED, environment
+from tests.conftest import environment
+from tests.support.photos import make_pipeline
 from tests.support.steps import drawing, shortlist_source
 
 SIZES = {'image_size': 16, 'short_side': 20}
@@ -83,17 +80,9 @@ def test_photos_are_indexed_like_an_array(root):
     np.testing.assert_array_equal(pixels.crops(np.array([1]))[0, 4], whole[1])
 
 
-def make_pipeline(root, **changes):
-    split = load(root, **changes)
-    vocabulary = Vocabulary.build(split.captions, 1)
-    tokens = tokenize_split(split.captions, vocabulary)
-    options = {'length_multiple': 4, 'augmentation': Augmentation(**UNCHANGED), 'reads': ('pixels',)}
-    return Pipeline(split, tokens, vocabulary, batch_size=8, seed=3, **options)
-
-
 def test_a_batch_is_a_function_of_seed_and_step(root):
-    pipeline = make_pipeline(root)
-    again = make_pipeline(root)
+    pipeline = make_pipeline(load(root), 8)
+    again = make_pipeline(load(root), 8)
     first = pipeline.batch(1)
     np.testing.assert_array_equal(again.batch(1).images.pixels, first.images.pixels, strict=True)
     assert first.images.pixels.shape == (8, 16, 16, 3)
@@ -105,7 +94,7 @@ def test_a_batch_is_a_function_of_seed_and_step(root):
 
 
 def test_crops_differ_between_steps_and_between_captions_of_an_image(root):
-    pipeline = make_pipeline(root)
+    pipeline = make_pipeline(load(root), 8)
     seen = {}
     for step in range(2 * pipeline.steps_per_epoch):
         batch = pipeline.batch(step)
@@ -117,13 +106,13 @@ def test_crops_differ_between_steps_and_between_captions_of_an_image(root):
 
 
 def test_centre_crops_are_those_of_evaluation(root):
-    pipeline = make_pipeline(root, crop='centre', flip=False)
+    pipeline = make_pipeline(load(root, crop='centre', flip=False), 8)
     batch = pipeline.batch(0)
     np.testing.assert_array_equal(batch.images.pixels, pipeline.split.pixels[batch.image_index], strict=True)
 
 
 def test_extra_pairs_are_cropped_too(root):
-    pipeline = drawing(make_pipeline(root), shortlist_source(3, 1))
+    pipeline = drawing(make_pipeline(load(root), 8), shortlist_source(3, 1))
     (extra, index), (again, _) = (pipeline.batch(2).drawn['shortlist'] for _ in range(2))
     np.testing.assert_array_equal(again.images.pixels, extra.images.pixels)
     assert not np.array_equal(extra.images.pixels, pipeline.split.pixels[index])
