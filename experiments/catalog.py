@@ -622,6 +622,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--folder', type=Path, help='the folder of the runs (default: runs/flickr8k, or flickr8k_small)'
     )
+    add_size_flag(parser)
+
+
+def add_size_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that names the size of runs."""
     parser.add_argument(
         '--small', action='store_true', help='256 dimensions, and bags of words where words are averaged'
     )

@@ -42,7 +42,7 @@ The groups, by question (small: with --small):
     encoders       cells of EfficientNet-Lite0 against others, and MiniLM frozen and fine-tuned (small)
 
 A finished run is skipped, an interrupted one resumes. A run whose row is kept is trained again only if another run
-reads it, or with --again, for the scores that `python -m experiments intervals` compares. With --jobs N, N runs share
+reads it, or with --again, as for the scores that `python -m experiments means` averages. With --jobs N, N runs share
 the device. With --small, dual encoders have half the dimensions, and those that average the words read captions as bags
 of words, which makes a run several times as fast on a CPU; their rows are kept in docs/flickr8k_small.jsonl.
 """
@@ -62,6 +62,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results import ROOT, Row
+from experiments import row_hits
 from experiments.catalog import (
     EXPERIMENTS,
     GROUPS,
@@ -78,7 +79,9 @@ from experiments.oracle import rsum_among_false
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, SIMS
 from jitm.files import parse_json
-from jitm.report.groups import read_groups
+from jitm.report.bootstrap import Hits, hits
+from jitm.report.groups import read_groups, read_run_log
+from jitm.report.matrices import read_matrices, saved_sims
 from jitm.report.rows import read_rows, update_rows
 from jitm.runs.run import load_run, read_split
 
@@ -137,6 +140,13 @@ def _final(workdir: Path, name: str) -> dict[str, Any]:
     return {split: metrics}
 
 
+def saved_hits(workdir: Path, name: str) -> Hits:
+    """Returns the hits of the scores that `train` saved."""
+    split = EXPERIMENTS[name].final or 'dev'
+    [matrix] = read_matrices([saved_sims(read_run_log(workdir), split)])
+    return hits(matrix)
+
+
 def _row(name: str, seed: int, folder: Path) -> str:
     return str(scored(directory(folder, name, seed), name))
 
@@ -183,7 +193,8 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         train(name, seed, folder, args.small)
         workdir = scored(directory(folder, name, seed), name)
         with writing:
-            update_rows(read_groups([workdir]), rows, {'commit': commit} | _final(workdir, name))
+            kept = {'hits': row_hits.to_row(saved_hits(workdir, name))}
+            update_rows(read_groups([workdir]), rows, {'commit': commit} | _final(workdir, name) | kept)
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

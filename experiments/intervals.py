@@ -3,10 +3,10 @@
     python -m experiments intervals           # from the rows in docs/flickr8k.jsonl
     python -m experiments intervals --small   # from docs/flickr8k_small.jsonl
 
-Every difference of a table of the pages (`experiments.comments`) for which `python -m experiments flickr8k` has saved
-scores gets rows in docs/flickr8k_intervals.jsonl, one for each seed: the difference in rsum, its interval of 95 % over
-the images and their number. With three seeds or more there is one for all seeds, whose interval resamples seeds and
-images. The table has a line for each pair: the differences of rsum over all seeds that both have.
+Every difference of a table of the pages (`experiments.comments`) whose runs keep their hits (`experiments.row_hits`)
+gets rows in docs/flickr8k_intervals.jsonl, one for each seed: the difference in rsum, its interval of 95 % over the
+images and their number. With three seeds or more there is one for all seeds, whose interval resamples seeds and images.
+The table has a line for each pair: the differences of rsum over all seeds that both have.
 """
 
 import argparse
@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import ROOT, Row
-from experiments import catalog, comments
+from experiments import catalog, comments, row_hits
 from experiments.catalog import read_runs
+from experiments.comments import Runs
 from jitm.files import replacing
-from jitm.report.bootstrap import difference, hits, over_seeds_and_images
-from jitm.report.groups import read_run_log
-from jitm.report.matrices import Matrix, read_matrices, saved_sims
-from jitm.report.significance import MIN_SEEDS, detectable, p_value
+from jitm.report.bootstrap import Hits, difference
+from jitm.report.significance import detectable, p_value, two_way
 
 PATH = ROOT / 'docs' / 'flickr8k_intervals.jsonl'
 LEVEL = 0.05  # two-sided test
@@ -32,50 +31,33 @@ ALL = 'all'  # the seed of rows over all seeds
 KEYS = ('size', 'pair', 'seed', 'metric')  # a row replaces the one with the same values
 
 
-def matrices(names: Sequence[str], seed: int, folder: Path) -> Sequence[Matrix]:
-    """Returns the scores of experiments for a seed; none unless those of all of them are saved.
-
-    Args:
-      names: The experiments.
-      seed: The seed.
-      folder: The folder of the run directories.
-
-    Raises:
-      UserError: If the scores are damaged, or of different images.
-    """
-    runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in names]
-    if not all((run / 'config.json').exists() for run in runs):
-        return ()
-    splits = [catalog.EXPERIMENTS[name].final or 'dev' for name in names]
-    paths = [saved_sims(read_run_log(run), split) for run, split in zip(runs, splits, strict=True)]
-    return read_matrices(paths) if all(path.exists() for path in paths) else ()
-
-
-def rows_of(treatment: str, control: str, seeds: Iterable[int], size: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a pair for the seeds whose scores are saved, and one for all of them if these are enough.
+def rows_of(treatment: str, control: str, runs: Runs, size: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a pair for the seeds whose hits are kept, and one for all of them if these are enough.
 
     Args:
       treatment: An experiment.
       control: The one that it is compared with.
-      seeds: The seeds.
-      size: The stem of the file of the runs' rows.
-      folder: The folder of the run directories.
-
-    Raises:
-      UserError: If saved scores are damaged, or of different images.
+      runs: The rows of the runs.
+      size: The stem of their file.
     """
-    row, by_seed = {'size': size, 'pair': f'{treatment} - {control}', 'metric': 'rsum'}, []
+    row = {'size': size, 'pair': f'{treatment} - {control}', 'metric': 'rsum'}
+    first, second = (hits_by_seed(name, runs) for name in (treatment, control))
+    seeds = sorted(first.keys() & second.keys())
     for seed in seeds:
-        if saved := matrices((treatment, control), seed, folder):
-            by_seed.append(tuple(map(hits, saved)))
-            compared = difference(*by_seed[-1])
-            ends = {'difference': compared.rsum, 'low': compared.low, 'high': compared.high}
-            yield row | {'seed': seed} | ends | {'n': len(saved[0].sims)}
-    if len(by_seed) >= MIN_SEEDS:
-        mean = statistics.mean(first.rsum() - second.rsum() for first, second in by_seed)
-        low, high = over_seeds_and_images(*zip(*by_seed, strict=True))
-        images = len(by_seed[0][0].texts)
-        yield row | {'seed': ALL, 'difference': mean, 'low': low, 'high': high, 'n': images}
+        compared = difference(first[seed], second[seed])
+        ends = {'difference': compared.rsum, 'low': compared.low, 'high': compared.high}
+        yield row | {'seed': seed} | ends | {'n': len(first[seed].texts)}
+    ends = two_way(first, second)
+    if ends:
+        mean = statistics.mean(first[seed].rsum() - second[seed].rsum() for seed in seeds)
+        low, high = ends
+        yield row | {'seed': ALL, 'difference': mean, 'low': low, 'high': high, 'n': len(first[seeds[0]].texts)}
+
+
+def hits_by_seed(name: str, runs: Runs) -> dict[int, Hits]:
+    """Returns the hits of an experiment by seed, for the runs whose rows keep them."""
+    kept = {seed: row_hits.from_row(row) for (experiment, seed), row in runs.items() if experiment == name}
+    return {seed: hits for seed, hits in kept.items() if hits}
 
 
 def read(path: Path) -> dict[tuple, dict[str, Any]]:
@@ -118,22 +100,19 @@ def verdict(compared: Sequence[tuple[Sequence[float], float | None, float | None
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    catalog.add_run_flags(parser)
+    catalog.add_size_flag(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Row]:
-    """Writes the intervals of all pairs with saved scores, and yields a line for each pair with rows.
-
-    Raises:
-      UserError: If saved scores are damaged, or of different images.
-    """
+    """Writes the intervals of all pairs whose hits are kept, and yields a line for each pair with rows."""
     size = catalog.size(args.small)
-    folder, pairs = catalog.folder_of(args), [*comments.differences(size)]
-    if rows := [row for pair in pairs for row in rows_of(*pair, args.seeds, size, folder)]:
+    pairs, runs = [*comments.differences(size)], read_runs(size)
+    rows = [row for pair in pairs for row in rows_of(*pair, runs, size)]
+    if rows:
         update(rows, PATH)
-    runs = {run: row['metrics']['rsum'] for run, row in read_runs(size).items()}
+    rsums = {run: row['metrics']['rsum'] for run, row in runs.items()}
     for pair in pairs:
-        by_seed = differences(runs, *pair)
+        by_seed = differences(rsums, *pair)
         if by_seed:
             values = [*by_seed.values()]
             enough = len(values) > 1

@@ -10,15 +10,17 @@ The scores are those that `jitm eval --save_sims` wrote.
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.results import Row
-from experiments import catalog, intervals
+from experiments import catalog
 from jitm.errors import UserError
 from jitm.metrics import retrieval_metrics
 from jitm.pages.tables import mean_and_deviation
-from jitm.report.matrices import Matrix
+from jitm.report.groups import read_run_log
+from jitm.report.matrices import Matrix, read_matrices, saved_sims
 
 COLUMNS = {'R@1 i2t': 'i2t/recall@1', 'R@1 t2i': 't2i/recall@1', 'rsum': 'rsum'}
 
@@ -36,6 +38,25 @@ def row(label: str, parts: Sequence[Sequence[Matrix]]) -> Row:
     return {'scores': label} | {
         column: mean_and_deviation([metrics[metric] for metrics in evaluated]) for column, metric in COLUMNS.items()
     }
+
+
+def matrices(names: Sequence[str], seed: int, folder: Path) -> Sequence[Matrix]:
+    """Returns the scores of experiments for a seed; none unless those of all of them are saved.
+
+    Args:
+      names: The experiments.
+      seed: The seed.
+      folder: The folder of the run directories.
+
+    Raises:
+      UserError: If the scores are damaged, or of different images.
+    """
+    runs = [catalog.scored(catalog.directory(folder, name, seed), name) for name in names]
+    if not all((run / 'config.json').exists() for run in runs):
+        return ()
+    splits = [catalog.EXPERIMENTS[name].final or 'dev' for name in names]
+    paths = [saved_sims(read_run_log(run), split) for run, split in zip(runs, splits, strict=True)]
+    return read_matrices(paths) if all(path.exists() for path in paths) else ()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +78,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
       UserError: If there are no scores to be averaged, or they are damaged.
     """
     folder = catalog.folder_of(args)
-    saved = [matrices for seed in args.seeds if (matrices := intervals.matrices(args.names, seed, folder))]
+    saved = [*filter(None, (matrices(args.names, seed, folder) for seed in args.seeds))]
     by_name = list(zip(*saved, strict=True))
     means = saved if len(by_name) > 1 else [pair for seeds in by_name for pair in itertools.combinations(seeds, 2)]
     if not means:

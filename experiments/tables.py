@@ -22,7 +22,7 @@ from experiments import catalog, comments, figures, intervals
 from experiments.comments import MARK, PAGES, PAPERS, VERDICTS, Line, Runs, Table
 from jitm.files import replacing
 from jitm.pages.tables import mean_and_deviation
-from jitm.report.significance import MIN_SEEDS, adjust, interval, p_value, probability
+from jitm.report.significance import MIN_SEEDS, adjust, ends_cell, interval, p_value, probability, two_way
 
 SECTION = re.compile(r'^#{2,3} (.*?)$', re.MULTILINE)
 COLUMNS = {
@@ -72,16 +72,18 @@ def seeds_of(count: int) -> str:
     return f'{count} seed{"s" * (count > 1)}'
 
 
-def evidence(line: Line, gains: Sequence[float]) -> Row:
+def evidence(line: Line, gains: Sequence[float], runs: Runs) -> Row:
     """Returns what decides a finding: its runs, the split that is reported, and the test of two seeds or more."""
     tested = len(gains) > 1
+    both_ways = two_way(*(intervals.hits_by_seed(name, runs) for name in line.names))
     return {
         'finding': line.label,
         'runs': f'`{line.pair}`',
         'split': catalog.EXPERIMENTS[line.name].final or 'dev',
         'seeds': len(gains),
         'difference': mean_and_deviation(gains, '+.1f'),
-        '95 % interval': '{:+.1f} to {:+.1f}'.format(*interval(gains)) if tested else '',
+        '95 % over seeds': ends_cell(interval(gains) if tested else None),
+        '95 % over seeds and images': ends_cell(both_ways),
         'p': probability(p_value(gains) if tested else None),
     }
 
@@ -91,7 +93,7 @@ def result(table: Table, line: Line, runs: Runs, q: Mapping[Test, float]) -> Row
     seeds = table.seeds(line, runs)
     if 'evidence' in table.flags:
         tested = q.get(_test(table, line, runs))
-        return evidence(line, differences(table, line, runs)) | {'q': probability(tested)}
+        return evidence(line, differences(table, line, runs), runs) | {'q': probability(tested)}
 
     def cell(column: str) -> str:
         values = [value(runs[line.name, seed], column) for seed in seeds]

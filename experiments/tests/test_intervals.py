@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import command
-from experiments import catalog, comments, intervals, means
+from experiments import catalog, comments, flickr8k, intervals, means, row_hits
 from jitm import configs
 from jitm.errors import UserError
 from jitm.evaluation.saved import folder_of
@@ -37,29 +37,51 @@ def save(tmp_path):
     return run
 
 
-def test_intervals_are_those_of_the_saved_scores(tmp_path, save):
-    control, treatment = save('mean_sum', 1, 1.0), save('mean_max', 1, 3.0)
-    [row] = intervals.rows_of(*PAIR, [0, 1], 'flickr8k', tmp_path)
-    assert (row['pair'], row['seed'], row['metric'], row['n']) == (NAME, 1, 'rsum', IMAGES)
-    assert row['difference'] == pytest.approx(treatment['rsum'] - control['rsum'])
-    assert 0 < row['low'] < row['difference'] < row['high']
+@pytest.fixture
+def row(tmp_path, save):
+    """Returns the row of an experiment and seed that keeps the hits of its scores."""
+
+    def run(name, seed, signal):
+        metrics = save(name, seed, signal)
+        hits = flickr8k.saved_hits(catalog.directory(tmp_path, name, seed), name)
+        return {(name, seed): {'metrics': metrics, 'hits': row_hits.to_row(hits)}}
+
+    return run
 
 
-def test_three_seeds_have_an_interval_over_seeds_and_images(tmp_path, save):
+def test_a_row_keeps_the_hits_of_its_scores(row):
+    [kept] = row('mean_max', 0, 2.0).values()
+    hits = row_hits.from_row(json.loads(json.dumps(kept)))
+    assert hits.rsum() == pytest.approx(kept['metrics']['rsum'])
+    assert [*hits.texts] == [5] * IMAGES
+    assert {*hits.i2t} <= {0, 100, 200, 300}
+    assert row_hits.from_row({}) is None
+
+
+def test_intervals_are_those_of_the_hits(row):
+    runs = row('mean_sum', 1, 1.0) | row('mean_max', 1, 3.0)
+    [found] = intervals.rows_of(*PAIR, runs, 'flickr8k')
+    assert (found['pair'], found['seed'], found['metric'], found['n']) == (NAME, 1, 'rsum', IMAGES)
+    control, treatment = (kept['metrics']['rsum'] for kept in runs.values())
+    assert found['difference'] == pytest.approx(treatment - control)
+    assert 0 < found['low'] < found['difference'] < found['high']
+
+
+def test_three_seeds_have_an_interval_over_seeds_and_images(row):
+    runs = {}
     for seed in range(3):
-        save('mean_sum', seed, 1.0)
-        save('mean_max', seed, 3.0)
-    *by_seed, over_all = intervals.rows_of(*PAIR, range(3), 'flickr8k', tmp_path)
-    assert [row['seed'] for row in by_seed] == [0, 1, 2]
+        runs |= row('mean_sum', seed, 1.0) | row('mean_max', seed, 3.0)
+    *by_seed, over_all = intervals.rows_of(*PAIR, runs, 'flickr8k')
+    assert [found['seed'] for found in by_seed] == [0, 1, 2]
     assert over_all['seed'] == intervals.ALL
-    assert over_all['difference'] == pytest.approx(np.mean([row['difference'] for row in by_seed]))
+    assert over_all['difference'] == pytest.approx(np.mean([found['difference'] for found in by_seed]))
     assert 0 < over_all['low'] < over_all['difference'] < over_all['high']
 
 
-def test_pairs_without_saved_scores_have_no_rows(tmp_path, save):
-    assert not [*intervals.rows_of(*PAIR, [0], 'flickr8k', tmp_path)]
-    save('mean_sum', 0, 1.0)
-    assert not [*intervals.rows_of(*PAIR, [0], 'flickr8k', tmp_path)]
+def test_pairs_without_hits_have_no_rows(row):
+    assert not [*intervals.rows_of(*PAIR, row('mean_sum', 0, 1.0), 'flickr8k')]
+    without = {('mean_max', 0): {'metrics': {}}}
+    assert not [*intervals.rows_of(*PAIR, row('mean_sum', 1, 1.0) | without, 'flickr8k')]
 
 
 def test_rows_of_intervals_replace_those_of_the_same_run(tmp_path):
@@ -70,17 +92,13 @@ def test_rows_of_intervals_replace_those_of_the_same_run(tmp_path):
     assert {key[2]: row['difference'] for key, row in intervals.read(path).items()} == {0: 2.0, 1: 3.0, 'all': 4.0}
 
 
-def test_intervals_list_the_pairs_with_rows(tmp_path, save, monkeypatch, capsys):
+def test_intervals_list_the_pairs_with_rows(tmp_path, row, monkeypatch, capsys):
     monkeypatch.setattr(intervals, 'PATH', tmp_path / 'rows.jsonl')
     monkeypatch.setattr(comments, 'differences', lambda size: iter([PAIR, ('mean_selhn', 'mean_sum')]))
-    runs = ('mean_sum', 0), ('mean_max', 0), ('mean_max', 1)
-    monkeypatch.setattr(
-        intervals, 'read_runs', lambda size: {run: {'metrics': {'rsum': 280.0 + run[1]}} for run in runs}
-    )
-    save('mean_sum', 0, 1.0)
-    save('mean_max', 0, 3.0)
-    arguments = ['intervals', '--small', f'--folder={tmp_path}', f'--json={tmp_path}/results.jsonl']
-    command.main('experiments', arguments)
+    without = {('mean_max', 1): {'metrics': {'rsum': 280.0}}}
+    runs = row('mean_sum', 0, 1.0) | row('mean_max', 0, 3.0) | without
+    monkeypatch.setattr(intervals, 'read_runs', lambda size: runs)
+    command.main('experiments', ['intervals', '--small', f'--json={tmp_path}/results.jsonl'])
     assert [line.split(' |')[0] for line in capsys.readouterr().out.splitlines()[2:]] == [f'| {NAME}']
     assert {key[:3] for key in intervals.read(intervals.PATH)} == {('flickr8k_small', NAME, 0)}
 

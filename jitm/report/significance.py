@@ -99,11 +99,11 @@ def describe(pairs: Mapping[Hashable, Compared]) -> dict[Hashable, list[str]]:
     for key, p in p_values.items():
         differences = pairs[key].differences
         cells[key] = [
-            _range(interval(differences)),
+            ends_cell(interval(differences)),
             probability(p),
             probability(q_values[key]),
             f'{detectable(differences):.1f}' if len(differences) >= MIN_SEEDS else '-',
-            _range(pairs[key].interval),
+            ends_cell(pairs[key].interval),
         ]
     return cells
 
@@ -115,5 +115,6 @@ def probability(value: float | None) -> str:
     return '<0.001' if value < 0.001 else f'{value:.2g}'
 
 
-def _range(ends: tuple[float, float] | None) -> str:
+def ends_cell(ends: tuple[float, float] | None) -> str:
+    """Returns a cell with the ends of an interval, a dash without one."""
     return '{:+.1f} to {:+.1f}'.format(*ends) if ends else '-'
