@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jitm.errors import UserError, did_you_mean
 
 FILES = {module.name: Path(__file__).with_name(f'{module.name}.py') for module in pkgutil.iter_modules(__path__)}
-SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'reduced', 'tuning')]
+SYSTEMS = [name for name in FILES if name not in ('common', 'default', 'meanings', 'reduced', 'tuning')]
 
 
 def tables(system: str) -> list[list[str]]:

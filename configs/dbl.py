@@ -29,16 +29,7 @@ ANCHORED = (
 )
 # The network's own loss (max), its replacements in table III, and SelHN, which is not in the paper.
 ALONE = ('max', 'sum', 'cmpm', 'mpl', 'sam', 'selhn')
-SCENARIO = {
-    'oss': 'the anchor trains beside the target',
-    'oss3': 'OSS with three models, each learning from those before it',
-    'oss4': 'the same with four',
-    'oas': 'the anchor is a trained run, from which the target is initialized, and stays fixed',
-    'mss': 'the anchor is the moving average of the target',
-    'mutual': 'both models learn from each other',
-    'mutual4': 'four models learn from all others',
-    'alone': 'no anchor',
-}
+SCENARIO = ('oss', 'oss3', 'oss4', 'oas', 'mss', 'mutual', 'mutual4', 'alone')
 COHORT = {'oss3': 3, 'oss4': 4, 'mutual4': 4}  # models, where they are not two (section IV-B)
 
 

@@ -19,15 +19,7 @@ NETWORK = {  # presets, but for the data
     'mean': 'vse:mean,max,',  # in no paper
     'fc': 'vse:fc,max,',  # CRCL
 }
-METHOD = {
-    'rcl': 'Hu et al. 2023: learns from negatives only',
-    'crcl': 'Qin et al. 2023: RCL, and the positive weighted by its correspondence label',
-    'ncr': 'Huang et al. 2021: two models estimate for each other which pairs are clean',
-    'warm_up': 'the mean of hinges, NCR without its second phase',
-    'mean_max': 'max of hinges after the warm-up of NCR, whose tables call it SGR*',
-    'decl': 'Qin et al. 2022: the loss of evidence alone, without its choice of pairs',
-    'ladder': 'Zhou et al. 2020: margins by the relevance of captions; not for noise',
-}
+METHOD = ('rcl', 'crcl', 'ncr', 'warm_up', 'mean_max', 'decl', 'ladder')
 LAST = dict(epochs=32, learning_rate=5e-4, decay_epochs=17)  # the last of CRCL's trainings, two epochs of it warm-up
 NCR = {
     'f30k': dict(epochs=40, learning_rate=2e-4, decay_epochs=30),

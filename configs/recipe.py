@@ -12,17 +12,9 @@ from jitm.configs import common, dbl, vse
 
 MODEL = ('mean', 'fc', 'rvse')  # in vse.py: mean pooling, GPO, GPO with a residual MLP
 LOSSES = ('selhn', 'sum_max', 'softmax')  # in vse.py
-ANCHOR = {
-    'alone': 'one model',
-    'oss': 'learns from an anchor that trains beside it (DBL, relative margins)',
-}
+ANCHOR = ('alone', 'oss')
 DATA = ('f8k', 'f30k', 'coco', 'scenes')
-NEGATIVES = {
-    'in_batch': 'one stage',
-    'offline': 'a second stage with negatives that the first mines in all data (AOQ)',
-    'perturbed': 'perturbed captions are further negatives of images (NegCLIP, without its hard images)',
-    'perturbed_offline': 'both, in the second stage',
-}
+NEGATIVES = ('in_batch', 'offline', 'perturbed', 'perturbed_offline')
 
 
 @common.preset(MODEL, LOSSES, ANCHOR, NEGATIVES, DATA)

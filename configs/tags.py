@@ -11,13 +11,7 @@ from ml_collections import ConfigDict
 
 from jitm.configs import common, uniter
 
-SYSTEM = {
-    'tags': 'stage 1',
-    'tags_dc': 'stage 2',
-    'tags_dc_single': 'TAGS-DC in one stage, as in algorithm 1',
-    'tags_sg': 'table 2, w/ SG: the static generator is a fine-tuned UNITER + MLM',
-    'tags_wm': 'table 2, w/ WM: single words are masked, not phrases',
-}
+SYSTEM = ('tags', 'tags_dc', 'tags_dc_single', 'tags_sg', 'tags_wm')
 
 
 class Released(NamedTuple):

@@ -84,14 +84,14 @@ def _ema(config: ConfigDict) -> None:
     config.evaluation.member = 'average'
 
 
-TUNING = {  # option -> change of the config; without any, all parameters are trained at one rate
-    'minilm': _minilm,  # encodes texts with MiniLM, at a tenth of the learning rate
-    'frozen': lambda config: _freeze(config, 'frozen', ALL_LAYERS),  # transformers are frozen up to their projections
-    'locked_image': lambda config: _locked(config, 'image'),  # LiT (Zhai et al., 2022b)
+TUNING = {  # option -> change of the config, see `meanings`; without any, all parameters are trained at one rate
+    'minilm': _minilm,
+    'frozen': lambda config: _freeze(config, 'frozen', ALL_LAYERS),
+    'locked_image': lambda config: _locked(config, 'image'),  # Zhai et al., 2022b
     'locked_text': lambda config: _locked(config, 'text'),
-    'half': lambda config: _freeze(config, 'half', LOWER_HALF),  # embeddings and lower blocks are frozen
-    'lora': _lora,  # adapters of attention are trained, and what is outside of transformers
-    'bfloat16': _bfloat16,  # both towers compute in bfloat16; parameters and scores are float32
-    'layerwise': _layerwise,  # the rate falls by layer
-    'ema': _ema,  # evaluates a moving average of the parameters, and the parameters beside it
+    'half': lambda config: _freeze(config, 'half', LOWER_HALF),
+    'lora': _lora,
+    'bfloat16': _bfloat16,
+    'layerwise': _layerwise,
+    'ema': _ema,
 }

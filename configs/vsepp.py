@@ -32,11 +32,7 @@ PIXELS = {  # the size of the crop, and of the shorter side before it, with whic
     f'efficientnet_lite{n}': dict(image_size=size, short_side=side, interpolation='bicubic')
     for n, (size, side) in enumerate(((224, 256), (240, 274), (260, 297), (280, 320), (300, 343)))
 }
-TUNING = {  # fine-tuning of the network, section 3.2
-    'frozen': 'keeps the weights of ImageNet',
-    'finetuned': 'is trained, too, in a second stage, at a tenth of the rate',
-    'scratch': 'is initialized randomly and trained',
-}
+TUNING = ('frozen', 'finetuned', 'scratch')
 DATA = {  # features; with a network, photos
     **common.DATA,
     '10crop': dict(common.DATA['coco'], root='data/10crop_precomp'),  # COCO, mean features of ten crops

@@ -1,9 +1,10 @@
 """`jitm settings`, see `usage.settings`."""
 
+import ast
 import itertools
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -12,6 +13,7 @@ from jitm import configs
 from jitm.commands import cli
 from jitm.commands import flags as shared
 from jitm.configs import common, reduced
+from jitm.configs.meanings import MEANINGS
 from jitm.configs.tuning import TUNING
 from jitm.errors import UserError, did_you_mean
 from jitm.evaluation import published
@@ -19,20 +21,57 @@ from jitm.evaluation import published
 HEADER = ('preset', 'system', 'protocol', 'i2t R@1', 't2i R@1', 'rsum', 'models', 'source')
 METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
-jitm settings OPTION...                     lists the presets that have every option
+jitm settings vse                         says what the options of a config mean
+jitm settings vse f30k                    lists the presets that have every option
 jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset"""
 
 
 def main(values: flags.FlagValues, options: Sequence[str]) -> None:
-    """Prints the systems, the presets with the given options, or the changes of one."""
+    """Prints the systems, the options of one, the presets with the given options, or the changes of one."""
     if values.show is None:
-        print(table(select(presets(), options), published.load()) if options else f'{overview()}\n{NEXT}')
+        print(listing(options))
         return
     if options:
         raise UserError(f"--show prints one preset: leave out '{options[0]}', or join the options by commas")
     config = cli.read_config(values.show)
     lines = show_all(config) if values.full else [f'config key: default -> {values.show}', *show(config)]
     print('\n'.join(lines))
+
+
+def listing(options: Sequence[str]) -> str:
+    """Returns what is printed for some options: nothing, the name of a system, or options of presets.
+
+    Raises:
+      UserError: If no preset has an option, or none has them all.
+    """
+    if not options:
+        return f'{overview()}\n{NEXT}'
+    selected = select(presets(), options)
+    if len(options) == 1 and options[0] in configs.SYSTEMS:
+        of_papers = {preset: keys for preset, keys in selected.items() if keys}
+        rows = f'\n\nPublished:\n\n{table(of_papers, published.load())}' if of_papers else ''
+        return describe(options[0]) + rows
+    return table(selected, published.load())
+
+
+def describe(system: str) -> str:
+    """Returns what a system is, and what the options of its presets mean, a paragraph for each table."""
+    summary = ast.get_docstring(ast.parse(configs.FILES[system].read_text(encoding='utf-8'))).partition('\n')[0]
+    blocks = [_meanings(options) for options in configs.tables(system)]
+    parts = [summary]
+    if blocks:
+        parts += ['One option of each block; the first is the default:', *blocks]
+    parts += ['Any of these, in most presets:', _meanings(TUNING)]
+    return '\n\n'.join(parts)
+
+
+def _meanings(options: Iterable[str]) -> str:
+    """Returns a line for each option, with its meaning."""
+    lines = [
+        textwrap.fill(f'  {option:<20}{MEANINGS[option]}', shared.WIDTH, subsequent_indent=' ' * 22)
+        for option in options
+    ]
+    return '\n'.join(lines)
 
 
 def overview() -> str:

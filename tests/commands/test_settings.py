@@ -2,6 +2,8 @@ import pytest
 
 from jitm import configs
 from jitm.commands import cli, settings
+from jitm.configs.meanings import MEANINGS
+from jitm.configs.tuning import TUNING
 from jitm.errors import UserError
 from jitm.evaluation import published
 
@@ -104,3 +106,16 @@ def test_a_preset_is_shown_with_all_of_its_keys(capsys):
     assert {'batch_size: 128', 'terms.ranking.margin: 0.2', 'epochs: 8'} <= {*lines}
     assert lines == sorted(lines)
     assert cli.main(['settings', '--full']) == 2
+
+
+def test_every_option_has_a_meaning():
+    options = {option for system in configs.SYSTEMS for table in configs.tables(system) for option in table}
+    assert {*MEANINGS} == options | TUNING.keys()
+
+
+def test_a_system_lists_the_meanings_of_its_options():
+    blocks = settings.listing(['scan']).split('\n\n')
+    assert blocks[0].startswith('SCAN (Lee et al. 2018)')
+    assert blocks[2].split('\n') == [f'  {"t2i":<20}{MEANINGS["t2i"]}', f'  {"i2t":<20}{MEANINGS["i2t"]}']
+    assert blocks[-3].startswith('  minilm ')
+    assert 'scan:t2i,avg,f30k ' in blocks[-1]

@@ -1,6 +1,7 @@
-"""List the presets with their published results, or print the config of one.
+"""List the presets, what their options mean and their published results, or print the config of one.
 
     jitm settings                               the systems, and the options of their presets
+    jitm settings vse                           what the options of a system's presets mean
     jitm settings vse f30k                      the presets that have every option, in their own name or the system's
     jitm settings --show vse:rvse,selhn,f30k    the changes of a preset: config key: default -> value
     jitm settings --show vsepp:f30k --full      all keys of a preset, with their values
