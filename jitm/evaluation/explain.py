@@ -171,6 +171,20 @@ class WordOutputs:
             }
 
 
+def _outputs(
+    outputs: WordOutputs, split: Split, pairs: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Returns the outputs, and the boxes of the regions, of pairs of a text and an image."""
+    texts, images = zip(*pairs, strict=True)
+    described = outputs.of(images, [split.captions[text] for text in texts])
+    by_pair = {}
+    for pair, output in zip(pairs, described, strict=True):
+        _, image = pair
+        boxes = None if split.boxes is None else rounded(split.boxes[image, : int(split.counts[image])])
+        by_pair[pair] = {'boxes': boxes, **output}
+    return by_pair
+
+
 def describe(
     run: Run,
     split: Split,
@@ -191,12 +205,14 @@ def describe(
       A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with a `verdict` in words. For the `words` of a pair
       either `mismatch`, the probability that each word does not match the image, and `corrections`, the predicted
       words; or `attention`, name -> word by region, see
-      `CrossAttentionMatcher.attention_block`. `boxes` are the boxes of the image's regions, or None.
+      `CrossAttentionMatcher.attention_block`. `boxes` are the boxes of the image's regions, or None. If the first image
+      is wrong, `on_true_image` has the outputs and the boxes for the right one.
     """
-    images = [retrieved.top[0] for _, retrieved in pairs]
-    outputs = WordOutputs(run, split, options, text_network).of(images, [split.captions[text] for text, _ in pairs])
+    firsts = [(text, retrieved.top[0]) for text, retrieved in pairs]
+    true_pairs = [(text, int(split.image_of_text[text])) for text, retrieved in pairs if not retrieved.correct[0]]
+    outputs = _outputs(WordOutputs(run, split, options, text_network), split, firsts + true_pairs)
     described = []
-    for (text, retrieved), output in zip(pairs, outputs, strict=True):
+    for text, retrieved in pairs:
         true = int(split.image_of_text[text])
         hits = []
         for image, score, right in zip(retrieved.top, retrieved.scores, retrieved.correct, strict=True):
@@ -215,12 +231,11 @@ def describe(
                 'rank': retrieved.rank,
                 'retrieved': hits,
                 'verdict': f'retrieved {best["image_id"]}, score {best["score"]:.3g}, {result}',
-                'boxes': None
-                if split.boxes is None
-                else rounded(split.boxes[best['image'], : int(split.counts[best['image']])]),
-                **output,
+                **outputs[text, best['image']],
             }
         )
+        if not best['right']:
+            described[-1]['on_true_image'] = outputs[text, true]
     return {'data': split.name, 'workdir': str(run.workdir), 'step': run.step, 'pairs': described}
 
 

@@ -64,34 +64,36 @@ def page(report: Mapping[str, Any], picture: Picture) -> str:
 
     Returns:
       The page; each word on a shade of red, with its mismatch probability in percent and, if mismatched, its correction
-      below.
+      below. If the first image is wrong, the words are also shown for the right one.
     """
     pairs = []
     for pair in report['pairs']:
-        keys = ['image'] if pair.get('right', True) else ['image', 'true_image']
-        pairs.append(shown(pair, [picture(pair[key]) for key in keys]))
+        pairs.append(shown(pair, picture(pair['image'])))
+        if 'on_true_image' in pair:
+            of_true_image = {'image_id': pair['true_image_id'], 'verdict': f'the right image, at rank {pair["rank"]}'}
+            true_pair = pair | pair['on_true_image'] | of_true_image
+            pairs.append(shown(true_pair, picture(pair['true_image'])))
     title = f'Mismatched words: {report["data"]}'
     return render('words.html', **report | {'title': title, 'explanation': EXPLANATION, 'pairs': pairs})
 
 
-def shown(pair: Mapping[str, Any], pixels: Sequence[np.ndarray | None]) -> dict[str, Any]:
+def shown(pair: Mapping[str, Any], pixels: np.ndarray | None) -> dict[str, Any]:
     """Returns one pair for the template `mismatches.html`.
 
     Args:
       pair: One of the `pairs` of `explain.json`.
-      pixels: Its image and, if that is wrong, the right one, uint8 [H, W, 3] or None.
+      pixels: Its image, uint8 [H, W, 3] or None.
     """
-    images = zip((pair['image_id'], pair.get('true_image_id', '')), pixels, strict=False)
-    pictures = [
-        {'name': name, 'address': uri(png(image), 'png'), 'small': len(image) < SMALL}
-        for name, image in images
-        if image is not None
-    ]
-    return {'caption': pair['caption'], 'verdict': pair['verdict'], 'pictures': pictures, 'words': list(_words(pair))}
+    picture = {}
+    if pixels is not None:
+        picture = {'name': pair['image_id'], 'address': uri(png(pixels), 'png'), 'small': len(pixels) < SMALL}
+    return {'caption': pair['caption'], 'verdict': pair['verdict'], 'picture': picture, 'words': list(_words(pair))}
 
 
 def attention_page(report: Mapping[str, Any], picture: Picture) -> str:
     """Returns a self-contained HTML page of all pairs: the images found for a caption, and where each word attends.
+
+    Words are shown on the first image and, if that is wrong, on the right one.
 
     Args:
       report: The content of `explain.json`.
@@ -100,8 +102,13 @@ def attention_page(report: Mapping[str, Any], picture: Picture) -> str:
     pairs = []
     for pair in report['pairs']:
         pixels = [picture(hit['image']) for hit in attention_maps.shown_images(pair)]
-        words = attention_maps.shown(pair, pixels[0])
-        pairs.append({'verdict': pair['verdict'], 'images': attention_maps.results(pair, pixels), 'words': words})
+        first = attention_maps.shown(pair, pixels[0])
+        maps = [('', first)]
+        if 'on_true_image' in pair:
+            on_true_image = attention_maps.shown(pair | pair['on_true_image'], picture(pair['true_image']))
+            maps = [('The first image', first), (f'The right image, at rank {pair["rank"]}', on_true_image)]
+        images = attention_maps.results(pair, pixels)
+        pairs.append({'caption': pair['caption'], 'verdict': pair['verdict'], 'images': images, 'maps': maps})
     title = f'Attention: {report["data"]}'
     return render('attention_page.html', **report | {'title': title, 'pairs': pairs})
 

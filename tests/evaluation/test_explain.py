@@ -161,9 +161,10 @@ def test_description_of_pairs(split, report):
     keys = ('text', 'image', 'image_id', 'true_image', 'true_image_id', 'rank', 'score')
     assert [second[key] for key in keys] == [14, 1, 'dev-000001', 2, 'dev-000002', 3, 0.25]
     assert second['words'] == ['<start>', *second['caption'].replace(',', ' ,').replace('.', ' .').split(), '<end>']
-    for pair in (first, second):
-        count = split.counts[pair['image']]
-        np.testing.assert_allclose(pair['boxes'], split.boxes[pair['image'], :count], atol=1e-6)
+    assert 'on_true_image' not in first
+    for pair, image in ((first, 0), (second, 1), (second | second['on_true_image'], 2)):
+        count = split.counts[image]
+        np.testing.assert_allclose(pair['boxes'], split.boxes[image, :count], atol=1e-6)
         weights = np.array(pair['attention']['t2i'])
         assert weights.shape == (len(pair['words']), count)
         np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
@@ -276,7 +277,9 @@ def test_write_json_and_page(split, report, tmp_path):
     assert page.index(report['pairs'][0]['caption']) < page.index(report['pairs'][1]['caption'])
     assert report['pairs'][1]['verdict'] in page
     assert '<span class="rank">3</span>' in page  # of the right image of the second pair
-    assert page.count('src="data:image/png;base64,') == 2 + sum(len(shown_images(pair)) for pair in report['pairs'])
+    maps = 3  # the second pair has one on the right image, too
+    assert page.index('The first image') < page.index('The right image, at rank 3')
+    assert page.count('src="data:image/png;base64,') == maps + sum(len(shown_images(pair)) for pair in report['pairs'])
 
 
 def test_photos_of_a_folder_are_shown_as_a_model_sees_them(split, tmp_path):

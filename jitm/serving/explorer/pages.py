@@ -251,7 +251,7 @@ class Site:
             return None
         pixels = pixels_of(self.data, image, self.photos, run.view)
         if 'mismatch' in pair:
-            return explanations.shown(pair, [pixels])
+            return explanations.shown(pair, pixels)
         return attention_maps.shown(pair, pixels)
 
 

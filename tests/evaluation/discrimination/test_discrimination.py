@@ -496,12 +496,14 @@ def test_page_is_complete_and_self_contained():
     assert not {'script', 'link'} & {tag for tag, _ in page.attributes}
 
 
-def test_page_shows_the_right_image_of_a_wrong_retrieval():
-    wrong = {'right': False, 'true_image': 1, 'true_image_id': 'b.jpg', 'image': 0}
-    report = REPORT | {'pairs': [REPORT['pairs'][0] | wrong, REPORT['pairs'][0] | wrong | {'right': True}]}
-    page = Page(explanations.page(report, np.zeros((2, 3, 5, 3), np.uint8).__getitem__))
-    images = [(attributes['alt'], attributes['class']) for tag, attributes in page.attributes if tag == 'img']
-    assert images == [('a&b.jpg', 'small-pixels'), ('b.jpg', 'small-pixels right'), ('a&b.jpg', 'small-pixels')]
+def test_page_shows_the_words_for_the_right_image_of_a_wrong_retrieval():
+    pair = REPORT['pairs'][0]
+    outputs = {key: pair[key] for key in ('words', 'mismatch', 'corrections')} | {'boxes': None}
+    wrong = {'image': 0, 'true_image': 1, 'true_image_id': 'b.jpg', 'rank': 3, 'on_true_image': outputs}
+    page = Page(explanations.page(REPORT | {'pairs': [pair | wrong]}, np.zeros((2, 3, 5, 3), np.uint8).__getitem__))
+    assert [attributes['alt'] for tag, attributes in page.attributes if tag == 'img'] == ['a&b.jpg', 'b.jpg']
+    assert page.texts['p'][3:] == [pair['caption'], 'the right image, at rank 3']
+    assert page.texts['ins'] == ['cats', '<unk>'] * 2
 
 
 @pytest.mark.filterwarnings('ignore:words that the vocabulary')
