@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Union
 
 import numpy as np
 
-from jitm.data.arrays import Rows, locations
+from jitm.data.arrays import Rows, Strings, locations
 from jitm.data.images.pixels import Photos
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError
-from jitm.files import hash_arrays, hash_json, hash_rows, json_parts
+from jitm.files import hash_arrays, hash_lists, hash_rows, json_parts
 from jitm.types import Images, TextFormat, Texts
 
 LENGTH_MULTIPLE = 4  # scored texts are padded to such lengths
@@ -54,9 +54,9 @@ class Split:
     name: str
     regions: np.ndarray | Rows | None = None
     counts: np.ndarray | None = None
-    captions: tuple[str, ...] = ()
+    captions: tuple[str, ...] | Strings = ()
     image_of_text: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
-    image_ids: tuple[str, ...] = ()
+    image_ids: tuple[str, ...] | Strings = ()
     boxes: np.ndarray | None = None
     pixels: np.ndarray | None = None
     dataset: str = ''
@@ -131,7 +131,7 @@ class Split:
     @functools.cached_property
     def captions_hash(self) -> str:
         """SHA-256 of the ids of the images, of the captions and of their images, as hex."""
-        return hash_json([self.image_ids, self.captions, self.image_of_text.tolist()])
+        return hash_lists([self.image_ids, self.captions, self.image_of_text])
 
     @functools.cached_property
     def clean(self) -> np.ndarray | None:
@@ -201,7 +201,7 @@ class Split:
             values = getattr(self, name)
             if isinstance(values, tuple):
                 fields[name] = tuple(map(values.__getitem__, rows)) if values else ()
-            elif isinstance(values, Photos | TokenVectors):
+            elif isinstance(values, Photos | Strings | TokenVectors):
                 fields[name] = values.take(rows)
             elif values is not None:
                 fields[name] = values[rows]

@@ -317,6 +317,14 @@ def json_parts(lists: Sequence[Sequence[Any] | np.ndarray]) -> Iterator[bytes]:
     yield b']'
 
 
+def hash_lists(lists: Sequence[Sequence[Any] | np.ndarray]) -> str:
+    """Returns `hash_json` of some long lists, of which memory holds a part at a time."""
+    digest = hashlib.sha256()
+    for part in json_parts(lists):
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def hash_file(path: str | Path) -> str:
     """Returns the SHA-256 of a file, as hex."""
     with open_file(path) as file:

@@ -1,18 +1,13 @@
-"""Photos of folders and tar archives, some with captions in files of their names, as img2dataset writes them."""
+"""Photos of a folder, some with captions in files of their names."""
 
-import functools
-import json
 import os
-import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from jitm.data.images.caption_files import SUFFIXES, Listed, captions_in
 from jitm.data.images.image_bytes import RAW
-from jitm.data.images.pixels import remember
-from jitm.errors import UserError, printable
-from jitm.files import ArchiveMember, describe_unread, open_file, parse_json, read_text, split_lines
+from jitm.errors import UserError
+from jitm.files import ArchiveMember, describe_unread, parse_json, read_text, split_lines
 
 FOREIGN = ('.heic', '.heif', '.hif', '.jxl', *RAW)  # photos that Pillow does not read without other packages
 TEXTS = ('.txt', '.TXT', '.json', '.JSON')  # captions of the photo of the same name, the first ones first
@@ -22,20 +17,6 @@ UNREAD = {  # suffixes of data sets that are not read -> what to do
     **dict.fromkeys(('.gz', '.tgz'), 'gunzip it'),
     **dict.fromkeys(('.7z', '.bz2', '.rar', '.xz', '.zst'), 'unpack it'),
 }
-
-
-class Listing(NamedTuple):
-    """The images of a split.
-
-    Attributes:
-      images: The images in their order; an image may be listed several times.
-      folders: The folders where the image files may be; the first that has the first file is preferred.
-      members: Name -> file, of images in tar archives.
-    """
-
-    images: list[Listed]
-    folders: list[Path]
-    members: Mapping[str, ArchiveMember] = {}
 
 
 def list_files(folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -81,7 +62,7 @@ def _is_photo(name: str) -> bool:
     return name.lower().endswith((*SUFFIXES, *FOREIGN)) and not os.path.basename(name).startswith('.')
 
 
-def _beside(folder: Path, names: Iterable[str], find: Callable[[str], Path | ArchiveMember | None]) -> list[Listed]:
+def beside(folder: Path, names: Iterable[str], find: Callable[[str], Path | ArchiveMember | None]) -> list[Listed]:
     """Lists the photos that have captions in `.txt` (one per line) or `.json` files of their names.
 
     Args:
@@ -115,74 +96,13 @@ def _beside(folder: Path, names: Iterable[str], find: Callable[[str], Path | Arc
     return listed if photos else []
 
 
-def _with_texts(folder: Path) -> list[Listed]:
-    """Lists the photos with captions of a folder, see `_beside`."""
+def with_texts(folder: Path) -> list[Listed]:
+    """Lists the photos with captions of a folder, see `beside`."""
     try:
         names, _ = list_files(folder)
     except UserError:  # it has no photos
         return []
-    return _beside(folder, names, lambda name: folder / name if (folder / name).is_file() else None)
-
-
-def _read_archive(path: Path) -> str:
-    """Reads the captions of a shard of webdataset, see `_beside`.
-
-    Returns:
-      JSON of the names of its first files, and of each photo the arguments of `Listed`, but for the path of the shard,
-      and of `ArchiveMember`.
-
-    Raises:
-      UserError: If the file is not an uncompressed tar archive, has a name twice, or damaged captions.
-    """
-    members: dict[str, ArchiveMember] = {}
-    try:
-        with open_file(path) as file, tarfile.open(fileobj=file, mode='r:') as archive:
-            for entry in filter(tarfile.TarInfo.isfile, archive):
-                name = os.path.normpath(entry.name)
-                if name in members:
-                    raise UserError(f'{path} has two files {name}: rename one of them')
-                members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
-    except (OSError, tarfile.TarError) as error:
-        raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
-    photos = []
-    for name, captions, where, _ in _beside(path, members, members.get):
-        member = members[name]
-        photos.append([name, captions, where.removeprefix(str(path)), member.name, member.start, member.size])
-    return json.dumps([[*members][:3], photos])
-
-
-def in_shards(folder: Path, belongs: Callable[[str], bool] = bool) -> Listing | None:
-    """Lists the photos of the shards in a folder whose stem matches the split; None without such shards.
-
-    A shard is read once, see `remember`.
-    """
-    shards = [path for path in content_of(folder) if path.suffix.lower() == '.tar' and belongs(path.stem)]
-    if not shards:
-        return None
-    images = []
-    members: dict[str, ArchiveMember] = {}
-    names: list[str] = []
-    for path in shards:
-        first, photos = json.loads(remember([str(path)], functools.partial(_read_archive, path), 'captions'))
-        names += [f'{path.name}/{name}' for name in first]
-        for name, captions, where, *member in photos:
-            images.append(Listed(f'{path.name}/{name}', captions, f'{path}{where}'))
-            members[images[-1].name] = ArchiveMember(str(path), *member)
-    if names and not images:
-        raise UserError(
-            f'{folder} has {printable(", ".join(names[:3]))}, but photos are read with captions in .txt or '
-            '.json files of the same names, such as a.jpg and a.txt: write the shards again'
-        )
-    return Listing(images, [folder], members)
-
-
-def in_folder(folder: Path) -> Listing | None:
-    """Lists the photos of the shards in a folder, or else of files with captions; None without them."""
-    shards = in_shards(folder)
-    if shards:
-        return shards
-    listed = _with_texts(folder)
-    return Listing(listed, [folder]) if listed else None
+    return beside(folder, names, lambda name: folder / name if (folder / name).is_file() else None)
 
 
 def content_of(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """The photos of a split with their captions: which files of a folder have the captions of which split.
 
 Captions are in files that list many photos, see `jitm.data.images.caption_files`, or in a file for each photo, see
-`jitm.data.images.photo_files`. The names of files and folders decide the split.
+`jitm.data.images.photo_files` and `jitm.data.images.shards`. The names of files and folders decide the split.
 """
 
 import dataclasses
@@ -11,14 +11,30 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jitm.data.images.caption_files import DEV, JSON, RESTVAL, SPLITS, SUFFIXES, Columns, Listed, Unknown, read_file
-from jitm.data.images.photo_files import UNREAD, Listing, content_of, in_folder, in_shards
-from jitm.errors import UserError, did_you_mean, printable
-from jitm.files import check_within, describe_unread, read_text, split_lines
+from jitm.data.images.photo_files import UNREAD, content_of, with_texts
+from jitm.data.images.shards import Shards, open_shards
+from jitm.errors import UserError, did_you_mean
+from jitm.files import describe_unread, read_text, split_lines
 
 TABLES = (*JSON, '.csv', '.token', '.tsv', '.txt')
 OTHERS = re.compile(r'(instances|person_keypoints|image_info|stuff|panoptic)_|dataset\.txt')  # not captions
+
+
+class Listing(NamedTuple):
+    """The images of a split.
+
+    Attributes:
+      images: The images in their order; an image may be listed several times. None in `shards`.
+      folders: The folders where the image files may be; the first that has the first file is preferred.
+      shards: The archives with the images instead.
+    """
+
+    images: list[Listed]
+    folders: list[Path]
+    shards: Shards | None = None
 
 
 @dataclasses.dataclass
@@ -89,6 +105,21 @@ class _Folder:
             raise UserError(f'{path} names the splits of its images: leave out config key data.held_out')
         path = _one(self.root, tables)
         return Listing(tables[path], _folders(self.root)) if path else in_folder(self.root)
+
+
+def in_shards(folder: Path, belongs: Callable[[str], bool] = bool) -> Listing | None:
+    """Lists the photos of the shards in a folder whose stem matches the split; None without such shards."""
+    paths = [path for path in content_of(folder) if path.suffix.lower() == '.tar' and belongs(path.stem)]
+    return Listing([], [folder], open_shards(folder, paths)) if paths else None
+
+
+def in_folder(folder: Path) -> Listing | None:
+    """Lists the photos of the shards in a folder, or else of files with captions; None without them."""
+    shards = in_shards(folder)
+    if shards:
+        return shards
+    listed = with_texts(folder)
+    return Listing(listed, [folder]) if listed else None
 
 
 def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[str]) -> list[Listed]:
@@ -174,8 +205,5 @@ def read(root: Path, split: str, restval: bool, columns: Columns, undivided: boo
             raise UserError(f"{path} has no images of the split '{split}'{did_you_mean(split, divided)}")
         listing = listing._replace(images=[image for image in listing.images if image.split in split_names])
     for image in listing.images:
-        check_within(image.name, image.where)
-        if printable(image.name) != image.name:
-            reason = 'has control characters or is not UTF-8'
-            raise UserError(f'{image.where} names {image.name!r}, which {reason}: rename the file')
+        image.check_name()
     return listing

@@ -7,17 +7,20 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import numpy as np
 
 from jitm.data import precomp
 from jitm.data.images.caption_files import DEV, Columns, Listed
-from jitm.data.images.photo_files import UNREAD, Listing, list_files
-from jitm.data.images.photo_folders import read
+from jitm.data.images.photo_files import UNREAD, list_files
+from jitm.data.images.photo_folders import Listing, read
 from jitm.data.images.pixels import Photos, check_files, in_threads
+from jitm.data.images.shards import Members, Pairs
 from jitm.data.images.transforms import Photo, Transform, check_image
 from jitm.data.splits import Split, join_captions
 from jitm.errors import UserError, printable, require
-from jitm.files import check_within, describe_unread, hash_json, replacing
+from jitm.files import check_within, describe_unread, hash_lists, replacing
 from jitm.files.outputs import OutputFolder
 from jitm.types import Count, HeldOut, Index, Share
 
@@ -73,27 +76,28 @@ def load(
     column_flags = {'image': image_column, 'caption': caption_column}
     columns = Columns(**{key: (name,) for key, name in column_flags.items() if name})
     listing = read(Path(root), split, restval, columns, held_out is not None)
-    captions = _merge(listing.images)
-    if not captions:
-        raise UserError(f"{root} has no images of the split '{split}': add some")
-    if held_out is not None:
-        captions = _sample_split(captions, split, held_out, held_out_seed)
-    names = list(captions)[: dev_images if split in DEV else None]
-    files = [*map(listing.members.get, names)] if listing.members else _find_files(listing, names, Path(root))
-    if split == 'train' and broken != 'check':
-        content_hash = hash_json([names, [getattr(file, 'size', None) for file in files]])
+    lazy = split == 'train' and broken != 'check'
+    if lazy and listing.shards and held_out is None:
+        pairs = listing.shards.pairs(max_captions)
     else:
-        names, files = _whole(names, files) if broken == 'skip' else (names, files)
-        content_hash = check_files(files)
-        broken = 'check'
-    texts, image_of_text = join_captions([captions[name][:max_captions] for name in names])
+        captions = _merge([*listing.shards.listed()] if listing.shards else listing.images)
+        if not captions:
+            raise UserError(f"{root} has no images of the split '{split}': add some")
+        if held_out is not None:
+            captions = _sample_split(captions, split, held_out, held_out_seed)
+        names = list(captions)[: dev_images if split in DEV else None]
+        files = _find_files(listing, names, Path(root))
+        if broken == 'skip' and not lazy:
+            names, files = _whole(names, files)
+        pairs = Pairs(tuple(names), files, *join_captions([captions[name][:max_captions] for name in names]))
+    content_hash = hash_lists([pairs.names, _sizes(pairs.files)]) if lazy else check_files(pairs.files)
     return Split(
         name=f'{os.path.basename(os.path.abspath(root))}/{split}',
-        captions=texts,
-        image_of_text=image_of_text,
-        image_ids=tuple(names),
+        captions=pairs.captions,
+        image_of_text=pairs.image_of_text,
+        image_ids=pairs.names,
         dataset=precomp.read_dataset(root),
-        pixels=Photos(files, transform, content_hash, broken),
+        pixels=Photos(pairs.files, transform, content_hash, broken if lazy else 'check'),
     )
 
 
@@ -153,12 +157,15 @@ def write(split: Split, root: str | Path) -> None:
     output.remove({*output.names} - {*files, METADATA})
 
 
-def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[str]:
-    """Returns the path of each image file of a data set in the folder `root`.
+def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[Photo]:
+    """Returns each image file of a data set in the folder `root`.
 
     They are in the first folder that has the first of them. Files that it lacks are searched in the other folders,
     except in those with files of the same names, such as smaller copies or another split.
     """
+    if listing.shards:
+        members = {image.name: image.file for image in listing.shards.listed()}
+        return [members[name] for name in names]
     main = next((folder for folder in listing.folders if os.path.exists(os.path.join(folder, names[0]))), None)
     if main is None:
         where = next(image.where for image in listing.images if image.name == names[0])
@@ -172,6 +179,11 @@ def _find_files(listing: Listing, names: Sequence[str], root: Path) -> list[str]
         if path_of.keys().isdisjoint(paths):
             path_of |= paths
     return [path_of.get(name, os.path.join(main, name)) for name in names]
+
+
+def _sizes(files: Sequence[Photo]) -> Sequence[int | None] | np.ndarray:
+    """Returns the bytes of each photo in an archive, None for single files."""
+    return files.sizes if isinstance(files, Members) else [getattr(file, 'size', None) for file in files]
 
 
 def _whole(names: Sequence[str], files: Sequence[Photo]) -> tuple[list[str], list[Photo]]:
@@ -197,9 +209,8 @@ def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
       UserError: If a caption is no text, or no image has captions.
     """
     merged: dict[str, list[str]] = {}
-    for name, captions, where, _ in images:
-        texts = (_clean(caption, where) for caption in captions)
-        merged.setdefault(name, []).extend(filter(None, texts))
+    for image in images:
+        merged.setdefault(image.name, []).extend(image.texts())
     with_captions = {name: captions for name, captions in merged.items() if captions}
     if merged and not with_captions:
         where = images[0].where
@@ -211,16 +222,6 @@ def _merge(images: Sequence[Listed]) -> dict[str, list[str]]:
     if left_out:
         logging.warning('%d of %d images have no captions and are left out', left_out, len(merged))
     return with_captions
-
-
-def _clean(caption: Any, where: str) -> str:
-    """Returns a caption without blanks around and within it; '' for null and NaN, which stand for a missing one."""
-    if caption is None or caption != caption:
-        return ''
-    if not isinstance(caption, str):
-        shown = printable(repr(caption))[:80]
-        raise UserError(f'{where} has the caption {shown}, which is not a text: write a text, or null for none')
-    return ' '.join(caption.split())
 
 
 def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, seed: int) -> dict[str, list[str]]:

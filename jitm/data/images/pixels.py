@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,12 +152,11 @@ def check_files(files: Sequence[str]) -> str:
     return remember(files, check)
 
 
-def remember(files: Sequence[str], check: Callable[[], str], name: str = '') -> str:
-    """Returns the result of a check of files, which is kept until their sizes or times change.
+def cached_path(files: Sequence[str], name: str = '') -> Path:
+    """Returns where the result of a check of files is kept; another path once their sizes or times change.
 
     Args:
       files: The paths of the files.
-      check: A function that reads the files and returns a text.
       name: The name of the check, for several checks of the same files.
 
     Raises:
@@ -168,14 +168,33 @@ def remember(files: Sequence[str], check: Callable[[], str], name: str = '') -> 
             stat = os.stat(path)
         line = f'{os.path.abspath(str(path))} {stat.st_size} {stat.st_mtime_ns}\n'
         digest.update(line.encode(errors='surrogateescape'))
-    checked = cache_home() / 'checked_photos' / digest.hexdigest()
+    return cache_home() / 'checked_photos' / digest.hexdigest()
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Writes a file of `cached_path`; without a writable cache the files are checked again."""
+    with contextlib.suppress(OSError, UserError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+
+
+def remember(files: Sequence[str], check: Callable[[], str], name: str = '') -> str:
+    """Returns the result of a check of files, which is kept until their sizes or times change.
+
+    Args:
+      files: The paths of the files.
+      check: A function that reads the files and returns a text.
+      name: See `cached_path`.
+
+    Raises:
+      UserError: If a file is missing.
+    """
+    checked = cached_path(files, name)
     with contextlib.suppress(OSError):
         result = checked.read_text()
         if result:
             return result
     result = check()
-    with contextlib.suppress(OSError, UserError):  # without a cache they are checked again
-        checked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing(checked) as file:
-            file.write(result.encode())
+    keep(checked, result.encode())
     return result

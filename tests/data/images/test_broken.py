@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.images import photo_files, photos, pixels
+from jitm.data.arrays import Strings
+from jitm.data.images import photos, pixels, shards
 from jitm.errors import UserError
 from jitm.training import loop
 from tests.support.photos import make_pipeline
@@ -36,9 +37,9 @@ def root(tmp_path, request):
     return tmp_path
 
 
-def pack(split, folder):
+def pack(split, folder, number=0):
     """Moves the photos of a folder into an archive, with their captions."""
-    with tarfile.open(folder / '00000.tar', 'w') as archive:
+    with tarfile.open(folder / f'{number:05}.tar', 'w') as archive:
         for image, name in enumerate(split.image_ids):
             text = folder / f'{name}.txt'
             text.write_text('\n'.join(split.captions_of(image)))
@@ -137,8 +138,8 @@ def test_sources_that_sample_for_each_pair_need_whole_photos(root, tmp_path):
 @pytest.mark.parametrize('root', ['shards'], indirect=True)
 def test_a_shard_is_read_until_it_changes(root, monkeypatch):
     opened = []
-    read = photo_files._read_archive
-    monkeypatch.setattr(photo_files, '_read_archive', lambda path: opened.append(path.parent.name) or read(path))
+    read = shards._read
+    monkeypatch.setattr(shards, '_read', lambda path: opened.append(path.parent.name) or read(path))
     first = load(root, broken='skip')
     assert load(root, broken='skip').identity == first.identity
     assert opened == ['train']
@@ -146,3 +147,22 @@ def test_a_shard_is_read_until_it_changes(root, monkeypatch):
         archive.addfile(tarfile.TarInfo('last.png'))
     load(root, broken='skip')
     assert opened == ['train', 'train']
+
+
+@pytest.mark.parametrize('max_captions', [None, 2])
+def test_captions_in_shards_are_memory_mapped(tmp_path, max_captions):
+    for number, images in enumerate((2, 3)):
+        part = scenes.load('train', train_images=images)
+        photos.write(part, tmp_path)
+        pack(part, tmp_path / 'train', number)
+    whole = load(tmp_path, max_captions=max_captions)
+    for _ in range(2):  # read, and read again from the cache
+        lazy = load(tmp_path, broken='stop', max_captions=max_captions)
+        assert isinstance(lazy.captions, Strings)
+        assert lazy.captions_hash == whole.captions_hash
+        assert (*lazy.captions,) == whole.captions
+        assert lazy.captions[-3:] == [*whole.captions[-3:]]
+        np.testing.assert_array_equal(lazy.pixels[:], whole.pixels[:])
+        part, same = (split.take(np.array([4, 1])) for split in (lazy, whole))
+        assert (part.names, (*part.captions,)) == (same.names, same.captions)
+        np.testing.assert_array_equal(part.pixels[:], same.pixels[:])
