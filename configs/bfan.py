@@ -9,7 +9,7 @@ from jitm.configs import common
 
 FOCAL = ('equal', 'prob')  # the two weightings of fragments in focal attention
 SCHEDULE = {
-    'f30k': dict(epochs=15, learning_rate=2e-4, decay_epochs=15),  # as released: the rate never decays
+    'f30k': dict(epochs=15, learning_rate=2e-4, decay_epochs=15),  # as in the released code: the rate never decays
     'coco': dict(epochs=20, learning_rate=5e-4, decay_epochs=15),
 }
 

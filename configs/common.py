@@ -130,7 +130,7 @@ LOSS = {
     'sum': dict(loss='ranking.sum_of_hinges', margin=0.2),  # Triplet: all negatives
     'shn': dict(loss='ranking.semi_hard_hinge', margin=0.2),  # semi-hard negatives
     'sct': dict(loss='ranking.selective_contrastive', margin=0.2),  # selectively contrastive triplet loss
-    'selhn': dict(  # Li et al. 2023: the mean of both directions, as released; the paper writes their sum
+    'selhn': dict(  # Li et al. 2023: the mean of both directions, as in the code; the paper has their sum
         loss='ranking.selective_hard_negative', margin=0.2, epsilon=0.01, weight=0.5, reduction='mean'
     ),
     # InfoNCE, at the temperature at which CLIP starts, and that of MoCo
@@ -157,12 +157,12 @@ LOSS = {
     'soft_rm': dict(loss='anchored.relative_max', extreme=2.0),  # with soft margins: models D and E
     'soft_am': dict(loss='anchored.absolute_max', extreme=1.0),
     # distillation: DBL, table II, and SP of its code
-    'dr': dict(loss='distillation.rank_distillation', reduction='mean', hard=True),  # as released
+    'dr': dict(loss='distillation.rank_distillation', reduction='mean', hard=True),  # as in the released code
     'rkd': dict(loss='distillation.relational_distillation', weight=5.0, reduction='mean'),
     'sp': dict(loss='distillation.similarity_preserving', weight=10.0, reduction='mean'),
     'dml': dict(loss='distillation.mutual_learning', reduction='mean'),
     'dino': dict(loss='distillation.self_distillation', reduction='mean'),
-    'inverse_dino': dict(  # DINO*, as released
+    'inverse_dino': dict(  # DINO*, as in the released code
         loss='distillation.self_distillation', reduction='mean', inverse=True, subtract_entropy=True
     ),
 }
@@ -172,7 +172,7 @@ SCHEDULE = {  # SCAN, IMRAM and RCL
 }
 CROSS_ATTENTION = {  # option -> loss of the models that attend to regions and words
     'max': LOSS['max'],
-    'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as Li et al. 2023 write it; none was released
+    'selhn': dict(LOSS['selhn'], weight=1.0, reduction='sum'),  # as in Li et al. 2023; no code was released
     'softmax': LOSS['softmax'],
 }
 NOISY = {  # option -> loss for noisy correspondence

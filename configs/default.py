@@ -65,7 +65,7 @@ def get_config() -> ml_collections.ConfigDict:
         image=dict(
             name='vision.RegionEncoder',
             mlp='none',  # or 'plain' (VSE(MLP)), 'residual' (RVSE), 'residual_on_input' (VSE-infinity)
-            norm_padding=False,  # batch normalization includes regions padded to the batch's longest image, as released
+            norm_padding=False,  # batch normalization includes regions padded to the batch's longest image
         ),
         text=dict(
             name='text.GRUEncoder',  # or 'text.BERTEncoder' with path=a folder of Hugging Face, see docs/finetuning.md
@@ -73,7 +73,7 @@ def get_config() -> ml_collections.ConfigDict:
             bidirectional=False,
             dropout=0.0,  # rate for word embeddings
             recurrent=True,  # False: a linear layer instead of the GRU, so that captions are bags of words
-            word_init='uniform',  # words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as released for ESA
+            word_init='uniform',  # words without a vector: U(-0.1, 0.1), or 'normal', N(0, 1), as in ESA's code
         ),
         image_pooling='mean',  # or 'max', 'first', 'last', 'gpo', 'esa', 'esa_uniform' (another initialization)
         text_pooling='last',  # or 'published', that of the folder model.text.path

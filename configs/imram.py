@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from jitm.configs import common
 
 DIRECTION = ('both', 't2i', 'i2t')  # Full-, Text- and Image-IMRAM
-LAMBDA = {'f30k': 9.0, 'coco': 11.0}  # as released; Flickr30K's script is i2t, COCO's t2i
+LAMBDA = {'f30k': 9.0, 'coco': 11.0}  # as in the released code; Flickr30K's script is i2t, COCO's t2i
 
 
 @common.preset(DIRECTION, common.CROSS_ATTENTION, common.SCHEDULE)

@@ -19,7 +19,7 @@ LOSSES = ('sum', 'max', 'sum_max', 'selhn', 'softmax')
 ATTENTION = {'scan': 'scan:t2i,avg', 'bfan': 'bfan:equal', 'sgr': 'sgraf:sgr', 'saf': 'sgraf:saf'}
 BAG = {'model.text.recurrent': False}  # captions are bags of words
 SUMMED = {'terms.ranking.reduction': 'sum', 'terms.ranking.weight': 1.0}  # gradients are clipped as with max of hinges
-AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as released for VSE
+AVERAGED = {'terms.ranking.reduction': 'mean', 'terms.ranking.weight': 0.5}  # as in the released code for VSE
 UNCLIPPED = {'optimizer.clip_norm': 1e9}
 AT_005 = {'terms.ranking.temperature': 0.05}  # softmax in rows from before the presets had 0.07
 FIRST_AT_005 = {f'stages.first.{key}': value for key, value in AT_005.items()}
@@ -93,7 +93,7 @@ HEADLINE = {  # name -> setting and flags
     'softmax_t10': ('vse:mean,softmax', {'terms.ranking.temperature': 0.1}),
     'rm_oss': ('dbl:vsepp,rm,oss', {}),
     'rm_oss_softmax': ('recipe:mean,softmax,oss', {}),
-    'dml': ('dbl:vsepp,dml,mutual', {}),  # averaged over the queries, as released
+    'dml': ('dbl:vsepp,dml,mutual', {}),  # averaged over the queries, as in the released code
     'dml_sum': ('dbl:vsepp,dml,mutual', {'terms.mutual_learning.reduction': 'sum'}),
     'offtri': ('aoq:vsepp,offtri', {}),
     'queue': ('vse:mean,softmax_queue', {}),
@@ -130,7 +130,7 @@ NETWORKS = {  # name -> setting and flags
     'linear': ('vse:mean,sum_max', {}),
 }
 NINE_SCALED = NINE | {'data.root': 'data/f8k_nine_scaled_precomp'}  # features of a standard deviation near 1
-SELHN = {  # the mean of both directions, as released
+SELHN = {  # the mean of both directions, as in the released code
     'terms.ranking.loss': 'ranking.selective_hard_negative',
     'terms.ranking.epsilon': 0.01,
     'terms.ranking.reduction': 'mean',
@@ -223,7 +223,7 @@ GROUPS = {
         },
         **{
             f'vsepp_{loss}_oas': Experiment(f'dbl:vsepp,{loss},oas', _from(VSEPP, 'anchor', 'target'))
-            for loss in ('dr', 'rkd')  # averaged over the queries, as released
+            for loss in ('dr', 'rkd')  # averaged over the queries, as in the released code
         },
         **OAS,
         **{  # an average over the last 100 steps

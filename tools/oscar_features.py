@@ -4,7 +4,7 @@
 
 A line of `features.tsv` is an image id, the number of regions and their numbers in base64, float32 [R, D + 6], the last
 six being the box. A line of `predictions.tsv` is an image id and its objects with `class` and `conf`, in the order of
-the regions. `{split}_captions.pt` maps image ids to captions; the first five are written, as released.
+the regions. `{split}_captions.pt` maps image ids to captions; the first five are written, as in the released code.
 """
 
 import argparse

@@ -97,8 +97,8 @@ def load_uniter(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
 def load_oscar(path: str, params: chex.ArrayTree) -> chex.ArrayTree:
     """Reads published weights.
 
-    Pre-trained weights lack the matching head, and older ones the normalization of regions. As released, these then
-    keep their initial values, which is logged.
+    Pre-trained weights lack the matching head, and older ones the normalization of regions. As in the
+    released code, these then keep their initial values, which is logged.
 
     Args:
       path: The path of the weights, see `load_bert`. Names may lack the prefix `bert.`, and normalizations may have the

@@ -39,11 +39,11 @@ IMRAM = KeyMap(
         'memory_i2t/gate': 'model.gate_i2t',
         'memory_i2t/linear': 'model.linear_i2t',
     },
-    # As released, a model has the memories of both directions, even with one direction or one step.
+    # In the released code a model has the memories of both directions, even with one direction or one step.
     unread=r'.*\.num_batches_tracked|model\.(gate|linear)_(t2i|i2t)\..*',
 )
 
-STEPS = 8  # the most of SGR's graph reasoning; 3 as released
+STEPS = 8  # the most of SGR's graph reasoning; 3 in the released code
 SGRAF = KeyMap(
     modules={
         **_IMAGES,
@@ -89,7 +89,7 @@ NAAF = KeyMap(
     variables={'threshold': 'opt.thres', 'safe_threshold': 'opt.thres_safe'},
 )
 
-LAYERS = 8  # the most of VSRN's graph; 4 as released
+LAYERS = 8  # the most of VSRN's graph; 4 in the released code
 
 
 def _graph() -> dict[str, str]:

@@ -77,7 +77,7 @@ def _difference(mean: Callable[[], np.ndarray], bias: Callable[[], np.ndarray]) 
 
 
 def _recognize_vsrn(path: str, tensors: Tensors) -> dict[str, Any]:
-    batch_norm = 'model.0.bn.weight' in tensors  # as released, exactly the model of Flickr30K has it
+    batch_norm = 'model.0.bn.weight' in tensors  # as in the released code, exactly the model of Flickr30K has it
     return {
         'embed_dim': shape_of(path, tensors, FEATURES, 2)[0],
         'word_dim': shape_of(path, tensors, WORDS, 2)[1],

@@ -21,9 +21,9 @@ class SelfAttention(nn.Module):
     """Pools regions or words to one vector, by their mean weighted with self-attention (SGRAF, eq. 1 to 3).
 
     Attributes:
-      dropout: The rate of dropout, 0.4 as released.
+      dropout: The rate of dropout, 0.4 in the released code.
       slots: The maximum number of regions. Each slot has its own batch normalization, over images and dimensions, as
-        released; None for texts, which are not normalized.
+        in the released code; None for texts, which are not normalized.
     """
 
     dropout: Rate
@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
 
 
 class Mean(nn.Module):
-    """Averages the alignments (DBL, eq. 2) and L2-normalizes their mean, as released; the paper does not."""
+    """Averages the alignments (DBL, eq. 2) and L2-normalizes the mean, as in the code; the paper does not."""
 
     over_images = False
 
@@ -182,7 +182,7 @@ repeat.defvjp(
 
 
 class Alignments(nn.Module):
-    """l2norm(W (x - y)^2 + b), the alignment of two vectors (SGRAF, eq. 4; DBL, eq. 1; squared as released).
+    """l2norm(W (x - y)^2 + b), the alignment of two vectors (SGRAF, eq. 4; DBL, eq. 1; squared in the code).
 
     Attributes:
       features: The size M of an alignment.

@@ -15,7 +15,7 @@ class NormalizedViT(ViT):
     """A `ViT` without a normalization of its inputs; the last states of all tokens are normalized.
 
     Attributes:
-      epsilon: The epsilon of the normalizations: 1e-6 as released, 1e-5 in the conversion of Hugging Face.
+      epsilon: The epsilon of the normalizations: 1e-6 in the authors' code, 1e-5 in the conversion of Hugging Face.
     """
 
     epsilon: Positive = 1e-6

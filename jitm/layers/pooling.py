@@ -120,7 +120,7 @@ def positional_encoding(length: int, dim: int) -> np.ndarray:
 
 
 class GPO(nn.Module):
-    """Generalized pooling operator: a learned weight for each rank (Chen et al., 2021, VSE-infinity; as released).
+    """Generalized pooling operator: a learned weight for each rank (Chen et al., 2021, VSE-infinity).
 
     Each dimension is sorted independently. The weights depend only on the number of vectors and are computed once for
     each number. The temperature is part of the released code, not of the paper.
@@ -150,7 +150,7 @@ class ESA(nn.Module):
     """Element-wise attention: a softmax over the set for each dimension, of scores W x + b (ESA, released).
 
     Attributes:
-      linear_init: The initialization of W and b, a key of `LINEAR`: 'xavier', as released for regions and BERT, or
+      linear_init: The initialization of W and b, a key of `LINEAR`: 'xavier', as in ESA's code for regions and BERT, or
         'uniform', for the GRU.
     """
 

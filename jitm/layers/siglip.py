@@ -1,4 +1,4 @@
-"""The towers of SigLIP and SigLIP 2 (Zhai et al., 2023; Tschannen et al., 2025), as released for JAX (big_vision)."""
+"""The towers of SigLIP and SigLIP 2 (Zhai et al., 2023; Tschannen et al., 2025), as in big_vision."""
 
 import jax.numpy as jnp
 from chex import Array

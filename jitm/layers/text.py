@@ -28,7 +28,7 @@ class GRUEncoder(nn.Module):
       bidirectional: Also reads backward from the last valid word and averages the two directions.
       dropout: The rate of dropout of the word embeddings (0.1 in ESA, 0.4 in SGRAF).
       word_init: The distribution of the initial embeddings of words without a given vector: 'uniform', U(-0.1, 0.1), or
-        'normal', N(0, 1), as released for ESA.
+        'normal', N(0, 1), as in the code of ESA.
       recurrent: False replaces the GRU by a linear layer; `bidirectional` then has no effect.
     """
 
@@ -71,7 +71,7 @@ class BERTEncoder(Tower):
       dropout: The rate of dropout inside BERT, 0.1 as published.
       output_dropout: The rate of dropout after the linear layer, 0.1 in ESA.
       dtype: The type of BERT's computation, 'float32' or 'bfloat16'; parameters are float32.
-      linear_init: A key of `LINEAR` for the linear layer: 'uniform' as released for VSE-infinity, 'xavier' for ESA.
+      linear_init: A key of `LINEAR` for the linear layer: 'uniform' in the code of VSE-infinity, 'xavier' in ESA's.
       dense: A `pooling.Dense`, whose vector of a text then stands in the place of the state of each of its words; None
         for the states.
     """

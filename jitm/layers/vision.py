@@ -22,7 +22,7 @@ class MLP(nn.Module):
     Attributes:
       features: The number of outputs.
       norm_padding: Includes padded rows in the statistics, up to the last valid row of any image of the global batch,
-        as released, where batches are padded to this length.
+        as in the released code, where batches are padded to this length.
     """
 
     features: int

@@ -20,7 +20,7 @@ from jitm.config.arguments import checked
 from jitm.losses.ranking import masked_log_softmax, masked_mean, prepare
 from jitm.types import Mask, PerQuery, Scores, Temperature
 
-LENGTH = 4  # candidates whose order is distilled, as released
+LENGTH = 4  # candidates whose order is distilled, as in the released code
 
 
 def _order_log_likelihoods(scores: Array, present: Array) -> Array:
@@ -156,7 +156,7 @@ def self_distillation(
       temperature: The divisor of both models' scores.
       inverse: Exchanges the roles: -sum P_S log P_A, DINO* of DBL's table II. The gradient flows through P_S.
       subtract_entropy: Subtracts the entropy of the first distribution, for KL(P_A || P_S), or KL(P_S || P_A)
-        with `inverse`, as released for DINO*. The paper has the cross-entropy.
+        with `inverse`, as in DBL's code for DINO*. The paper has the cross-entropy.
     """
     negatives, valid = prepare(positives, negatives)
     target, anchor = (_log_probabilities(x, positives | negatives, valid, temperature) for x in (scores, anchor_scores))

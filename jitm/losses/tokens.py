@@ -55,8 +55,8 @@ def word_discrimination(logits: Logits, labels: Labels, mask: TokenMask, *, matc
     """WoD (TAGS-DC; Fan et al., 2022, eq. 7): the mean over words l of -w_y log max(P_l(y_l), 1e-10).
 
     y_l is 1 for the original word, a match, and 0 for a replaced one: V = 2. The weights are w_0 = 1 and
-    w_1 = `match_weight`, 0.11 as released and 1 in the paper; the mean is over positions, not over weights. As
-    released, the mask includes the special tokens.
+    w_1 = `match_weight`, 0.11 in the released code and 1 in the paper; the mean is over positions, not over weights.
+    The mask includes the special tokens, as in the released code.
 
     Released: mean, weight 5e-4.
     """
@@ -73,7 +73,7 @@ def word_correction(logits: Logits, labels: Labels, mask: TokenMask) -> PerText:
     """WoC (TAGS-DC; Fan et al., 2022, eq. 8): the mean over words l of -log max(P_l(y_l), 1e-10).
 
     The logits belong to a synthetic caption, the labels are the words of the original one. The mask has the refilled
-    positions as released, and all words in the paper.
+    positions in the released code, and all words in the paper.
 
     Released: mean over the refilled positions of all captions, weight 5e-4.
     """

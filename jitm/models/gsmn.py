@@ -12,13 +12,13 @@ from jitm.layers.normalization import l2_normalize
 from jitm.models.tiled import CrossAttentionMatcher
 from jitm.types import Count, Elements, InverseTemperature
 
-HIDDEN = 32  # units of a layer; as released, four for each of eight kernels of the graph
+HIDDEN = 32  # units of a layer; in the released code four for each of eight kernels of the graph
 
 
 class Readout(nn.Module):
     """Maps the block cosines of each node [..., B] to its score [...]: tanh(x W_1 W_2 + b_2) W_3 + b_3.
 
-    W_2 and W_3 are weight-normalized. As released, there is no activation between W_1 and W_2.
+    W_2 and W_3 are weight-normalized. As in the released code, there is no activation between W_1 and W_2.
     """
 
     @nn.compact
@@ -33,7 +33,7 @@ class GSMN(CrossAttentionMatcher):
     """Compares words with attended regions, and regions with attended words, in blocks of their dimensions.
 
     The score is the sum of both directions' mean over nodes, words or regions, of a small network's output. The graphs
-    are left out: as released, no node receives anything from its neighbours (docs/models.md).
+    are left out: in the released code no node receives anything from its neighbours (docs/models.md).
 
     Attributes:
       embed_dim, image, text: See `CrossAttentionMatcher`.

@@ -11,7 +11,7 @@ from jitm.layers.transformer import size_named
 from jitm.models.joint import JointBERT, masked_elements
 from jitm.types import DTYPES, Elements, Images, TextFormat, Texts
 
-MAX_WORDS = 70  # caption, tags and special tokens together, as released
+MAX_WORDS = 70  # caption, tags and special tokens together, as in the released code
 BOX_NUMBERS = 6  # x1 y1 x2 y2 width height, the first of `Images.locations`
 
 

@@ -76,7 +76,7 @@ class SGRAF(CrossAttentionMatcher):
     def alignments(self, images: Elements, texts: Elements) -> Array:
         """Compares every image with every text: alignments [I, T, N, M], the global one first if the model has it.
 
-        Attended vectors have unit length, as released; SGRAF's paper does not normalize them.
+        Attended vectors have unit length, as in the released code; SGRAF's paper does not normalize them.
         """
         weights = self.weights(attention.similarities(images, texts), images, texts)
         weights = weights / attention.attended_norm(weights, attention.gram(images))[:, None]

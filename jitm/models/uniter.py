@@ -74,9 +74,9 @@ def _last_columns(size: BERTSize, key: PRNGKey, columns: int) -> nn.initializers
 class UNITER(JointBERT):
     """Embeds words and regions, reads each pair with BERT's blocks and scores the first state.
 
-    The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training, as released. Pairs with
-    the same image or text share the dropout of its embedding, and no other dropout. Parts that only pre-training needs
-    (the embedding of masked regions and their heads) are left out.
+    The score is a logit in evaluation, which gives the same ranks, and its sigmoid in training, as in the released
+    code. Pairs with the same image or text share the dropout of its embedding, and no other dropout. Parts that only
+    pre-training needs (the embedding of masked regions and their heads) are left out.
 
     Attributes:
       vocab_size, size, dropout, dtype: See `JointBERT`.

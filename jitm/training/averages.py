@@ -71,7 +71,7 @@ def average(runs: Sequence[Run], weights: Sequence[float]) -> Run:
 def choose_greedily(runs: Sequence[Run], score: Callable[[Run], float]) -> tuple[list[Run], float]:
     """Chooses the runs of a greedy soup: from the best one on, each that raises the score of the mean.
 
-    As released, a run that leaves the score unchanged is not chosen; the paper keeps it.
+    As in the released code, a run that leaves the score unchanged is not chosen; the paper keeps it.
 
     Args:
       runs: Runs with the same model.

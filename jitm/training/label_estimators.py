@@ -19,7 +19,7 @@ from jitm.losses.ranking import hardest_positive, masked_log_softmax, masked_mea
 from jitm.training.objective import DIRECTIONS, Rankings
 from jitm.types import Index, Margin, Probability, Temperature
 
-MIXTURE = {'max_iter': 10, 'tol': 1e-2, 'reg_covar': 5e-4}  # as released for NCR
+MIXTURE = {'max_iter': 10, 'tol': 1e-2, 'reg_covar': 5e-4}  # as in the code of NCR
 CLEAN = 0.5  # the posterior above which NCR calls a pair clean
 
 Stored = Mapping[str, dict[str, Array]]  # model -> its stored values by name, [T]
@@ -210,7 +210,7 @@ class CoTeaching(RevisedLabelEstimator):
         revised = {}
         for name, peer in zip(hinges, [*hinges][::-1], strict=True):
             posterior = clean_posterior(hinges[peer])
-            # Where all pairs seem clean, a hundredth of them counts as not clean, as released.
+            # Where all pairs seem clean, a hundredth of them counts as not clean, as in the released code.
             threshold = CLEAN if posterior.min() <= CLEAN else np.sort(posterior)[len(posterior) // 100]
             new = {'clean': posterior > threshold, 'posterior': posterior}
             revised[name] = {key: np.array(values) for key, values in stored[name].items()}

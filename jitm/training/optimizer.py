@@ -16,12 +16,12 @@ from jitm.errors import ArgumentError
 from jitm.training.modules import check_rates, rate_factors, select_modules
 from jitm.types import Count, NotNegative, Positive, Rate, Share
 
-B1 = 0.9  # UNITER and OSCAR, as released, and open_clip
+B1 = 0.9  # as in the code of UNITER, OSCAR and open_clip
 MIN_RATE = 1e-8  # UNITER and OSCAR
 CLIP_B2 = 0.98  # open_clip
 CLIP_EPSILON = 1e-6
 DECAYED_NORMS = {'features_norm', 'locations_norm'}  # not on the released list of parameters without weight decay
-NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as released by open_clip
+NOT_DECAYED = {'bias', 'scale', 'class_embedding', 'logit_scale', 'logit_bias'}  # CLIP, as in open_clip
 MAX_LOGIT_SCALE = math.log(100)
 
 
@@ -102,7 +102,7 @@ def adamw_with_warm_up(
     b2: Annotated[float, Interval(gt=0, lt=1)],
     epsilon: Positive,
 ) -> optax.GradientTransformation:
-    """Returns the AdamW of UNITER and OSCAR as released, with linear warm-up and decay of the rate.
+    """Returns the AdamW of the code of UNITER and OSCAR, with linear warm-up and decay of the rate.
 
     It is p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps), then p -= rate weight_decay p. `optax.adamw`
     corrects v before it adds eps, and decays p before the update. Biases and scales of normalizations are not decayed,
@@ -212,7 +212,7 @@ def optimizer(
     if frozen:  # they have no moments
         rule = optax.masked(rule, lambda params: jax.tree.map(operator.not_, select_modules(params, frozen)))
     chain = optax.chain(optax.clip_by_global_norm(clip_norm), rule, scale_modules(factors, layer_decay))
-    unlimited = adamw, adamw_with_warm_up  # as released
+    unlimited = adamw, adamw_with_warm_up  # as in the released code
     return chain if name.func in unlimited else optax.chain(chain, limit_logit_scale()), schedule
 
 

@@ -83,8 +83,8 @@ class Masking:
       num_views: K, masked variants of each caption; 20 as published.
       rate: The probability of masking a phrase that shares no position with others; at least one phrase is always
         masked.
-      mask_prob: The probability that a position of a masked phrase shows the mask; 0.8 as released, 1 in the paper.
-      random_prob: The probability that it shows a random word; 0.1 as released. Otherwise it shows the original word.
+      mask_prob: The probability that a position of a masked phrase shows the mask; 0.8 in the code, 1 in the paper.
+      random_prob: The probability that it shows a random word; 0.1 in the code. Otherwise it shows the original word.
 
     Raises:
       ArgumentError: If mask_prob and random_prob add up to more than 1.
@@ -105,7 +105,7 @@ class Masking:
     def mask(
         self, ids: np.ndarray, phrases: np.ndarray, vocabulary: Vocabulary | WordPiece, rng: np.random.Generator
     ) -> Masked:
-        """Masks one caption K times (algorithm 1, line 4, as released).
+        """Masks one caption K times (algorithm 1, line 4, as in the released code).
 
         Args:
           ids: int32 [L], padded.

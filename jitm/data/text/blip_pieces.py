@@ -9,7 +9,7 @@ from jitm.data.text.wordpiece import WordPiece
 
 BLIP_PIECES = ('[DEC]', '[ENC]')  # the last two
 MAX_IDS = 35  # ids of a caption
-_CLEANING = [  # as released: without some punctuation, cut after 30 words
+_CLEANING = [  # as in the released code: without some punctuation, cut after 30 words
     normalizers.Replace(Regex(r'[.!"()*#:;~]'), ' '),
     normalizers.Replace(Regex(r'\s{2,}'), ' '),
     normalizers.Strip(),

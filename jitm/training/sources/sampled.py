@@ -15,8 +15,9 @@ STREAM = 4  # separates these random numbers from other sources' numbers
 def sampled() -> Source:
     """Ranks the match of one query of each pair above one random negative [B, 2] (OSCAR: Li et al., 2020).
 
-    With equal probability, the text or the image of a pair is replaced by one of another image, as released. The query
-    is the image if the text was replaced, otherwise the text. The other query has no negative and a loss of 0.
+    With equal probability, the text or the image of a pair is replaced by one of another image, as in the released
+    code. The query is the image if the text was replaced, otherwise the text. The other query has no negative and a
+    loss of 0.
     """
     return Source(
         _score, samplers=_samplers, conditions=Conditions(accepts=('members.*.learn_from', 'data.token_vectors'))
