@@ -496,7 +496,7 @@ def test_page_is_complete_and_self_contained():
     assert not {'script', 'link'} & {tag for tag, _ in page.attributes}
 
 
-def test_page_shows_the_words_for_the_right_image_of_a_wrong_retrieval():
+def test_page_shows_words_for_the_right_image_of_a_wrong_one():
     pair = REPORT['pairs'][0]
     outputs = {key: pair[key] for key in ('words', 'mismatch', 'corrections')} | {'boxes': None}
     wrong = {'image': 0, 'true_image': 1, 'true_image_id': 'b.jpg', 'rank': 3, 'on_true_image': outputs}
