@@ -133,6 +133,13 @@ class Verdict:
     seeds: int
 
     @property
+    def arrow(self) -> str:
+        """The direction as an arrow, in parentheses unless every difference is significant."""
+        arrow = ARROWS[self.direction]
+        significant = all(q is not None and q < intervals.LEVEL for q in self.q)
+        return arrow if significant or not arrow else f'({arrow})'
+
+    @property
     def ends(self) -> str:
         """The interval of each difference, which is shown where no difference was found."""
         ends = map(interval, self.differences)
@@ -193,7 +200,7 @@ def verdicts(pages: Mapping[str, str], read: Callable[[str], Runs], q: Mapping[T
                     {
                         'claim': f'[{heading}]({name}.md#{anchor})',
                         'verdict': decision.word.lower().replace(' ', '\N{NO-BREAK SPACE}'),
-                        'direction': ARROWS[decision.direction],
+                        'direction': decision.arrow,
                         'difference': shown + equal,
                         'seeds': decision.seeds,
                         'q': ', '.join(probability(q_value) for q_value in decision.q if q_value is not None),
