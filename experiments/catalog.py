@@ -121,6 +121,8 @@ NETWORKS = {  # name -> setting and flags
     'gsmn': ('gsmn', {}),
     'dbl': ('dbl:baseline,max,alone', ALIGNED),
     'naaf': ('naaf', {}),
+    'chan': ('chan', {}),
+    'maxsim': ('maxsim:both', {}),
     'vsrn': ('vsrn', {'model.caption_dim': 128}),
     'vse_infinity': ('vse_infinity:vse_infinity,gru', {}),
     'esa': ('vse_infinity:esa,gru', {}),
