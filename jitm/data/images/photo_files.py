@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jitm.data.images.caption_files import SUFFIXES, Listed, captions_in
+from jitm.data.images.caption_files import SUFFIXES, captions_in
 from jitm.data.images.image_bytes import RAW
+from jitm.data.images.listed import Listed
 from jitm.errors import UserError
 from jitm.files import ArchiveMember, describe_unread, parse_json, read_text, split_lines
 

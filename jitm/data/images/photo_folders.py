@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jitm.data.images.caption_files import DEV, JSON, RESTVAL, SPLITS, SUFFIXES, Columns, Listed, Unknown, read_file
+from jitm.data.images.caption_files import DEV, JSON, RESTVAL, SPLITS, SUFFIXES, Columns, Unknown, read_file
+from jitm.data.images.listed import Listed
 from jitm.data.images.photo_files import UNREAD, content_of, with_texts
 from jitm.data.images.shards import Shards, open_shards
 from jitm.errors import UserError, did_you_mean

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from jitm.data import precomp
-from jitm.data.images.caption_files import DEV, Columns, Listed
+from jitm.data.images.caption_files import DEV, Columns
+from jitm.data.images.listed import Listed
 from jitm.data.images.photo_files import UNREAD, list_files
 from jitm.data.images.photo_folders import Listing, read
 from jitm.data.images.pixels import Photos, check_files, in_threads

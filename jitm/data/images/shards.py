@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 
 from jitm.data.arrays import Strings
-from jitm.data.images.caption_files import Listed
+from jitm.data.images.listed import Listed
 from jitm.data.images.photo_files import beside
 from jitm.data.images.pixels import cached_path, keep
 from jitm.data.images.transforms import Photo
