@@ -138,19 +138,23 @@ def _table(path: Path) -> pyarrow.Table:
     """Returns the table of an archive, memory-mapped if it can be kept."""
     cached = cached_path([str(path)], 'shard')
 
-    def opened() -> pyarrow.Table:
-        return pyarrow.ipc.open_file(pyarrow.memory_map(str(cached))).read_all()
-
-    with contextlib.suppress(OSError, pyarrow.ArrowInvalid):
-        return opened()
+    table = _map(cached)
+    if table is not None:
+        return table
     table = _read(path)
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     keep(cached, sink.getvalue())
-    with contextlib.suppress(OSError, pyarrow.ArrowInvalid):
-        return opened()
-    return table
+    kept = _map(cached)
+    return table if kept is None else kept
+
+
+def _map(path: Path) -> pyarrow.Table | None:
+    """Returns the table in a file, memory-mapped; None if there is none. No file stays open."""
+    with contextlib.suppress(OSError, pyarrow.ArrowInvalid), pyarrow.memory_map(str(path)) as file:
+        return pyarrow.ipc.open_file(file).read_all()
+    return None
 
 
 def _read(path: Path) -> pyarrow.Table:
@@ -173,14 +177,14 @@ def _read(path: Path) -> pyarrow.Table:
                 members[name] = ArchiveMember(str(path), entry.name, entry.offset_data, entry.size)
     except (OSError, tarfile.TarError) as error:
         raise UserError(f'{path} is not a whole, uncompressed tar archive ({error}): write it again') from None
-    listed = [image._replace(name=f'{path.name}/{image.name}') for image in beside(path, members, members.get)]
+    listed = beside(path, members, members.get)
     rows = []
     for image in listed:
         image.check_name()
         texts = image.texts()
         if texts:
-            member = members[image.name.removeprefix(f'{path.name}/')]
-            rows.append((image.name, texts, member.name, member.start, member.size))
+            member = members[image.name]
+            rows.append((f'{path.name}/{image.name}', texts, member.name, member.start, member.size))
     metadata = {FILES: json.dumps([*members][:3]), LEFT_OUT: str(len(listed) - len(rows))}
     types = pyarrow.string(), pyarrow.list_(pyarrow.string()), pyarrow.string(), pyarrow.int64(), pyarrow.int64()
     columns = [*zip(*rows, strict=True)] or [()] * len(types)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 import tarfile
 
 import numpy as np
@@ -156,8 +157,10 @@ def test_captions_in_shards_are_memory_mapped(tmp_path, max_captions):
         photos.write(part, tmp_path)
         pack(part, tmp_path / 'train', number)
     whole = load(tmp_path, max_captions=max_captions)
+    open_files = len(os.listdir('/dev/fd'))
     for _ in range(2):  # read, and read again from the cache
         lazy = load(tmp_path, broken='stop', max_captions=max_captions)
+        assert len(os.listdir('/dev/fd')) == open_files  # there may be more shards than files may be open
         assert isinstance(lazy.captions, Strings)
         assert lazy.captions_hash == whole.captions_hash
         assert (*lazy.captions,) == whole.captions
