@@ -88,8 +88,8 @@ def parse(preset: str, *tables: Iterable[str]) -> tuple[str, ...]:
         index = next((n for n, table in enumerate(tables) if option in table), None)
         if index is None:
             nearest = difflib.get_close_matches(option, [*itertools.chain(*tables), *TUNING], n=1)
-            guess = f", did you mean '{nearest[0]}'" if nearest else ''
-            raise ValueError(f"the preset '{preset}' has the unknown option '{option}'{guess}; {remedy}")
+            problem = f"the preset '{preset}' has the unknown option '{option}'"
+            raise ValueError(f"{problem}, did you mean '{nearest[0]}'" if nearest else f'{problem}; {remedy}')
         if index in indices:
             raise ValueError(f"the preset '{preset}' has two options of {' | '.join(tables[index])}; use one")
         indices.add(index)

@@ -36,7 +36,7 @@ MEANINGS = {
     'selhn': 'SelHN: the hardest negative, or the mean over all where it scores as high as the positive',
     'shn': 'semi-hard negatives (FaceNet)',
     'sct': 'selectively contrastive triplets',
-    'softmax': 'cross-entropy over the batch at a fixed temperature (CLIP: 0.07)',
+    'softmax': 'cross-entropy over the batch at a fixed temperature of 0.07; CLIP and BLIP learn it',
     'softmax_learned': 'softmax with a learned temperature',
     'softmax_queue': 'softmax with a queue of past pairs as negatives (MoCo)',
     'sigmoid': 'binary cross-entropy of each pair (SigLIP)',

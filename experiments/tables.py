@@ -134,10 +134,14 @@ class Verdict:
 
     @property
     def arrow(self) -> str:
-        """The direction as an arrow, in parentheses unless every difference is significant."""
+        """The direction as an arrow, in parentheses unless all differences are significant."""
         arrow = ARROWS[self.direction]
-        significant = all(q is not None and q < intervals.LEVEL for q in self.q)
-        return arrow if significant or not arrow else f'({arrow})'
+        return f'({arrow})' if arrow and not self.is_significant else arrow
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether there is a direction and all differences are significant."""
+        return bool(self.direction) and all(q is not None and q < intervals.LEVEL for q in self.q)
 
     @property
     def ends(self) -> str:
@@ -172,7 +176,7 @@ def made(table: Table, read: Callable[[str], Runs], q: Mapping[Test, float]) -> 
     decided = decide(table, read, q)
     if decided:
         word = f'**{decided.word}**'
-        if decided.word == 'Open' and decided.direction:
+        if decided.word == 'Open' and decided.is_significant:
             word += f', {decided.direction}'
         notes = [seeds_of(decided.seeds)]
         tested = [probability(q_value) for q_value in decided.q if q_value is not None]

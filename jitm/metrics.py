@@ -233,12 +233,12 @@ def pseudo_perplexity(log_likelihoods: np.ndarray, mask: np.ndarray) -> dict[str
 
 def table(metrics: dict[str, float]) -> str:
     """Formats the metrics in the usual table, with the mean distance if given."""
-    rows = ['               R@1    R@5   R@10   med r   mean r']
+    rows = ['               R@1    R@5   R@10  median rank  mean rank']
     for direction, label in (('i2t', 'image to text'), ('t2i', 'text to image')):
         recall = ' '.join(f'{metrics[f"{direction}/recall@{k}"]:6.1f}' for k in RECALLS_AT)
         median = metrics[f'{direction}/median_rank']
         mean = metrics[f'{direction}/mean_rank']
-        rows.append(f'{label} {recall} {median:7.1f} {mean:8.1f}')
+        rows.append(f'{label} {recall} {median:12.1f} {mean:10.1f}')
     rows.append(f'rsum {metrics["rsum"]:.1f}')
     if 'mean_distance' in metrics:
         meaning = 'mean distance: the mean score of matching pairs minus that of others'

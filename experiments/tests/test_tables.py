@@ -61,7 +61,7 @@ MADE = """
 Text.
 """
 OPEN = """
-**Open**, disagrees (1 seed)
+**Open** (1 seed)
 
 |  | R@1 i2t / t2i | rsum, last epoch | rsum, 1 seed | difference |
 |---|---|---|---|---|
@@ -118,9 +118,9 @@ def test_verdicts_are_listed_with_links_to_their_sections():
     assert [' | '.join(map(str, row.values())) for row in rows] == [
         '**[Faghri et al. 2018](vsepp.md)** |  |  |  |  | ',
         '[Max is better](vsepp.md#max-is-better) | confirmed | \N{UPWARDS ARROW} | +10.1 ± 0.1 | 3 | <0.001',
-        '[SelHN](vsepp.md#selhn) | open | \N{DOWNWARDS ARROW} | +9.0 | 1 | ',
+        '[SelHN](vsepp.md#selhn) | open | (\N{DOWNWARDS ARROW}) | +9.0 | 1 | ',
         '[Nothing changes](vsepp.md#nothing-changes) | open |  | -1.1 | 1 | ',
-        '[Equal](vsepp.md#equal) | no\N{NO-BREAK SPACE}difference | \N{UPWARDS ARROW} | '
+        '[Equal](vsepp.md#equal) | no\N{NO-BREAK SPACE}difference | (\N{UPWARDS ARROW}) | '
         '+0.3 ± 1.2 [-2.5, +3.2] | 3 | 0.67',
         '**[Fan et al. 2022](tags.md)** | not tested at this size |  |  |  | ',
     ]

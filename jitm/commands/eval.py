@@ -64,7 +64,8 @@ def _describe_shortlist(protocol: Mapping[str, Any], metrics: Mapping[str, float
 def _describe_inputs(inputs: Mapping[str, Any]) -> str:
     """Returns the inputs that a run expects, see `runs.run.describe_inputs`."""
     sizes = {'regions': inputs['feature_size'], 'pixels': inputs['image_size']}
-    fields = [f'{field} of {sizes[field]}' if sizes.get(field) else field for field in inputs['reads']]
+    units = {'regions': 'features', 'pixels': 'pixels a side'}
+    fields = [f'{field} of {sizes[field]} {units[field]}' if sizes.get(field) else field for field in inputs['reads']]
     vocabulary = f'{inputs["vocabulary"]:,} words (vocabulary {inputs["vocabulary_hash"][:8]})'
     data = inputs['trained_on'] or 'data not known'
     data += f' (data {inputs["data_hash"][:8]})' if inputs['data_hash'] else ''

@@ -146,6 +146,8 @@ def select(
         systems = ' '.join(system for system, *_ in keys)
         names_of[name] = {*map(_plain, [*re.split('[:,]', name), *re.findall(r'\w[\w+*-]*', systems)])}
     for option in options:
+        if ':' in option:
+            raise UserError(f"'{option}' is a preset, not an option: jitm settings --show {option} prints it")
         if option in TUNING:
             raise UserError(f"'{option}' may be added to most presets: leave it out, or show one with it by --show")
         if _plain(option) not in set().union(*names_of.values()):

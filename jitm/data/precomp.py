@@ -91,7 +91,11 @@ def load(
     captions_path = next(filter(os.path.exists, paths), paths[0])
     unread = '' if split in names else _describe_unread(root)
     if split not in names and not os.path.exists(captions_path):
-        hint = f'its splits are {", ".join(names)}' if names else f'it holds no *{FEATURES} file'
+        hint = (
+            f'its splits are {", ".join(names)}'
+            if names
+            else f'it holds no *{FEATURES} file: jitm encode writes those of photos'
+        )
         raise UserError(f"{root} has no split '{split}': {hint}{unread}")
     if unread:
         raise UserError(f'{path} is missing{unread}')

@@ -65,7 +65,7 @@ def check(runs: Sequence[Run], encoder: str | None = None) -> TextNetwork | None
     if not has_word_outputs(run):
         raise UserError(
             f'--explain does not apply to {run.workdir}: {type(run.model).__name__} has no attention of words over '
-            f'regions, nor the heads {" and ".join(WORD_HEADS)}'
+            f'regions, nor the heads {" and ".join(WORD_HEADS)}; train one that has, such as scan:t2i,avg,f30k'
         )
     return of_run(run, encoder)
 

@@ -137,6 +137,8 @@ def read_runs(paths: Iterable[Path], patterns: Sequence[str] = ()) -> list[RunLo
     """
     runs = []
     for path in paths:
+        if not path.exists():
+            raise UserError(f'{path} does not exist: give run directories or files of rows')
         runs += map(run_of, read_rows(path).values()) if path.is_file() else [read_run_log(path)]
     names = [str(run.workdir) for run in runs]
     selected = set()

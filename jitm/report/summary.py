@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ RECALLS = {
     'rsum': 'rsum',
 }
 DISTANCE = 'mean_distance'
+LOGGED = 'MD', 'best epoch', 'runs'  # columns that tables of papers lack
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -100,7 +101,7 @@ def summary(
     Args:
       groups: The groups; others are compared with the first.
       hits: The hits of the groups whose similarities are saved, by index and seed.
-      form: One of `FORMATS`; CSV is one table.
+      form: One of `FORMATS`; CSV is one table, and LaTeX lacks the columns `LOGGED`.
 
     Returns:
       Recalls and rsum in percent, the difference of rsum from the first group for groups on its data, and the mean
@@ -124,6 +125,8 @@ def summary(
         tables.append(_epoch_table(groups))
     if form == 'csv':
         tables = [_side_by_side(tables)]
+    if form == 'latex':
+        tables[0] = _without(tables[0], LOGGED)
     texts = [FORMATS[form](*table) for table in tables]
     other_data = [group.name for group in groups if not group.runs[0].has_data_of(first.runs[0])]
     if other_data and form == 'markdown':
@@ -144,6 +147,12 @@ def _best_table(groups: Sequence[Group]) -> Table:
             differences = [] if group is groups[0] else seed_differences(group, groups[0])
             row.insert(place, mean_and_deviation(differences, '+.1f'))
     return header, rows
+
+
+def _without(table: Table, columns: Collection[str]) -> Table:
+    header, rows = table
+    kept = [n for n, column in enumerate(header) if column not in columns]
+    return [header[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
 def _epoch_table(groups: Sequence[Group]) -> Table:

@@ -36,8 +36,8 @@ COLLAPSE_STEPS = 500  # on Flickr8k SelHN leaves the plateau after 190 to 330 st
 COLLAPSE_TOLERANCE = 0.05
 PUBLISHED_PLATEAU = 'SAF and SGR as published leave this plateau after 8,000 to 15,000 steps of Flickr30K'
 LEGEND = (
-    'rsum: the sum of R@1, R@5 and R@10 of both directions, in percent; gap: the mean score of the matching pairs of a '
-    'batch minus that of their hardest negatives'
+    'rsum: the sum of R@1, R@5 and R@10 from image to text (i2t) and from text to image (t2i), in percent; gap: the '
+    'mean score of the matching pairs of a batch minus that of their hardest negatives'
 )
 BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]'  # tqdm's own rate counts compiling
 

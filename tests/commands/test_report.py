@@ -222,7 +222,7 @@ def test_summary_tests_the_differences(six_runs, capsys):
 def test_formats_of_the_summary(six_runs, capsys):
     assert report('summary', *six_runs, '--split', 'test', '--format', 'latex') == 0
     best, tests = capsys.readouterr().out.strip().split('\n\n')
-    assert best.startswith('\\begin{tabular}{lrrrrrrrrrr}\n\\toprule\ngroup & R@1 i2t & R@5 i2t & ')
+    assert best.startswith('\\begin{tabular}{lrrrrrrrr}\n\\toprule\ngroup & R@1 i2t & R@5 i2t & ')
     assert r'sum\_of\_hinges & 11.0 $\pm$ 1.0 & ' in best
     assert tests.splitlines()[-3].startswith(r'sum\_of\_hinges & +')
     assert tests.endswith(' \\\\\n\\bottomrule\n\\end{tabular}')

@@ -287,7 +287,7 @@ def test_protocol_has_what_a_run_expects_of_its_data(run, finished, tmp_path, ca
     want |= {'vocabulary_hash': run.vocabulary.hash, 'trained_on': 'scenes.load', 'data_hash': run.data_hash}
     assert inputs == want
     words = f'{len(run.vocabulary)} words (vocabulary {run.vocabulary.hash[:8]})'
-    line = f'  reads regions of 200 and {words}; trained on scenes.load (data {run.data_hash[:8]})\n'
+    line = f'  reads regions of 200 features and {words}; trained on scenes.load (data {run.data_hash[:8]})\n'
     assert line in capsys.readouterr().out
     released = describe_inputs(dataclasses.replace(run, data_hash='', feature_size=None, image_size=(8, 8)))
     assert (released['trained_on'], released['image_size']) == (None, [8, 8])

@@ -138,7 +138,7 @@ def test_damaged_rows_are_refused_and_kept(tmp_path):
     rows.write_bytes(b'\xff\xfe')
     with pytest.raises(UserError, match=r'rows.jsonl, line 1 is not UTF-8'):
         read_rows(rows)
-    with pytest.raises(UserError, match='none is not a run directory'):
+    with pytest.raises(UserError, match='none does not exist: give run directories'):
         read_runs([tmp_path / 'none'])
     (tmp_path / 'a' / 'timing.jsonl').write_text('{"step": 1}\n')
     with pytest.raises(UserError, match=r'timing.jsonl is damaged'):

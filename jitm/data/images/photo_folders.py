@@ -133,8 +133,9 @@ def _in_list(path: Path, images: list[Listed], folder: _Folder, names: Sequence[
     lists = [image for image in content_of(root) + content_of(root / 'annotations') if named.fullmatch(image.name)]
     if len(lists) != 1:
         raise UserError(
-            f"{root} has {len(lists)} files that list the images of the split '{names[0]}': write their names to "
-            f'{names[0]}.txt, one per line, or sample the splits by config key data.held_out'
+            f"{path} names no splits, and {root} has {len(lists)} files that list the images of '{names[0]}': move it "
+            f'with the photos to {root}/{names[0]}, write their names to {names[0]}.txt, one per line, or sample the '
+            'splits by config key data.held_out'
         )
     lines = map(str.strip, split_lines(read_text(lists[0])))
     listed_names = dict.fromkeys(folder.relative(line) for line in lines if line)

@@ -240,7 +240,7 @@ def _sample_split(captions: dict[str, list[str]], split: str, held_out: float, s
     order = sorted(captions, key=lambda name: hashlib.sha256(f'{seed}/{name}'.encode()).digest())
     count = max(1, round(held_out * len(order)))
     parts = {'train': order[2 * count :], 'dev': order[count : 2 * count], 'test': order[:count]}
-    if split == 'train':
+    if split not in DEV:
         counts = ', '.join(f'{len(part)} in {name}' for name, part in parts.items())
         logging.getLogger(__name__).info('data.held_out=%s samples images: %s', held_out, counts)
     part = {*parts.get('dev' if split in DEV else split, ())}

@@ -456,7 +456,7 @@ def test_splits_are_sampled_from_one_folder(write, tmp_path, monkeypatch, caplog
     with caplog.at_level(logging.INFO, 'jitm'):
         parts = [load(tmp_path, split, held_out=0.2) for split in ('train', 'dev', 'test')]
     sampled = [message for message in caplog.messages if message.startswith('data.held_out')]
-    assert sampled == ['data.held_out=0.2 samples images: 6 in train, 2 in dev, 2 in test']
+    assert sampled == 2 * ['data.held_out=0.2 samples images: 6 in train, 2 in dev, 2 in test']  # for train and test
     ids = [[*map(os.path.basename, part.image_ids)] for part in parts]
     assert [*map(len, ids)] == [6, 2, 2]
     assert sorted(itertools.chain(*ids)) == names
