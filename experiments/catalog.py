@@ -174,11 +174,15 @@ PHOTO_LOSSES = {  # word of vsepp.py and flags; published VSE0 does not normaliz
 UNNORMALIZED = {'max_unnormalized': ('vsepp', {'model.normalize_images': False})}
 
 
-def _distilled(loss: str, *members: str) -> Experiment:
-    """Returns a method of OAS, summed, with some members that start from VSE++."""
+def _distilled(loss: str, *members: str, factor: int = 1) -> Experiment:
+    """Returns a method of OAS, summed, with a factor of its weight, and some members that start from VSE++."""
     flags = {
-        'dr': {'terms.rank_distillation.reduction': 'sum', 'terms.rank_distillation.hard': False},  # soft, as the paper
-        'rkd': {'terms.relational_distillation.reduction': 'sum'},
+        'dr': {
+            'terms.rank_distillation.reduction': 'sum',
+            'terms.rank_distillation.hard': False,  # soft, as the paper
+            'terms.rank_distillation.weight': 1.0 * factor,
+        },
+        'rkd': {'terms.relational_distillation.reduction': 'sum', 'terms.relational_distillation.weight': 5.0 * factor},
         'rm': {},  # is summed, as is AM
         'am': {},
     }
@@ -318,6 +322,11 @@ GROUPS = {
         },
         **OAS,
         **LONGER,
+    },
+    'weights': {  # factors of the published weights of DR and RKD
+        f'vsepp_{loss}_oas_random_x{factor}': _distilled(loss, 'anchor', factor=factor)
+        for loss in ('dr', 'rkd')
+        for factor in (3, 10, 30, 100)
     },
     'quintuplets': {  # with the lists that aoq_offtri mined
         **{

@@ -14,6 +14,7 @@ The groups, by question (small: with --small):
     clipping       whether the reduction and the clipping of gradients make the plateau of max of hinges (small)
     selection      margins that never close, the anchor as a selector of negatives, and other anchors for RM (small)
     distillation   RM and AM against DR, RKD, DML and DINO, all summed over the queries (small)
+    weights        larger weights of DR and RKD (small)
     quintuplets    mined negatives where in-batch ones are easier, lists as short as the data, table 3 (small)
     dropout        MSS where dropout of words separates the target from its anchor (small)
     reductions     whether SelHN on SCAN fails by its mean, its learning rate or its clipping
