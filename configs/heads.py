@@ -1,4 +1,4 @@
-"""Small models on the states of a frozen CLIP or SigLIP, of patches and of tokens, see docs/pixels.md.
+"""Small models on the states of frozen encoders, such as CLIP or SigLIP, of patches and of tokens, see docs/pixels.md.
 
 `jitm encode` writes the states once:
 

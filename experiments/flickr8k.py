@@ -194,7 +194,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
         train(name, seed, folder, args.small)
         workdir = scored(directory(folder, name, seed), name)
         with writing:
-            kept = {'hits': row_hits.to_row(saved_hits(workdir, name))}
+            kept = {'hits': row_hits.encode(saved_hits(workdir, name))}
             update_rows(read_groups([workdir]), rows, {'commit': commit} | _final(workdir, name) | kept)
         return {'name': name, 'seed': seed, 's': time.perf_counter() - start}
 

@@ -56,8 +56,8 @@ def rows_of(treatment: str, control: str, runs: Runs, size: str) -> Iterator[dic
 
 def hits_by_seed(name: str, runs: Runs) -> dict[int, Hits]:
     """Returns the hits of an experiment by seed, for the runs whose rows keep them."""
-    kept = {seed: row_hits.from_row(row) for (experiment, seed), row in runs.items() if experiment == name}
-    return {seed: hits for seed, hits in kept.items() if hits}
+    rows = {seed: row for (experiment, seed), row in runs.items() if experiment == name and 'hits' in row}
+    return {seed: row_hits.decode(row['hits']) for seed, row in rows.items()}
 
 
 def read(path: Path) -> dict[tuple, dict[str, Any]]:

@@ -11,6 +11,7 @@ from jitm import configs
 from jitm.errors import UserError
 from jitm.evaluation.saved import folder_of
 from jitm.metrics import retrieval_metrics
+from jitm.report.bootstrap import Hits
 
 IMAGES = 30
 IMAGE_OF_TEXT = np.repeat(np.arange(IMAGES), 5)
@@ -44,18 +45,19 @@ def row(tmp_path, save):
     def run(name, seed, signal):
         metrics = save(name, seed, signal)
         hits = flickr8k.saved_hits(catalog.directory(tmp_path, name, seed), name)
-        return {(name, seed): {'metrics': metrics, 'hits': row_hits.to_row(hits)}}
+        return {(name, seed): {'metrics': metrics, 'hits': row_hits.encode(hits)}}
 
     return run
 
 
 def test_a_row_keeps_the_hits_of_its_scores(row):
     [kept] = row('mean_max', 0, 2.0).values()
-    hits = row_hits.from_row(json.loads(json.dumps(kept)))
+    hits = row_hits.decode(json.loads(json.dumps(kept['hits'])))
     assert hits.rsum() == pytest.approx(kept['metrics']['rsum'])
     assert [*hits.texts] == [5] * IMAGES
     assert {*hits.i2t} <= {0, 100, 200, 300}
-    assert row_hits.from_row({}) is None
+    with pytest.raises(ValueError, match='12 captions'):
+        row_hits.encode(Hits(np.array([300]), np.array([3600]), np.array([12])))
 
 
 def test_intervals_are_those_of_the_hits(row):

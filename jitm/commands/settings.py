@@ -23,13 +23,13 @@ METRICS = ('i2t/recall@1', 't2i/recall@1', 'rsum')
 NEXT = """
 jitm settings vse                         says what the options of a config mean
 jitm settings vse f30k                    lists the presets that have every option
-jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset"""
+jitm settings --show vse:rvse,selhn,f30k  prints the changes of a preset, with --full all keys"""
 
 
 def main(values: flags.FlagValues, options: Sequence[str]) -> None:
     """Prints the systems, the options of one, the presets with the given options, or the changes of one."""
     if values.show is None:
-        print(listing(options))
+        print(answer(options))
         return
     if options:
         raise UserError(f"--show prints one preset: leave out '{options[0]}', or join the options by commas")
@@ -38,7 +38,7 @@ def main(values: flags.FlagValues, options: Sequence[str]) -> None:
     print('\n'.join(lines))
 
 
-def listing(options: Sequence[str]) -> str:
+def answer(options: Sequence[str]) -> str:
     """Returns what is printed for some options: nothing, the name of a system, or options of presets.
 
     Raises:
@@ -47,10 +47,10 @@ def listing(options: Sequence[str]) -> str:
     if not options:
         return f'{overview()}\n{NEXT}'
     selected = select(presets(), options)
-    if len(options) == 1 and options[0] in configs.SYSTEMS:
+    if len(options) == 1 and _plain(options[0]) in configs.SYSTEMS:
         of_papers = {preset: keys for preset, keys in selected.items() if keys}
         rows = f'\n\nPublished:\n\n{table(of_papers, published.load())}' if of_papers else ''
-        return describe(options[0]) + rows
+        return describe(_plain(options[0])) + rows
     return table(selected, published.load())
 
 
@@ -61,7 +61,9 @@ def describe(system: str) -> str:
     parts = [summary]
     if blocks:
         parts += ['One option of each block; the first is the default:', *blocks]
-    parts += ['Any of these, in most presets:', _meanings(TUNING)]
+    tuning = [option for option in TUNING if is_accepted(f'{system}:{option}')]
+    if tuning:
+        parts += ['Any of these as well, if they go with the others:', _meanings(tuning)]
     return '\n\n'.join(parts)
 
 

@@ -3,16 +3,13 @@
 import collections
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from jitm.errors import UserError
 from jitm.files import open_file
-
-if TYPE_CHECKING:
-    import pyarrow
 
 FLOATS = (np.float16, np.float32)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
@@ -42,29 +39,6 @@ class Rows:
     def __getitem__(self, index: Any) -> np.ndarray:
         """Reads the rows of a number, a slice, or int [M]."""
         return self._array[self._rows[index]]
-
-
-class Strings(Sequence[str]):
-    """A column of texts of Arrow, which may be memory-mapped."""
-
-    def __init__(self, column: 'pyarrow.ChunkedArray'):
-        """Takes a column of texts, without null."""
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, index: Any) -> str | list[str]:
-        """Returns the text of a number, or those of a slice."""
-        return self._column[index].to_pylist() if isinstance(index, slice) else self._column[int(index)].as_py()
-
-    def __iter__(self) -> Iterator[str]:
-        for chunk in self._column.chunks:
-            yield from chunk.to_pylist()
-
-    def take(self, rows: np.ndarray) -> 'Strings':
-        """Returns the texts of the rows int [N], in memory."""
-        return Strings(self._column.take(rows))
 
 
 def open_npy(path: str, dtypes: tuple[type[np.generic], ...] = FLOATS) -> np.memmap:

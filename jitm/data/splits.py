@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Union
 
 import numpy as np
 
-from jitm.data.arrays import Rows, Strings, locations
+from jitm.data.arrays import Rows, locations
 from jitm.data.images.pixels import Photos
+from jitm.data.strings import Strings
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Tokens
 from jitm.errors import UserError

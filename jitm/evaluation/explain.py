@@ -45,7 +45,7 @@ def _attention(
 
 
 def has_word_outputs(run: Run) -> bool:
-    """Whether the model of a run has `WORD_HEADS`, or attention."""
+    """Returns whether the model of a run has `WORD_HEADS`, or attention."""
     return has_heads(run.model, WORD_HEADS) or isinstance(run.model, CrossAttentionMatcher)
 
 
@@ -90,7 +90,7 @@ def retrieve_images(
       folds: Consecutive parts of the images; a text retrieves images of its own part.
 
     Returns:
-      `min(count, T)` pairs of a text and its 4 best images, in ascending order of the texts.
+      `min(count, T)` pairs of a text and its `TOP_IMAGES` best images, in ascending order of the texts.
     """
     images, texts = sims.shape
     size = images // folds
@@ -164,7 +164,8 @@ class WordOutputs:
             features = take_images(self._split, np.array([image]), self._run.model.reads)
             attention = _attention(self._run.model, self._precision, self._variables, features, texts)
             length = len(ids[row])
-            regions = int(self._split.counts[image])
+            counts = self._split.counts
+            regions = None if counts is None else int(counts[image])  # without padding, where there may be some
             yield {
                 'words': [self._run.vocabulary.words[word] for word in ids[row]],
                 'attention': {name: rounded(weights[0, :length, :regions]) for name, weights in attention.items()},
@@ -202,7 +203,8 @@ def describe(
       text_network: See `check`.
 
     Returns:
-      A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with a `verdict` in words. For the `words` of a pair
+      A dict for JSON: `data`, `workdir`, `step`, and `pairs`, each with its `caption`, the `retrieved` images, the
+      `true_image` and its `rank`, and a `verdict` in words. For the `words` of a pair
       either `mismatch`, the probability that each word does not match the image, and `corrections`, the predicted
       words; or `attention`, name -> word by region, see
       `CrossAttentionMatcher.attention_block`. `boxes` are the boxes of the image's regions, or None. If the first image
@@ -219,7 +221,7 @@ def describe(
             hit = {'image': image, 'image_id': split.image_ids[image], 'score': round(score, DECIMALS), 'right': right}
             hits.append(hit)
         best = hits[0]
-        wrong = f'wrong: {split.image_ids[true]} is at rank {retrieved.rank}'
+        wrong = f'wrong; the right image, {split.image_ids[true]}, is at rank {retrieved.rank}'
         result = 'the right image' if best['right'] else wrong
         described.append(
             {

@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 from PIL import Image
 
 from jitm.commands import cli
@@ -17,6 +18,7 @@ from jitm.evaluation import explain
 from jitm.evaluation.saved import EVALUATION
 from jitm.files.outputs import UNFINISHED, OutputFolder
 from jitm.layers import text
+from jitm.layers.normalization import l2_normalize
 from jitm.metrics import Retrieved
 from jitm.pages.pictures import pixels_of
 from jitm.report import attention_maps, explanations
@@ -195,6 +197,30 @@ def test_words_are_tokens_of_the_vocabulary(split):
     np.testing.assert_allclose(weights, want['i2t'][0, :, : split.counts[3]], atol=2e-6)
 
 
+class Cells(nn.Module):
+    """Encodes the rows of pixels as regions."""
+
+    reads = ('pixels',)
+
+    @nn.compact
+    def __call__(self, images, train=False):
+        rows = images.pixels.reshape(*images.pixels.shape[:2], -1).astype(np.float32)
+        return l2_normalize(nn.Dense(DIM)(rows)), np.ones(rows.shape[:2], bool)
+
+
+@pytest.mark.slow
+def test_words_attend_to_regions_of_pixels(split):
+    pixels = dataclasses.replace(split, regions=None, counts=None, boxes=None)
+    run = make_run(split, direction='t2i', aggregation='Mean')
+    model = run.model.clone(image=Cells())
+    texts = Texts(np.ones((1, 3), np.int32), np.array([3]))
+    variables = jax.jit(model.init)(jax.random.key(0), Images(pixels=split.pixels[:1]), texts)
+    run = dataclasses.replace(run, model=model, variables=variables)
+    (pair,) = explain.describe(run, pixels, [(0, Retrieved([0], [0.5], [True], 1))])['pairs']
+    assert pair['boxes'] is None
+    assert np.shape(pair['attention']['t2i']) == (len(pair['words']), split.pixels.shape[1])
+
+
 def test_models_without_attention_are_refused(run, split):
     explain.check([run])
     with pytest.raises(UserError, match='needs a single model, but there are 2; give one --workdir'):
@@ -206,7 +232,7 @@ def test_models_without_attention_are_refused(run, split):
 PAIR = {
     'caption': 'costs $5 and $6',
     'words': ['<start>', 'costs', '$5', 'and', '$6', '<unk>', '<end>'],
-    'verdict': 'retrieved a.jpg, score 0.5, wrong: b.jpg is at rank 12',
+    'verdict': 'retrieved a.jpg, score 0.5, wrong; the right image, b.jpg, is at rank 12',
     'retrieved': [
         {'image': 0, 'image_id': 'a.jpg', 'score': 0.5, 'right': False},
         {'image': 3, 'image_id': 'c.jpg', 'score': 0.25, 'right': True},

@@ -24,7 +24,7 @@ class Listed(NamedTuple):
     file: ArchiveMember | None = None
 
     def check_name(self) -> None:
-        """Raises a UserError if the image is outside of its folder, or its name cannot be shown."""
+        """Raises a UserError if the image is outside its folder, or its name cannot be shown."""
         check_within(self.name, self.where)
         if printable(self.name) != self.name:
             reason = 'has control characters or is not UTF-8'
@@ -34,7 +34,7 @@ class Listed(NamedTuple):
         """Returns the captions without blanks around and within them, and without those that are null or blank.
 
         Raises:
-          UserError: If a caption is no text.
+          UserError: If a caption is not a text.
         """
         return [*filter(None, (_clean(caption, self.where) for caption in self.captions))]
 

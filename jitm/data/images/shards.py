@@ -1,6 +1,6 @@
 """Photos in uncompressed tar archives with captions in files of their names (webdataset), as img2dataset writes them.
 
-What an archive lists is kept as a table of Arrow, which is memory-mapped: a process holds no captions of it.
+What an archive lists is kept as a table of Arrow in the cache, if that can be written, and memory-mapped from there.
 """
 
 import contextlib
@@ -16,18 +16,19 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow
 
-from jitm.data.arrays import Strings
 from jitm.data.images.listed import Listed
 from jitm.data.images.photo_files import beside
 from jitm.data.images.pixels import cached_path, keep
 from jitm.data.images.transforms import Photo
+from jitm.data.strings import Strings
 from jitm.errors import UserError, printable
 from jitm.files import ArchiveMember, open_file
 
 FILES, LEFT_OUT = b'files', b'left_out'  # metadata of a table
+CHECK = 'shard 1'  # the name of the cached table; another number with other columns or other rules of captions
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Members(Sequence[ArchiveMember]):
     """The photos of some archives, each made when it is indexed.
 
@@ -49,8 +50,10 @@ class Members(Sequence[ArchiveMember]):
         return len(self.names)
 
     def __getitem__(self, index: int) -> ArchiveMember:
-        archive = np.searchsorted(self.ends, index, side='right')
-        return ArchiveMember(self.archives[archive], self.names[index], int(self.starts[index]), int(self.sizes[index]))
+        """Returns a photo, also by a negative number."""
+        row = range(len(self))[index]
+        archive = np.searchsorted(self.ends, row, side='right')
+        return ArchiveMember(self.archives[archive], self.names[row], int(self.starts[row]), int(self.sizes[row]))
 
 
 class Pairs(NamedTuple):
@@ -87,18 +90,21 @@ class Shards:
 
     @property
     def files(self) -> list[str]:
-        """The names of some files of the archives."""
+        """The names of the first three files of each archive."""
         names = (json.loads(table.schema.metadata[FILES]) for table in self.tables)
         return [f'{path.name}/{name}' for path, of_shard in zip(self.paths, names, strict=True) for name in of_shard]
 
     def listed(self) -> Iterator[Listed]:
-        """Yields the photos, as those of other formats."""
+        """Yields each photo as a `Listed`."""
         for path, table in zip(self.paths, self.tables, strict=True):
             for name, captions, *member in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 yield Listed(name, captions, str(path), file=ArchiveMember(str(path), *member))
 
     def pairs(self, max_captions: int | None = None) -> Pairs:
-        """Returns the photos with their first captions; names and captions are memory-mapped."""
+        """Returns the photos with their first captions, of which there is one or more.
+
+        Names and captions stay where the tables are, but for captions that `max_captions` selects.
+        """
         names, captions, members, starts, sizes = pyarrow.concat_tables(self.tables).columns
         counts = np.concatenate([chunk.value_lengths() for chunk in captions.chunks])
         ends = np.cumsum([table.num_rows for table in self.tables])
@@ -136,7 +142,7 @@ def open_shards(folder: Path, paths: Sequence[Path]) -> Shards:
 
 def _table(path: Path) -> pyarrow.Table:
     """Returns the table of an archive, memory-mapped if it can be kept."""
-    cached = cached_path([str(path)], 'shard')
+    cached = cached_path([str(path)], CHECK)
 
     table = _map(cached)
     if table is not None:

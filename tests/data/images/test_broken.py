@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jitm.data import scenes
-from jitm.data.arrays import Strings
 from jitm.data.images import photos, pixels, shards
+from jitm.data.strings import Strings
 from jitm.errors import UserError
 from jitm.training import loop
 from tests.support.photos import make_pipeline

@@ -435,7 +435,7 @@ def test_description_has_mismatched_words(explained, uniter, split):
     assert first['words'] == ['<start>', 'two', 'red', 'discs', ',', 'a', 'ring', '<end>']
     assert (second['image_id'], second['true_image_id'], second['rank']) == ('dev-000000', 'dev-000002', 3)
     assert first['verdict'] == 'retrieved dev-000001, score 0.5, the right image'
-    assert second['verdict'] == 'retrieved dev-000000, score 0.25, wrong: dev-000002 is at rank 3'
+    assert second['verdict'] == 'retrieved dev-000000, score 0.25, wrong; the right image, dev-000002, is at rank 3'
     for pair in (first, second):
         ids = uniter.vocabulary.encode(pair['caption'])
         predictions = make_scorer(uniter, split).predict_words(np.array([pair['image']]), join([ids]))
