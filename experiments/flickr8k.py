@@ -30,11 +30,11 @@ The groups, by question (small: with --small):
     sweeps         the sensitivity to epsilon, gamma, alpha and to a weaker anchor (small)
     networks       networks of the papers that no other group has (small)
     subsets        the number of negatives of a query, and an anchor that was trained on half of the data (small)
-    nine           every network on nine regions, reported on a split that selects nothing (small)
+    nine           every network on nine regions, reported on a split that selects no epoch (small)
     nine_losses    SelHN on cross-attention, and RM and AM on DBL's network, on nine regions (small)
     scaled         losses on networks with an MLP or a graph, from the first step, on scaled features (small)
-    full           the recipe with a GRU and 512 dimensions, reported on a split that selects nothing
-    headline       the pairs of README's findings, reported on a split that selects nothing (small)
+    full           the recipe with a GRU and 512 dimensions, reported on a split that selects no epoch
+    headline       the pairs of README's findings, reported on a split that selects no epoch (small)
     scenes         the run that mines negatives of synthetic scenes (small)
     oracle         mined negatives of scenes, as mined and without those that are true (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)

@@ -217,7 +217,9 @@ def _list_commands() -> str:
     lines = ['usage: jitm COMMAND [flags]', '', 'Trains, evaluates and applies image-text matching models.', '']
     for name in COMMANDS:
         lines.append(f'  {name:<12}{load_usage(name).__doc__.splitlines()[0]}')
-    return '\n'.join([*lines, '', 'jitm COMMAND --help describes a command and its flags.'])
+    return '\n'.join(
+        [*lines, '', 'jitm COMMAND --help describes a command and its flags, jitm --version prints the version.']
+    )
 
 
 def _run(argv: Sequence[str]) -> None:

@@ -92,7 +92,7 @@ def load(
     unread = '' if split in names else _describe_unread(root)
     if split not in names and not os.path.exists(captions_path):
         hint = (
-            f'its splits are {", ".join(names)}'
+            f'its splits are {", ".join(names)}; jitm encode --split adds one'
             if names
             else f'it holds no *{FEATURES} file: jitm encode writes those of photos'
         )

@@ -11,8 +11,8 @@ COLORS = ('#1f5fd0', '#c4570c', '#16794f', '#9a2f8f', '#7a6400', '#0b7285', '#b3
 DASHES = ('-', '--', ':', '-.')
 VALIDATED = ('rsum', 'i2t/recall@1', 't2i/recall@1')
 QUANTITIES = {
-    'loss': 'loss / loss for\nconstant scores',
-    'image_fc_gradient_norm': 'gradient norm at\nimage FC layer',
+    'loss': 'loss relative to\nconstant scores',
+    'image_fc_gradient_norm': 'gradient norm of\nthe image layer',
     'absolute_gap': 'absolute gap\n$|s_n - s_p|$',
     'hard_share': 'share of queries\nwith hardest negative',
     'noise/i2t/gradient': 'share of mixed pairs\nin the gradient',
