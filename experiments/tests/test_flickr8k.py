@@ -41,6 +41,7 @@ def test_stages_that_are_taken_over_are_the_same():
 @pytest.mark.parametrize('size', ['flickr8k', 'flickr8k_small'])
 def test_rows_are_of_the_terms_of_their_experiments(size):
     rows = read_rows(DOCS / f'{size}.jsonl')
+    assert {*map(catalog.name_of, rows)} <= catalog.EXPERIMENTS.keys()
     for name, experiment in catalog.EXPERIMENTS.items():
         config = config_lib.flatten(configs.load(experiment.config).to_dict()) | experiment.flags
         folder = str(catalog.scored(catalog.directory(Path('runs', size), name, 0), name))
