@@ -1,10 +1,12 @@
 """Published weights that projects of the Python package index ship, by their names."""
 
+import difflib
 import importlib.util
+import os
 from pathlib import Path
 from typing import NamedTuple
 
-from jitm.errors import UserError
+from jitm.errors import UserError, did_you_mean
 
 
 class Package(NamedTuple):
@@ -39,9 +41,11 @@ def located(path: str) -> str:
       path: The path of a file or folder, or a key of `PACKAGES`.
 
     Raises:
-      UserError: If it is a key of `PACKAGES` whose package is not installed, or lacks the weights.
+      UserError: If it is nearly a key of `PACKAGES`, or one whose package is not installed or lacks the weights.
     """
     if path not in PACKAGES:
+        if difflib.get_close_matches(path, PACKAGES) and os.sep not in path and not os.path.exists(path):
+            raise UserError(f"'{path}' does not exist{did_you_mean(path, PACKAGES)}")
         return path
     package = PACKAGES[path]
     spec = importlib.util.find_spec(package.module)

@@ -8,6 +8,9 @@ from jitm.files import packages
 
 def test_a_path_stays_as_it_is():
     assert packages.located('data/weights.pth') == 'data/weights.pth'
+    assert packages.located('data/efficientnet_lite3.pth') == 'data/efficientnet_lite3.pth'
+    with pytest.raises(UserError, match="'all-MiniLM-L6' does not exist, did you mean 'all-MiniLM-L6-v2'"):
+        packages.located('all-MiniLM-L6')
 
 
 def test_a_name_is_where_the_installed_package_has_it(tmp_path, monkeypatch):
