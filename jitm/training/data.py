@@ -162,9 +162,15 @@ def describe_features(split: Split) -> str:
 
 
 def check_scale(split: Split, models: Mapping[str, Matcher]) -> list[str]:
-    """Returns a warning for each model whose MLP or graph outweighs the features of a split."""
+    """Returns a warning for each model whose MLP or graph outweighs the features of a split.
+
+    Raises:
+      UserError: If the features are constant.
+    """
     if split.regions is None or split.feature_deviation >= MIN_DEVIATION:
         return []
+    if not split.feature_deviation:
+        raise UserError(f'{split.name} has the same number as every feature of every image: write its features again')
     factor = split.scale / split.feature_deviation
     return [
         f'{split.name} has features of a standard deviation of {split.feature_deviation:.2g}, published ones of about '

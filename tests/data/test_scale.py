@@ -7,7 +7,7 @@ import pytest
 
 import jitm
 from jitm.data.load import load_split
-from jitm.data.splits import take_images
+from jitm.data.splits import Split, take_images
 from jitm.errors import UserError
 from jitm.layers.vision import RegionEncoder
 from jitm.models.vsrn import VSRN
@@ -54,6 +54,12 @@ def test_features_of_small_scale_are_warned_of():
     assert warning.startswith(f'{small.name} has features')
     assert warning.endswith(f"of 'target' outweighs its linear layer; try data.scale={factor:.2g}")
     assert not check_scale(load_split(SCENES | {'scale': factor}, 'train'), models)
+
+
+def test_constant_features_are_refused():
+    constant = Split('mine/train', np.zeros((3, 2, 4), np.float32), np.full(3, 2, np.int32))
+    with pytest.raises(UserError, match='mine/train has the same number as every feature of every image'):
+        check_scale(constant, {})
 
 
 def test_normalized_networks_depend_on_the_scale():
