@@ -19,16 +19,12 @@ HEADS = {  # option -> file and options of the model
     'saf': 'sgraf:saf',
 }
 LOSSES = ('softmax', 'selhn', 'max')
-DATA = {option: dict(common.precomp(f'data/{option}_tokens'), token_vectors=True) for option in ('f30k', 'coco')}
 
 
-@common.preset(HEADS, LOSSES, DATA)
+@common.preset(HEADS, LOSSES, common.DATA)
 def get_config(head: str, loss: str, data: str) -> ConfigDict:
     """Returns the config of a preset."""
-    config = load(f'{HEADS[head]},{loss}')
-    config.data = DATA[data]
-    config.augmentation.change_words = 0.0  # the tower has read the words
-    config.model.text = dict(name='text.TokenEncoder', dropout=0.1)
+    config = load(f'{HEADS[head]},{loss},{data},tokens')
     if 'image_whole' in config.model:
         config.model.image_whole.slots = 49  # patches of a B/32 at 224 pixels; a B/16 has 196
     common.set_schedule(config, epochs=10, learning_rate=5e-4, decay_epochs=8)

@@ -145,6 +145,7 @@ MEANINGS = {
     'frozen': 'pre-trained networks keep their weights',
     'finetuned': 'the CNN is trained in a second stage, at a tenth of the rate',
     'scratch': 'the CNN is initialized randomly and trained',
+    'tokens': 'vectors of tokens that jitm encode --texts has written',
     'minilm': 'MiniLM reads the captions, at a tenth of the rate',
     'locked_image': 'the image tower keeps its weights (LiT)',
     'locked_text': 'the text tower keeps its weights',

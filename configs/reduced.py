@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from jitm.configs import aoq, blip, clip, common, dbl, heads, load, noisy, oscar, siglip, uniter, vsepp
+from jitm.configs import aoq, blip, clip, common, dbl, load, noisy, oscar, siglip, uniter, vsepp
 
 F8K = common.precomp('data/f8k_precomp')
 BOXES = {  # fewer images for validation, since each pair needs its own pass
@@ -143,7 +143,7 @@ variants('vse_infinity', 'f8k')(functools.partial(_of_f30k, dual_encoder, 'vse_i
 @variants('heads', 'f8k')
 def _heads(head: str, loss: str, data: str) -> ConfigDict:
     config = cross_attention(load(f'heads:{head},{loss},f30k'))
-    config.data = dict(heads.DATA['f30k'], root='data/f8k_tokens')
+    config.data.update(root='data/f8k_tokens', token_vectors=True)
     return config
 
 

@@ -29,9 +29,30 @@ def encode_with_bert(config: ConfigDict, folder: str, **text: object) -> None:
     config.optimizer.factors.update(bert=0.1)
 
 
-def _minilm(config: ConfigDict) -> None:
+def _drop_rate_of_bert(config: ConfigDict) -> None:
+    config.optimizer.factors = {key: value for key, value in config.optimizer.factors.items() if key != 'bert'}
+
+
+def _check_text_encoder(config: ConfigDict, option: str) -> None:
     if config.model.get('text', {}).get('name') not in ('text.GRUEncoder', 'text.BERTEncoder'):
-        raise ValueError("'minilm' needs a model whose text encoder is a GRU or a BERT: leave it out")
+        raise ValueError(f"'{option}' needs a model whose text encoder is a GRU or a BERT: leave it out")
+
+
+def _tokens(config: ConfigDict) -> None:
+    if config.data.source != 'precomp.load':
+        raise ValueError("'tokens' needs encoded images: choose data in a folder of features")
+    config.data.update(root=config.data.root.replace('_precomp', '_tokens'), token_vectors=True)
+    for stage in (config, config.stages.first) if config.stages else (config,):
+        _check_text_encoder(stage, 'tokens')
+        _drop_rate_of_bert(stage)
+        stage.vocabulary.path = ''
+        stage.initialize.update(bert='', word_vectors='')
+        stage.augmentation.change_words = 0.0  # the frozen encoder has read the words
+        stage.model.text = dict(name='text.TokenEncoder', dropout=0.1)
+
+
+def _minilm(config: ConfigDict) -> None:
+    _check_text_encoder(config, 'minilm')
     encode_with_bert(config, folder='', path='all-MiniLM-L6-v2')
     if config.model.get('text_pooling') == 'last':
         config.model.text_pooling = 'published'
@@ -67,7 +88,7 @@ def _lora(config: ConfigDict) -> None:
     _check_towers(config, 'lora')
     if ALL_LAYERS in config.optimizer.factors:
         raise ValueError("'lora' trains adapters of what 'frozen' freezes: leave one of them out")
-    config.optimizer.factors = {key: value for key, value in config.optimizer.factors.items() if key != 'bert'}
+    _drop_rate_of_bert(config)
     config.optimizer.learning_rate = max(config.optimizer.learning_rate, 1e-4)
     for member in config.members.values():
         if member.rule == 'gradient':
@@ -85,6 +106,7 @@ def _ema(config: ConfigDict) -> None:
 
 
 TUNING = {  # option -> change of the config, see `meanings`; without any, all parameters are trained at one rate
+    'tokens': _tokens,
     'minilm': _minilm,
     'frozen': lambda config: _freeze(config, 'frozen', ALL_LAYERS),
     'locked_image': lambda config: _locked(config, 'image'),  # Zhai et al., 2022b

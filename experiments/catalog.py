@@ -98,6 +98,7 @@ HEADLINE = {  # name -> setting and flags
     'offtri': ('aoq:vsepp,offtri', {}),
     'queue': ('vse:mean,softmax_queue', {}),
 }
+LITE_HEADLINE = {'data.root': 'data/f8k_lite_tokens'}  # mean cells, scaled, and tokens of LITE; splits as for NINE
 SCENES = {  # 2,000 images, of which a batch of 64 has few; dev selects the epoch and test is reported
     'data.train_images': 2000,
     'batch_size': 64,
@@ -593,6 +594,10 @@ GROUPS = {
         f'headline_{name}': Experiment(setting, SCALED | flags, final='test')
         for name, (setting, flags) in HEADLINE.items()
     },
+    'lite_headline': {
+        f'lite_{name}': Experiment(f'{HEADLINE[name][0]},tokens', LITE_HEADLINE | HEADLINE[name][1], final='test')
+        for name in ('sum', 'max', 'sum_max', 'selhn', 'selhn_m50', 'softmax_t07', 'softmax_t10', 'rm_oss')
+    },
     'scenes': {'scenes_max': _of_scenes(SUMS)},
     'oracle': {  # with the lists that `experiments oracle` writes below the run of scenes_max
         **{
@@ -687,7 +692,8 @@ def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str
     runs = {required: directory(folder, required, seed) for required in experiment.needs()}
     keys = {key: str(value).format_map(runs) for key, value in experiment.flags.items()}
     if small:
-        bag = configs.load(experiment.config).model.get('text_pooling') == 'mean'  # GPO needs the GRU
+        model = configs.load(experiment.config).model
+        bag = 'recurrent' in model.get('text', {}) and model.get('text_pooling') == 'mean'  # GPO needs the GRU
         keys = {'model.embed_dim': 256} | (BAG if bag else {}) | keys
     if two_stages(name):
         keys |= {f'stages.first.{key}': value for key, value in keys.items() if key.startswith('model.')}

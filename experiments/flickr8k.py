@@ -35,6 +35,7 @@ The groups, by question (small: with --small):
     scaled         losses on networks with an MLP or a graph, from the first step, on scaled features (small)
     full           the recipe with a GRU and 512 dimensions, reported on a split that selects no epoch
     headline       the pairs of README's findings, reported on a split that selects no epoch (small)
+    lite_headline  its first pairs on cells of EfficientNet-Lite0 and tokens of MiniLM (small)
     scenes         the run that mines negatives of synthetic scenes (small)
     oracle         mined negatives of scenes, as mined and without those that are true (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)

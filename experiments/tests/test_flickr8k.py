@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,10 @@ from jitm.config import build as config_lib
 from jitm.config import schema
 from jitm.configs.common import first_stage
 from jitm.data import precomp
+from jitm.data.text import token_vectors
+from jitm.data.text.vocabularies import describe_vocabulary
+from jitm.data.text.word_level import Vocabulary
+from jitm.files import hash_json
 from jitm.files.packages import PACKAGES
 from jitm.report.rows import read_rows
 from jitm.training.sections import override
@@ -118,3 +123,25 @@ def test_held_out_images_select_and_dev_is_reported(tmp_path, measured):
     original = precomp.load('train', root=str(tmp_path))
     image = int(dev.captions[0].split()[1])
     np.testing.assert_allclose(dev.regions[0], held_out.pooled(original.regions[image : image + 1], 2)[0])
+
+
+def test_held_out_captions_keep_the_vectors_of_their_tokens(tmp_path, measured):
+    encoder = dict.fromkeys(precomp.ENCODED_BY, 'network')
+    texts = dict.fromkeys(token_vectors.ENCODED_BY, 'network')
+    manifest = {}
+    for split, images in (('train', 502), ('dev', 4)):
+        captions = [f'photo {image} of {split}' for image in range(images)]
+        vocabulary = Vocabulary.build(captions)
+        texts.update(captions=hash_json(captions), vocabulary=vocabulary.hash)
+        manifest[split] = encoder | {'texts': dict(texts)}
+        np.save(tmp_path / f'{split}_ims.npy', np.arange(images, dtype=np.float32)[:, None])
+        (tmp_path / f'{split}_caps.txt').write_text('\n'.join(captions))
+        np.save(tmp_path / f'{split}_txts.npy', np.repeat(np.arange(images), 2)[:, None].astype(np.float32))
+        np.save(tmp_path / f'{split}_lengths.npy', np.full(images, 2, np.int32))
+    manifest['train']['texts']['vocabulary'] = vocabulary.hash
+    (tmp_path / 'encoded.json').write_text(json.dumps(manifest))
+    (tmp_path / 'vocabulary.json').write_text(json.dumps(describe_vocabulary(vocabulary)))
+    measured('held_out', f'--data_root={tmp_path}', '--token_vectors', f'--out={tmp_path}/out', package='experiments')
+    dev = precomp.load('dev', root=str(tmp_path / 'out'), token_vectors=True)
+    numbers = [int(caption.split()[1]) for caption in dev.captions]
+    assert dev.token_vectors.values[:, 0].tolist() == [number for number in numbers for _ in range(2)]

@@ -117,5 +117,5 @@ def test_a_system_lists_the_meanings_of_its_options():
     blocks = settings.answer(['SCAN']).split('\n\n')
     assert blocks[0].startswith('SCAN (Lee et al. 2018)')
     assert blocks[2].split('\n') == [f'  {"t2i":<20}{MEANINGS["t2i"]}', f'  {"i2t":<20}{MEANINGS["i2t"]}']
-    assert blocks[-3].startswith('  minilm ')
+    assert blocks[-3].startswith('  tokens ')
     assert 'scan:t2i,avg,f30k ' in blocks[-1]

@@ -151,12 +151,13 @@ def check_trained(config):
 def test_a_word_of_tuning_changes_any_preset_that_has_what_it_needs(preset, word):
     system = preset.partition(':')[0]
     requirements = {
+        'tokens': (('vse',), 'encoded images|a model whose text encoder is a GRU or a BERT'),
         'minilm': (('vse',), 'a model whose text encoder is a GRU or a BERT'),
         **dict.fromkeys(DUAL_ENCODERS, (('clip', 'siglip', 'blip'), 'a CLIP, SigLIP or BLIP')),
     }
     systems, requirement = requirements.get(word, ((system,), ''))
     if system not in systems:
-        with pytest.raises(ValueError, match=f"'{word}' needs {requirement}"):
+        with pytest.raises(ValueError, match=f"'{word}' needs ({requirement})"):
             load(f'{preset},{word}')
         return
     config = load(f'{preset},{word}')
