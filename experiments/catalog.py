@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ FROM_FIRST = {  # no epoch of sums before max of hinges
     'terms.warm_up.end_epoch': 1,
     'terms.ranking.start_epoch': 0,
 }
+CCA = DOCS / 'cca.jsonl'  # what `experiments.cca` keeps
 VSEPP = 'mean_sum_max'  # VSE++ with the epoch of sums; other runs are initialized from it
 
 
@@ -679,11 +681,21 @@ def name_of(run: str) -> str:
 def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist.
 
-    Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev.
+    Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev. The rows
+    of `CCA`, which has no seed, are those of every seed.
     """
     path = DOCS / f'{size}.jsonl'
     rows = read_rows(path).values() if path.exists() else ()
-    return {(name_of(row['run']), row['seed']): row | {'metrics': row.get('test', row['metrics'])} for row in rows}
+    runs = {(name_of(row['run']), row['seed']): row | {'metrics': row.get('test', row['metrics'])} for row in rows}
+    seeds = {seed for _, seed in runs}
+    return runs | {(name, seed): row for name, row in read_cca().items() for seed in seeds}
+
+
+def read_cca() -> dict[str, dict[str, Any]]:
+    """Returns the rows that `experiments.cca` keeps by their name, in the form of rows of runs."""
+    lines = CCA.read_text(encoding='utf-8').splitlines() if CCA.exists() else ()
+    rows = {name: row for line in lines for name, row in json.loads(line).items()}
+    return {name: {'epochs': 0, 'rsum_by_epoch': [], 'config': {}} | row for name, row in rows.items()}
 
 
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:

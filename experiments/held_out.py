@@ -2,7 +2,8 @@
 
     python -m experiments held_out --data_root data/f8k_precomp --pool 2 --out data/f8k_nine_precomp
     python -m experiments held_out --data_root data/f8k_precomp --scale 20 --out data/f8k_scaled_precomp
-    python -m experiments held_out --data_root data/f8k_lite --pool 7 --scale 20 --token_vectors --out data/f8k_lite_tokens
+    python -m experiments held_out --data_root data/f8k_lite --pool 7 --scale 20 --token_vectors \\
+      --out data/f8k_lite_tokens
 
 500 images of train, drawn once, become dev; dev becomes test. `--pool 2` averages squares of 2 x 2 cells, so that
 36 cells become nine regions, and cross-attention takes a quarter of the time. `--scale 20` gives features of a standard
