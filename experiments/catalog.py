@@ -599,6 +599,10 @@ GROUPS = {
     'lite_headline': {
         f'lite_{name}': Experiment(f'{HEADLINE[name][0]},tokens', LITE_HEADLINE | HEADLINE[name][1], final='test')
         for name in ('sum', 'max', 'sum_max', 'selhn', 'selhn_m50', 'softmax_t07', 'softmax_t10', 'rm_oss')
+    }
+    | {
+        f'lite_rvsepp_{loss}': Experiment(f'vse:rvsepp,{loss},tokens', LITE_HEADLINE, final='test')
+        for loss in ('max', 'selhn')
     },
     'scenes': {'scenes_max': _of_scenes(SUMS)},
     'oracle': {  # with the lists that `experiments oracle` writes below the run of scenes_max
@@ -681,8 +685,8 @@ def name_of(run: str) -> str:
 def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist.
 
-    Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev. A row of
-    `CCA`, which has no seed, is that of every seed.
+    Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev. A row
+    of `CCA`, which has no seed, is that of every seed.
     """
     path = DOCS / f'{size}.jsonl'
     rows = read_rows(path).values() if path.exists() else ()
