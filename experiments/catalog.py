@@ -601,7 +601,7 @@ GROUPS = {
         for name in ('sum', 'max', 'sum_max', 'selhn', 'selhn_m50', 'softmax_t07', 'softmax_t10', 'rm_oss')
     }
     | {
-        f'lite_rvsepp_{loss}': Experiment(f'vse:rvsepp,{loss},tokens', LITE_HEADLINE, final='test')
+        f'lite_rvsepp_{loss}': Experiment(f'vse:rvse,{loss},tokens', LITE_HEADLINE, final='test')
         for loss in ('max', 'selhn')
     },
     'scenes': {'scenes_max': _of_scenes(SUMS)},
