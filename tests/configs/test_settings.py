@@ -16,7 +16,7 @@ from jitm.configs import blip, clip, common, siglip
 from jitm.configs.tuning import TUNING
 from jitm.files.packages import PACKAGES
 from jitm.importers.named_folders import complete
-from jitm.importers.released import shapes_of
+from jitm.models.make import make_model
 from jitm.training.plan import make_plan
 from jitm.types import Images, Texts
 from tests.configs.settings import load, module_of, one_of_each_word, start
@@ -120,6 +120,7 @@ REGIONS = Images(
     locations=np.zeros((1, 36, 7), np.float32),
     tags=Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32)),
 )
+TEXTS = Texts(np.zeros((1, 2), np.int32), np.full(1, 2, np.int32), vectors=np.zeros((1, 2, 384), np.float32))
 
 
 @functools.cache
@@ -128,7 +129,7 @@ def parameters_of(section):
     model = json.loads(section)
     size = model.get('image', {}).get('image_size')
     images = Images(pixels=np.zeros((1, size, size, 3), np.uint8)) if size else REGIONS
-    return shapes_of(model, 10, images)['params']
+    return jax.eval_shape(make_model(model, 10).init, jax.random.key(0), images, TEXTS)['params']
 
 
 def check_trained(config):
