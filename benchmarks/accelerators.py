@@ -308,52 +308,24 @@ def read_rows(path: Path) -> dict[tuple[str, str, str, str], Row]:
 
 
 def tables(path: Path) -> dict[str, list[Row]]:
-    """Makes the tables of docs/notes/accelerators.md from a file of rows: name in the comment above a table -> rows."""
-    rows = read_rows(path)
-    settings = list(dict.fromkeys((*SETTINGS, *(setting for _, setting, _, _ in rows))))
-    places = settings, PROGRAMS, topologies.TARGETS
-
-    def place(key: tuple[str, str, str]) -> tuple[int, ...]:
-        return tuple(places_of_key.index(name) for places_of_key, name in zip(places, key, strict=True))
-
-    ordered = {key[1:]: rows[key] for key in sorted(rows, key=lambda key: place(key[1:]))}
-
-    def step(setting: str, row: Row) -> Row:
-        return {
+    """Makes the table of docs/notes/accelerators.md from a file of rows: name in the comment above it -> rows."""
+    rows = {
+        (setting, target): row for (_, setting, program, target), row in read_rows(path).items() if program == 'step'
+    }
+    settings = dict.fromkeys((*SETTINGS, *(setting for setting, _ in rows)))
+    steps = [
+        {
             'setting': setting,
-            **{name: _cell(row, name) for name in ('compile s', 'CPU s', 'peak GB')},
-            'peak GB, h100:1': _cell(ordered.get((setting, 'step', 'h100:1')), 'peak GB'),
-            **{name: _cell(row, name) for name in ('GB moved', 'estimated ms', 'bound ms')},
+            'compile s': _cell(row, 'compile s'),
+            'peak GB': _cell(row, 'peak GB'),
+            'peak GB, h100:1': _cell(rows.get((setting, 'h100:1')), 'peak GB'),
+            'estimated ms': _cell(row, 'estimated ms'),
             'ratio': _cell(row, 'estimated / bound'),
         }
-
-    def cells(row: Row, *names: str) -> Row:
-        return {name: _cell(row, name) for name in names}
-
-    return {
-        'accelerators steps': [
-            step(setting, row) for (setting, *case), row in ordered.items() if case == ['step', 'v5e:2x2']
-        ],
-        'accelerators scaling': [
-            {'setting': setting, 'compiled': row['collectives']}
-            | cells(row, 'links ms', 'products ms', 'memory ms', 'estimated ms')
-            for (setting, *case), row in ordered.items()
-            if case == ['step', 'v5e:16x16']
-        ],
-        'accelerators inference': [
-            {'setting': setting, 'program': program}
-            | cells(row, 'CPU s', 'peak GB', 'estimated ms', 'bound ms', 'estimated / bound')
-            for (setting, program, target), row in ordered.items()
-            if target == 'v5e:2x2' and program != 'step'
-        ],
-        'accelerators gpus': [
-            {'setting': setting, 'target': target}
-            | cells(row, 'CPU s', 'temporary GB', 'peak GB')
-            | {'collectives': row['collectives']}
-            for (setting, _, target), row in ordered.items()
-            if target in ('h100:8', 'h100:2x8')
-        ],
-    }
+        for setting in settings
+        if (row := rows.get((setting, 'v5e:2x2')))
+    ]
+    return {'accelerators steps': steps}
 
 
 def _cell(row: Row | None, column: str) -> str:
