@@ -692,14 +692,17 @@ def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
     rows = read_rows(path).values() if path.exists() else ()
     runs = {(name_of(row['run']), row['seed']): row | {'metrics': row.get('test', row['metrics'])} for row in rows}
     seeds = {seed for _, seed in runs}
-    return runs | {(name, seed): row for name, row in read_cca().items() for seed in seeds}
+    fitted = {
+        name: {'epochs': 0, 'rsum_by_epoch': [(0, row['metrics']['rsum'])], 'config': {}} | row
+        for name, row in read_cca().items()
+    }
+    return runs | {(name, seed): row for name, row in fitted.items() for seed in seeds}
 
 
 def read_cca() -> dict[str, dict[str, Any]]:
-    """Returns the rows that `experiments.cca` keeps by their name, in the form of rows of runs."""
+    """Returns the metrics and hits that `experiments.cca` keeps by their name."""
     lines = CCA.read_text(encoding='utf-8').splitlines() if CCA.exists() else ()
-    rows = {name: row for line in lines for name, row in json.loads(line).items()}
-    return {name: {'epochs': 0, 'rsum_by_epoch': [], 'config': {}} | row for name, row in rows.items()}
+    return {name: row for line in lines for name, row in json.loads(line).items()}
 
 
 def command(name: str, seed: int, folder: Path, small: bool = False) -> list[str]:

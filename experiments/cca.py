@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.results import Row
-from experiments import row_hits
-from experiments.catalog import CCA, read_cca
+from experiments import catalog, row_hits
 from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.data.text.token_vectors import TokenVectors
@@ -80,11 +79,12 @@ def fit(images: np.ndarray, texts: np.ndarray, ridge: float) -> tuple[np.ndarray
 
 
 def keep(name: str, sims: np.ndarray, image_of_text: np.ndarray) -> None:
-    """Keeps the metrics and hits of scores in `CCA`, where they replace those of the same name."""
+    """Keeps the metrics and hits of scores in `catalog.CCA`, where they replace those of the same name."""
     matrix = Matrix(Path(name), sims, image_of_text, protocol={}, captions='')
     row = {'metrics': retrieval_metrics(sims, image_of_text), 'hits': row_hits.encode(hits(matrix))}
-    with replacing(CCA) as file:
-        file.write(''.join(json.dumps({name: row}) + '\n' for name, row in (read_cca() | {name: row}).items()).encode())
+    rows = catalog.read_cca() | {name: row}
+    with replacing(catalog.CCA) as file:
+        file.write(''.join(json.dumps({name: row}) + '\n' for name, row in rows.items()).encode())
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import command
 from benchmarks.results import DOCS
-from experiments import catalog, flickr8k, held_out
+from experiments import catalog, cca, flickr8k, held_out, intervals
 from jitm import configs
 from jitm.commands import cli
 from jitm.config import build as config_lib
@@ -105,6 +105,18 @@ def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):
     )
     assert float(found['rsum']) > 540
     assert float(nothing['rsum']) < 200
+
+
+def test_a_kept_cca_is_a_control_of_every_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, 'CCA', tmp_path / 'cca.jsonl')
+    for name, order in (('right', [0, 1, 2]), ('wrong', [1, 2, 0])):
+        cca.keep(name, np.eye(3, dtype=np.float32)[order], np.arange(3))
+    runs = catalog.read_runs('flickr8k_small')
+    assert {seed for name, seed in runs if name == 'right'} == {seed for _, seed in runs}
+    assert runs['right', 0]['metrics']['i2t/recall@1'] == 100
+    assert runs['wrong', 0]['metrics']['i2t/recall@1'] == 0
+    compared = [*intervals.rows_of('right', 'wrong', runs, 'flickr8k_small')]
+    assert compared[0]['difference'] == runs['right', 0]['metrics']['rsum'] - runs['wrong', 0]['metrics']['rsum']
 
 
 def test_held_out_images_select_and_dev_is_reported(tmp_path, measured):
