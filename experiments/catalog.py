@@ -548,6 +548,7 @@ GROUPS = {
             f'nine_{name}_first': Experiment(NETWORKS[name][0], NINE | FROM_FIRST, final='test')
             for name in ('scan_t2i', 'scan_i2t')
         },
+        **{f'nine_rvse_{loss}': Experiment(f'vse:rvse,{loss}', NINE, final='test') for loss in ('max', 'selhn')},
         **{
             f'nine_{name}_selhn': Experiment(f'{setting},selhn', NINE | flags, final='test')
             for name, (setting, flags) in NETWORKS.items()
