@@ -1,4 +1,4 @@
-"""Ways to fine-tune a pretrained model: options that presets may have besides those of their tables.
+"""Ways to fine-tune a pretrained model, or to train on its vectors: options that presets may have besides those of their tables.
 
     jitm train --config clip:b32,f30k,lora --workdir runs/clip_b32_lora
     jitm train --config clip:b32,f30k,half,layerwise,ema --workdir runs/clip_b32_half
@@ -41,7 +41,7 @@ def _check_text_encoder(config: ConfigDict, option: str) -> None:
 def _tokens(config: ConfigDict) -> None:
     if config.data.source != 'precomp.load':
         raise ValueError("'tokens' needs encoded images: choose data in a folder of features")
-    config.data.update(root=config.data.root.replace('_precomp', '_tokens'), token_vectors=True)
+    config.data.update(root=config.data.root.removesuffix('_precomp') + '_tokens', token_vectors=True)
     for stage in (config, config.stages.first) if config.stages else (config,):
         _check_text_encoder(stage, 'tokens')
         _drop_rate_of_bert(stage)

@@ -687,7 +687,7 @@ def read_runs(size: str) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the rows of `docs/SIZE.jsonl` by experiment and seed; none if the file does not exist.
 
     Their metrics are those of the split that is evaluated once, if there is one, else of the best epoch on dev. A row
-    of `CCA`, which has no seed, is that of every seed.
+    of `CCA`, which has no seed, is repeated for every seed of the file.
     """
     path = DOCS / f'{size}.jsonl'
     rows = read_rows(path).values() if path.exists() else ()

@@ -5,7 +5,7 @@
     python -m experiments cca --data_root data/f8k_nine_precomp --split test
     python -m experiments cca --data_root data/f8k_scaled_precomp --split test --keep headline_cca
 
-A lower bound on the recall of features. An image is the mean of its regions, a caption the set of its words, or the
+A linear baseline. An image is the mean of its regions, a caption the set of its words, or the
 mean of the vectors of its tokens. Both are centred and projected, such that the training pairs correlate most, and
 compared by cosines (Hodosh, Young and Hockenmaier, 2013, use kernels). The number of directions and the ridge maximize
 rsum on dev; the recalls are those of dev, or of `--split`. `--keep NAME` keeps them, with the hits on each image, for
@@ -26,6 +26,7 @@ from jitm.data import precomp
 from jitm.data.splits import Split
 from jitm.data.text.token_vectors import TokenVectors
 from jitm.data.text.word_level import Vocabulary
+from jitm.errors import UserError
 from jitm.files import replacing
 from jitm.metrics import retrieval_metrics
 from jitm.report.bootstrap import hits
@@ -78,11 +79,17 @@ def fit(images: np.ndarray, texts: np.ndarray, ridge: float) -> tuple[np.ndarray
     return left @ u * correlations, right @ v.T * correlations
 
 
-def keep(name: str, sims: np.ndarray, image_of_text: np.ndarray) -> None:
-    """Keeps the metrics and hits of scores in `catalog.CCA`, where they replace those of the same name."""
+def keep(name: str, sims: np.ndarray, image_of_text: np.ndarray, source: Row) -> None:
+    """Keeps the metrics and hits of scores in `catalog.CCA`, where they replace those of the same name.
+
+    Raises:
+      UserError: If the name is that of an experiment.
+    """
+    if name in catalog.EXPERIMENTS:
+        raise UserError(f"'{name}' is an experiment; give --keep another name")
     matrix = Matrix(Path(name), sims, image_of_text, protocol={}, captions='')
-    row = {'metrics': retrieval_metrics(sims, image_of_text), 'hits': row_hits.encode(hits(matrix))}
-    rows = catalog.read_cca() | {name: row}
+    metrics = retrieval_metrics(sims, image_of_text)
+    rows = catalog.read_cca() | {name: {**source, 'metrics': metrics, 'hits': row_hits.encode(hits(matrix))}}
     with replacing(catalog.CCA) as file:
         file.write(''.join(json.dumps({name: row}) + '\n' for name, row in rows.items()).encode())
 
@@ -129,7 +136,8 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     sims = score(reported, dim, ridge)
     metrics = retrieval_metrics(sims, reported.image_of_text)
     if args.keep:
-        keep(args.keep, sims, reported.image_of_text)
+        source = {'data_root': args.data_root, 'split': args.split, 'token_vectors': args.token_vectors}
+        keep(args.keep, sims, reported.image_of_text, source)
     yield {
         'R@1 i2t': f'{metrics["i2t/recall@1"]:.1f}',
         'R@1 t2i': f'{metrics["t2i/recall@1"]:.1f}',

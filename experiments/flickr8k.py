@@ -1,6 +1,6 @@
 """Trains the runs that docs/results and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
-    python -m experiments flickr8k                                 # lists the groups, their runs and the finished ones
+    python -m experiments flickr8k                                 # lists the groups, their runs, and what these reached
     python -m experiments flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
 
 The groups, by question (small: with --small):
@@ -35,7 +35,7 @@ The groups, by question (small: with --small):
     scaled         losses on networks with an MLP or a graph, from the first step, on scaled features (small)
     full           the recipe with a GRU and 512 dimensions, reported on a split that selects no epoch
     headline       the pairs of README's findings, reported on a split that selects no epoch (small)
-    lite_headline  its first pairs on cells of EfficientNet-Lite0 and tokens of MiniLM (small)
+    lite_headline  its first pairs, and RVSE++, on cells of EfficientNet-Lite0 and tokens of MiniLM (small)
     scenes         the run that mines negatives of synthetic scenes (small)
     oracle         mined negatives of scenes, as mined and without those that are true (small)
     noise          mismatched captions: losses, RM in OSS, AOQ, RCL, CRCL, NCR, without the moved pairs (small)
@@ -73,6 +73,7 @@ from experiments.catalog import (
     directory,
     folder_of,
     in_order,
+    read_runs,
     scored,
     size,
     two_stages,
@@ -81,6 +82,7 @@ from experiments.oracle import rsum_among_false
 from jitm.errors import UserError
 from jitm.evaluation.saved import METRICS, SIMS
 from jitm.files import parse_json
+from jitm.pages.tables import mean_and_deviation
 from jitm.report.bootstrap import Hits, hits
 from jitm.report.groups import read_groups, read_run_log
 from jitm.report.matrices import read_matrices, saved_sims
@@ -153,13 +155,17 @@ def _row(name: str, seed: int, folder: Path) -> str:
     return str(scored(directory(folder, name, seed), name))
 
 
-def listing(seeds: Iterable[int], folder: Path, rows: Path) -> Iterator[Row]:
-    """Yields a row for each experiment of each group, with the seeds that have rows."""
-    done = read_rows(rows) if rows.exists() else {}
+def listing(seeds: Iterable[int], size: str) -> Iterator[Row]:
+    """Yields a row for each experiment of each group, with the seeds that have rows, and the mean of their rsum."""
+    runs = read_runs(size)
     for group, named in GROUPS.items():
         for name, experiment in named.items():
-            have = ' '.join(str(seed) for seed in seeds if _row(name, seed, folder) in done)
-            yield {'group': group, 'name': name, 'setting': experiment.config, 'seeds with a row': have or 'none'}
+            rsums = {seed: runs[name, seed]['metrics']['rsum'] for seed in seeds if (name, seed) in runs}
+            kept = {
+                'seeds with a row': ' '.join(map(str, rsums)) or 'none',
+                'rsum': mean_and_deviation([*rsums.values()], '.1f') if rsums else '',
+            }
+            yield {'group': group, 'name': name, 'setting': experiment.config} | kept
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +185,7 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     folder = folder_of(args)
     rows = ROOT / 'docs' / f'{size(args.small)}.jsonl'
     if not args.names:
-        yield from listing(args.seeds, folder, rows)
+        yield from listing(args.seeds, size(args.small))
         return
     if unknown := set(args.names) - GROUPS.keys() - EXPERIMENTS.keys():
         raise UserError(f'{", ".join(sorted(unknown))}: neither a group nor an experiment; the command lists them')

@@ -54,16 +54,17 @@ def write(split: Split, side: int, scale: float, writer: PrecompWriter) -> None:
 
 
 def write_vectors(vectors: TokenVectors, writer: PrecompWriter) -> None:
-    """Writes the vectors of the tokens of a split, and their vocabulary."""
-    writer.write_lines(VOCABULARY, [json.dumps(describe_vocabulary(vectors.vocabulary))])
+    """Writes the vectors of the tokens of a split."""
     writer.write_array(LENGTHS, vectors.lengths)
     with writer.features(len(vectors.values), VECTORS) as append:
         append(np.asarray(vectors.values[:]))
 
 
-def encoders(split: Split) -> dict[str, Any]:
-    """Returns the entry of a split in the manifest of its folder."""
-    return {**split.encoded_by, ENTRY: {**split.encoded_by[ENTRY], 'captions': hash_json(list(split.captions))}}
+def manifest_entry(split: Split, side: int, scale: float) -> dict[str, Any]:
+    """Returns the encoders of a split; changed features have no network that `jitm search` could encode photos with."""
+    entry = split.encoded_by
+    texts = {**entry[ENTRY], 'captions': hash_json(list(split.captions))}
+    return {**entry, 'network': {'of': entry['network'], 'pooled': side, 'scaled': scale}, ENTRY: texts}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +93,9 @@ def run(args: argparse.Namespace) -> Iterator[Row]:
     }
     output = OutputFolder(args.out, 'features of held-out splits')
     if args.token_vectors:
-        manifest = {name: encoders(split) for name, split in splits.items()}
+        manifest = {name: manifest_entry(split, args.pool, args.scale) for name, split in splits.items()}
         output.write(precomp.MANIFEST, json.dumps(manifest, indent=2) + '\n')
+        output.write(VOCABULARY, json.dumps(describe_vocabulary(dev.token_vectors.vocabulary)) + '\n')
     for name, split in splits.items():
         writer = PrecompWriter(output, name)
         write(split, args.pool, args.scale, writer)

@@ -110,7 +110,7 @@ def test_cca_finds_the_captions_of_linear_features(tmp_path, measured):
 def test_a_kept_cca_is_a_control_of_every_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, 'CCA', tmp_path / 'cca.jsonl')
     for name, order in (('right', [0, 1, 2]), ('wrong', [1, 2, 0])):
-        cca.keep(name, np.eye(3, dtype=np.float32)[order], np.arange(3))
+        cca.keep(name, np.eye(3, dtype=np.float32)[order], np.arange(3), {})
     runs = catalog.read_runs('flickr8k_small')
     assert {seed for name, seed in runs if name == 'right'} == {seed for _, seed in runs}
     assert runs['right', 0]['metrics']['i2t/recall@1'] == 100
