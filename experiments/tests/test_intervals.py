@@ -132,7 +132,7 @@ def test_verdicts(compared, expected):
 def test_pages_name_experiments():
     pairs = [pair for size in ('flickr8k', 'flickr8k_small') for pair in comments.differences(size)]
     assert len(pairs) > 100
-    assert {name for pair in pairs for name in pair} <= catalog.EXPERIMENTS.keys()
+    assert {name for pair in pairs for name in pair} <= catalog.EXPERIMENTS.keys() | catalog.read_cca().keys()
 
 
 def test_means_are_of_all_pairs_of_seeds_or_of_experiments(tmp_path, save):
