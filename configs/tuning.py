@@ -1,4 +1,4 @@
-"""Ways to fine-tune a pretrained model, or to train on its vectors: options that presets may have besides those of their tables.
+"""Ways to fine-tune a model or to train on its vectors: options that presets may have besides those of their tables.
 
     jitm train --config clip:b32,f30k,lora --workdir runs/clip_b32_lora
     jitm train --config clip:b32,f30k,half,layerwise,ema --workdir runs/clip_b32_half

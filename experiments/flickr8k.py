@@ -1,7 +1,7 @@
 """Trains the runs that docs/results and docs/recipes.md report, and keeps their numbers in docs/flickr8k.jsonl.
 
-    python -m experiments flickr8k                                 # lists the groups, their runs, and what these reached
-    python -m experiments flickr8k losses boosting --seeds 0 1 2   # trains these groups, one run after the other
+    python -m experiments flickr8k                                # lists the groups, their runs, and what these reached
+    python -m experiments flickr8k losses boosting --seeds 0 1 2  # trains these groups, one run after the other
 
 The groups, by question (small: with --small):
 
