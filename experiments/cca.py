@@ -82,6 +82,12 @@ def fit(images: np.ndarray, texts: np.ndarray, ridge: float) -> tuple[np.ndarray
 def keep(name: str, sims: np.ndarray, image_of_text: np.ndarray, source: Row) -> None:
     """Keeps the metrics and hits of scores in `catalog.CCA`, where they replace those of the same name.
 
+    Args:
+      name: The name of the control in the comments above tables.
+      sims: Scores `[images, captions]`.
+      image_of_text: The image of each caption, int `[captions]`.
+      source: What was read, and the split.
+
     Raises:
       UserError: If the name is that of an experiment.
     """
